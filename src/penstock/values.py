@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -57,7 +58,7 @@ def check_json(text: str, what: str) -> None:
             value = from_json(text, allow_inf_nan=True)
         except ValueError as error:
             raise LimitExceeded(f"{what} is nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING) from error
-        _check_value(value, what)
+        check_nesting(value, what, check=_check_part)
 
 
 def _may_be_deep(text: str) -> bool:
@@ -69,14 +70,16 @@ def decode_json(text: str | bytes) -> Any:
     return from_json(text)
 
 
-def check_nesting(value: Any, what: str, depth: int = 0) -> None:
-    """Refuse a value nested deeper than 64 levels."""
+def check_nesting(value: Any, what: str, depth: int = 0, check: Callable[[Any, str], None] | None = None) -> None:
+    """Refuse a value nested deeper than 64 levels; `check` is called for each key and each value in it."""
+    if check is not None:
+        check(value, what)
     if not isinstance(value, _CONTAINERS):
         return
     if depth >= MAX_NESTING:
         raise LimitExceeded(f"{what} is nested deeper than {MAX_NESTING} levels.", limit=MAX_NESTING)
-    for item in value.values() if isinstance(value, dict) else value:
-        check_nesting(item, what, depth + 1)
+    for item in (*value, *value.values()) if isinstance(value, dict) else value:
+        check_nesting(item, what, depth + 1, check)
 
 
 def check_text(text: str, what: str) -> None:
@@ -116,20 +119,11 @@ def total_bytes(values: Iterable[Any]) -> int:
     return text_bytes("".join(texts)) + WORD_BYTES * len(others) + longer
 
 
-def _check_value(value: Any, what: str) -> None:
-    check_nesting(value, what)
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            check_text(item, what)
-        elif isinstance(item, float) and (item != item or item in {float("inf"), float("-inf")}):  # noqa: PLR0124 - NaN
-            raise ValueInvalid(f"{what} contains {item}, which JSON cannot hold.")
-        elif isinstance(item, dict):
-            stack.extend(item)
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
+def _check_part(value: Any, what: str) -> None:
+    if isinstance(value, str):
+        check_text(value, what)
+    elif isinstance(value, float) and not isfinite(value):
+        raise ValueInvalid(f"{what} contains {value}, which JSON cannot hold.")
 
 
 def copier(arguments: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -216,6 +216,9 @@ def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> It
     """Attributes and ``__init__`` of a face; what it is made of is told by the class and its bases without a face."""
     bases = [head(one) for one in node.bases]
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and head(one.annotation) in {*TWINS, "list"}]
+    for one in (one for one in fields if head(one.annotation) in TWINS):
+        yield f"{ast.unparse(one.target)} = Given({ast.unparse(one.target)!r}, {renamed(one.annotation)})"
+    fields = [one for one in fields if head(one.annotation) not in TWINS]
     yield from (f"{ast.unparse(one.target)}: {renamed(one.annotation)}" for one in fields)
     yield from (ast.unparse(one) for one in node.body if isinstance(one, ast.Assign) and "__" not in ast.unparse(one))
     if way is OPENED:

@@ -34,7 +34,7 @@ _PURPOSES = {
         "services/relay/delivery": {"OutboxDelivery._is_late"},
         "services/rescue": {"Rescue.is_due", "Rescue.look"},
         "services/worker/worker": {"Worker._claim_into", "Worker._holds"},
-        "calls/run/running": {"Permit._ask", "Permit._is_fresh"},
+        "calls/run/running": {"Permit._ask", "Permit.check"},
     },
     "a timeout ends": {
         "api/identity/keys": {"_read"},
@@ -46,7 +46,7 @@ _PURPOSES = {
         "store/postgres/catalog": {"PostgresCatalog._take_lock"},
         "store/postgres/connections": {"Connections.__init__", "Connections._connect", "Connections._watch"},
         "store/sqlite/contention": {"begin_write"},
-        "store/sqlite/store": {"SqliteStore._connect", "SqliteStore._pin"},
+        "store/sqlite/store": {"SqliteStore._unlocked"},
     },
     "a wait ends, of a length that is written in the code": {
         "api/guests": {"_Home.set_clock"},

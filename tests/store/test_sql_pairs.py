@@ -22,18 +22,15 @@ from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.functions import register_functions
 
-SHARED = sorted(path.stem for path in Path(str(files("penstock.store.nouns"))).glob("*.sql"))
-APART = sorted(path.stem for path in Path(str(files("penstock.store.sqlite"))).glob("sql/*.sql"))
-NOUNS = [*SHARED, *APART]
-DIALECTS = {"sqlite": ("SQLite only", SQLITE), "postgres": ("PostgreSQL only", POSTGRES)}
+NOUNS = sorted(path.stem for path in Path(str(files("penstock.store.nouns"))).glob("*.sql"))
+DIALECTS = {"sqlite": SQLITE, "postgres": POSTGRES}
 HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
 FORM = re.compile(r"^-- (SQLite|PostgreSQL):(.*)$", re.MULTILINE)
 
 
-def comments(dialect: str, noun: str) -> dict[str, str]:
+def comments(noun: str) -> dict[str, str]:
     """The lines of comment of each query, by its name."""
-    folder = files("penstock.store.nouns") if noun in SHARED else files(f"penstock.store.{dialect}") / "sql"
-    text = (folder / f"{noun}.sql").read_text()
+    text = (files("penstock.store.nouns") / f"{noun}.sql").read_text()
     parts = re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]
     return {
         HEADER.match(part)[1]: "\n".join(line for line in part.splitlines() if line.startswith("--"))  # type: ignore[index]
@@ -48,27 +45,14 @@ def statements(noun: str, dialect: Dialect) -> Iterator[Query]:
         yield from query.then
 
 
-def only(dialect: str, noun: str) -> set[str]:
-    """Queries that say they exist in this dialect only."""
-    mark, _ = DIALECTS[dialect]
-    return {name for name, text in comments(dialect, noun).items() if f"({mark}: " in text}
-
-
-@pytest.mark.parametrize("noun", APART)
-def test_both_dialects_have_the_same_queries(noun: str) -> None:
-    shared = {dialect: comments(dialect, noun).keys() - only(dialect, noun) for dialect in DIALECTS}
-    assert shared["sqlite"] == shared["postgres"]
-    assert shared["sqlite"], "a noun has queries"
-
-
-@pytest.mark.parametrize("noun", SHARED)
+@pytest.mark.parametrize("noun", NOUNS)
 def test_a_form_of_a_query_says_why_it_differs(noun: str) -> None:
-    for name, text in comments("", noun).items():
+    for name, text in comments(noun).items():
         forms = {title: reason.strip() for title, reason in FORM.findall(text)}
         assert not forms or any(len(reason.split()) > 2 for reason in forms.values()), name
 
 
-@pytest.mark.parametrize("noun", SHARED)
+@pytest.mark.parametrize("noun", NOUNS)
 def test_no_form_is_what_the_other_one_would_be(noun: str) -> None:
     """Two forms that say the same are one."""
     text = (files("penstock.store.nouns") / f"{noun}.sql").read_text()
@@ -79,22 +63,12 @@ def test_no_form_is_what_the_other_one_would_be(noun: str) -> None:
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_each_query_says_what_it_is_for(dialect: str, noun: str) -> None:
-    for name, text in comments(dialect, noun).items():
+def test_each_query_says_what_it_is_for(noun: str) -> None:
+    for name, text in comments(noun).items():
         purpose = text.splitlines()[0].partition(": ")[2]
         assert purpose[0].islower(), name
         assert purpose.endswith((".", ")")) or text.count("\n"), name
         assert len(purpose.split()) > 2, name
-
-
-@pytest.mark.parametrize("noun", APART)
-def test_queries_that_take_other_parameters_say_where_they_part(noun: str) -> None:
-    sqlite, postgres = (load_queries(noun, dialect) for _, dialect in DIALECTS.values())
-    for name in sqlite.keys() & postgres.keys():
-        if set(sqlite[name].parameters) != set(postgres[name].parameters):
-            told = comments("sqlite", noun)[name] + comments("postgres", noun)[name]
-            assert "-- Differs: " in told, f"{noun}.{name}"
 
 
 def bare(query: Query) -> str:
@@ -104,7 +78,7 @@ def bare(query: Query) -> str:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_no_parameter_is_overlooked(noun: str) -> None:
-    for _, dialect in DIALECTS.values():
+    for dialect in DIALECTS.values():
         for query in statements(noun, dialect):
             assert ":" not in bare(query).replace("::", ""), query.name
 
@@ -159,7 +133,7 @@ def test_the_states_in_sql_are_those_of_the_state_machine() -> None:
 
 def test_users_transactions_only_insert_into_hot_tables() -> None:
     """The rule of the store, read off the SQL: what a session of a user's runs is an insert."""
-    for _, dialect in DIALECTS.values():
+    for dialect in DIALECTS.values():
         queries = {**load_queries("jobs", dialect), **load_queries("moves", dialect)}
         for name in ("enqueue", "enqueue_scheduled", "request_cancel"):
             if name in queries:

@@ -157,6 +157,7 @@ async def look(
         leases = await store.leases.list(session)
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
+    live = (live_interest(one).name for one in definitions if one.live)
     try:
         plan: Plan | SchemaMismatch = await push(store, definitions, apply=False)
     except SchemaMismatch as error:
@@ -172,17 +173,13 @@ async def look(
         tasks=await store.records.backlog(_MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
-        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *map(_live_name, definitions)},
+        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *live},
         outboxes=await look_at(store, rows, now, outboxes.__contains__, _MOST) if rows else [],
         plan=plan,
         statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),
         replica="away" if replica is not None and behind is None else behind,
         calls=_counted(engine) if calls is None else calls,
     )
-
-
-def _live_name(definition: TableDefinition) -> str:
-    return live_interest(definition).name if definition.live else ""
 
 
 def findings(seen: Health) -> list[HealthFinding]:

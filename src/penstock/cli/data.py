@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -85,15 +85,14 @@ async def _show(
             click.echo(visible_json(documents.line(row).decode()), nl=False)
         return
     hidden = {column.name for column in statements.definition.columns if column.secrets}
-    shown = [_masked(documents.document(row), hidden) for row in rows]
+    shown = [
+        {name: MASKED if name in hidden and value is not None else value for name, value in document.items()}
+        for document in map(documents.document, rows)
+    ]
     if options.json:
         click.echo(visible_json(to_json(shown).decode()))
     else:
         _show_rows(statements, shown, limit)
-
-
-def _masked(document: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
-    return {name: MASKED if name in hidden and value is not None else value for name, value in document.items()}
 
 
 async def _read(

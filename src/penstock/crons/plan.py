@@ -50,17 +50,8 @@ class KeptCron:
 
 
 def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = False, declared: bool = False) -> CronPlan:
-    return CronPlan(
-        name=cron.name,
-        schedule=schedule_text(cron.schedule),
-        catch_up=cron.catch_up,
-        overlap=cron.overlap,
-        jitter=cron.jitter.total_seconds(),
-        function=function,
-        job=job,
-        takes_planned_at=takes_planned_at,
-        declared=declared,
-    )
+    given = cron.name, schedule_text(cron.schedule), cron.catch_up, cron.overlap, cron.jitter.total_seconds()
+    return CronPlan(*given, function, job, takes_planned_at, declared)
 
 
 def begun(

@@ -30,8 +30,8 @@ class Progress:
 
 
 def progress_of(done: Any, total: Any, note: Any) -> Progress:
-    for name, value in (("done", done), ("total", total)):
-        if not (_is_amount(value) or (name == "total" and value is None)):
+    for name, value in (("done", done), ("total", 0 if total is None else total)):
+        if not (type(value) in {int, float} and math.isfinite(value) and 0 <= value <= _LARGEST):
             raise ValueInvalid(f"progress: {name} must be a number from 0 to {_LARGEST:,}, not {value!r}.")
     if total is not None and done > total:
         raise ValueInvalid(f"progress: {done} are done, of only {total}.", fix="Leave out total if it is not known.")
@@ -46,7 +46,3 @@ def progress_text(progress: Progress) -> str:
 
 def progress_from(text: str | None) -> Progress | None:
     return None if text is None else Progress(**json.loads(text))
-
-
-def _is_amount(value: Any) -> bool:
-    return type(value) in {int, float} and math.isfinite(value) and 0 <= value <= _LARGEST

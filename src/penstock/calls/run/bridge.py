@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from penstock.errors import ContextError
@@ -12,6 +13,7 @@ from penstock.errors import ContextError
 P = ParamSpec("P")
 R = TypeVar("R")
 Of = TypeVar("Of")
+G = TypeVar("G", covariant=True)
 
 
 class Wait(Protocol):
@@ -48,13 +50,14 @@ class Face(Generic[Of]):
         return self._twin, self._wait
 
 
-class Given(Generic[R]):
-    """A property of a face: the value that the property of its twin has, or a face of that."""
+class Given(Generic[G]):
+    """An attribute of a face: the value that its twin has, by a property or under a name, or a face of that."""
 
-    def __init__(self, twins: Any, face: Callable[[Any, Wait], R] = lambda value, _wait: value) -> None:
-        self._read, self._face, self.__doc__ = twins.fget, face, twins.__doc__
+    def __init__(self, twins: Any, face: Callable[[Any, Wait], G] = lambda value, _wait: value) -> None:
+        self._read: Callable[[Any], Any] = attrgetter(twins) if isinstance(twins, str) else twins.fget
+        self._face, self.__doc__ = face, None if isinstance(twins, str) else twins.__doc__
 
-    def __get__(self, face: Any, kind: type[Any]) -> R:
+    def __get__(self, face: Any, kind: type[Any]) -> G:
         if face is None:
             return self  # type: ignore[return-value]  # of the class, as with a property
         twin, wait = face._reach()  # noqa: SLF001 - a part of the face

@@ -125,7 +125,12 @@ class Runner(Runs):
         async with self.engine.thread(in_thread, 0) as thread:
             if at is not None:
                 return await at.use(lambda session, now: self._queries_in(session, now, runs, thread, caller), "query")
-            return await self.attempt(lambda: self._queries_once(runs, thread, caller), "A batch of queries")
+
+            async def once() -> list[bytes | Exception]:
+                async with reading(self.engine.store.begin_read) as session:
+                    return await self._queries_in(session, self.now(), runs, thread, caller)
+
+            return await self.attempt(once, "A batch of queries")
 
     async def watch(self, session: Session, entry: Entry) -> Answer:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
@@ -263,12 +268,6 @@ class Runner(Runs):
                 return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
             finally:
                 await session.rollback()
-
-    async def _queries_once(
-        self, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
-    ) -> list[bytes | Exception]:
-        async with reading(self.engine.store.begin_read) as session:
-            return await self._queries_in(session, self.now(), runs, thread, caller)
 
     async def _queries_in(
         self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None, caller: Caller

@@ -75,14 +75,10 @@ class Permit:
 
     async def check(self, session: Session | None = None) -> None:
         """Raise Withdrawn if a job must not start now. It asks in the job's transaction, if that has one."""
-        if not self._is_fresh:
+        if not self._withdrawn and self._machine.monotonic() - self._since >= _HOLDS:
             await (self._answer() if session is None else self._ask(session))
         if self._withdrawn or not self._held():
             raise Withdrawn
-
-    @property
-    def _is_fresh(self) -> bool:
-        return self._withdrawn or self._machine.monotonic() - self._since < _HOLDS
 
     def _answer(self) -> Awaitable[None]:
         """One answer for all that wait: while the event loop lags, answers would be stale before the next job."""

@@ -12,7 +12,7 @@ from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.auth import Auth
-from penstock.calls.run.bridge import Face, Given, Wait, waits
+from penstock.calls.run.bridge import Face, Given, waits
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.syncdb import SyncDatabaseReader, SyncDatabaseWriter
 from penstock.calls.run.work import ActionWork
@@ -64,13 +64,8 @@ class SyncSender(Face[Sender]):
 class SyncQueryCtx(Face[QueryCtx]):
     """`QueryCtx` for code that does not await."""
 
-    db: SyncDatabaseReader
+    db = Given("db", SyncDatabaseReader)
     of_kind = FunctionKind.QUERY
-
-    def __init__(self, twin: QueryCtx, wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self.db = SyncDatabaseReader(twin.db, wait)
-
     auth = Given(QueryCtx.auth, SyncAuth)
     job_calls = Given(QueryCtx.job_calls, JobCalls.waiting)
 
@@ -90,14 +85,9 @@ class SyncQueryCtx(Face[QueryCtx]):
 class SyncMutationCtx(SyncQueryCtx):
     """`MutationCtx` for code that does not await."""
 
-    db: SyncDatabaseWriter
+    db = Given("db", SyncDatabaseWriter)
     of_kind = FunctionKind.MUTATION
     _twin: MutationCtx
-
-    def __init__(self, twin: MutationCtx, wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self.db = SyncDatabaseWriter(twin.db, wait)
-
     scheduler = Given(MutationCtx.scheduler, SyncScheduler)
     outbox = Given(MutationCtx.outbox, SyncSender)
     rate_limit = waits(MutationCtx.rate_limit)

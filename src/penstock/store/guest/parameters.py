@@ -44,10 +44,6 @@ class Style:
     values: Callable[[Sequence[Any]], Any]
 
 
-def _same(sql: str) -> str:
-    return sql
-
-
 @lru_cache(maxsize=_TRANSLATIONS)
 def named_sql(sql: str) -> str:
     """A statement of PostgreSQL with parameters named ``%(p1)s``; its own % are doubled.
@@ -81,7 +77,7 @@ def _uuid_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-AS_IT_IS = Style(_same, tuple)  # for drivers that penstock uses itself
+AS_IT_IS = Style(str, tuple)  # for drivers that penstock uses itself
 NAMELESS = Style(nameless_sql, tuple)
 NAMED = Style(named_sql, _named_values)
 # For drivers that take UUIDs only if taught to.

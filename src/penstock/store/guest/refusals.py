@@ -60,7 +60,9 @@ _MEANINGS: Meanings = {
 
 def unknown(connection: object) -> ContextError:
     """It is no connection that penstock knows."""
-    return ContextError(f"{_class_name(type(connection))} is no connection that penstock can work in.", fix=_TAKEN)
+    kind = type(connection)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return ContextError(f"{name} is no connection that penstock can work in.", fix=_TAKEN)
 
 
 def unknown_driver(driver: str) -> ContextError:
@@ -151,7 +153,3 @@ def _without_state(driver: str, error: BaseException) -> PenstockError:
     if names & {"OSError", "EOFError", "OperationalError", "InternalClientError"}:
         return lost(driver)
     return refused(driver, error)
-
-
-def _class_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

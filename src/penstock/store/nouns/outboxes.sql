@@ -197,23 +197,12 @@ select distinct k.row_key from unnest(:keys::text[]) as k (row_key) where (
 select {message}
 from penstock.outbox_message
 where outbox = :outbox and seq in (
-    select seq from (
-        select m.seq from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = :outbox and m.state = 'waiting' and m.seq > :after
-        order by m.seq limit :limit * ('waiting' in (select value from json_each(:states)))
-    )
-    union all
-    select seq from (
-        select m.seq from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = :outbox and m.state = 'halted' and m.seq > :after
-        order by m.seq limit :limit * ('halted' in (select value from json_each(:states)))
-    )
-    union all
-    select seq from (
-        select m.seq from penstock.outbox_message m indexed by penstock_outbox_message_state
-        where m.outbox = :outbox and m.state = 'parked' and m.seq > :after
-        order by m.seq limit :limit * ('parked' in (select value from json_each(:states)))
-    )
+    select found.value from json_each(:states) s cross join json_each((
+        select json_group_array(few.seq) from (
+            select m.seq from penstock.outbox_message m indexed by penstock_outbox_message_state
+            where m.outbox = :outbox and m.state = s.value and m.seq > :after order by m.seq limit :limit
+        ) few
+    )) found
 )
 order by seq limit :limit;
 -- PostgreSQL: see waiting.

@@ -250,40 +250,27 @@ from line where line.key is not null limit :keys;
 
 -- backlog: the waiting work of each pool, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.
--- SQLite: no lateral join, so it reads the ready jobs twice.
 select p.name, p.max_parallelism, p.granted,
        (select count(*) from (
             select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null
             order by r.rank, r.seq limit :most
-       )) + (select count(*) from (
+       ) few) + (select count(*) from (
             select 1 from penstock.scheduled_job w where w.pool = p.name and w.waiting
             order by w.concurrency_key, w.rank, w.place, w.id limit :most
-       )),
+       ) few),
        (select min(few.run_at) from (
             select * from (
                 select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
                 order by r.rank, r.seq limit :most
-            )
+            ) first
             union all
             select * from (
                 select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
                 order by w.concurrency_key, w.rank, w.place, w.id limit :most
-            )
+            ) gated
        ) few),
        coalesce(later.number, 0)
 from {limited} p left join {scheduled} later on later.pool = p.name
-order by p.name;
--- PostgreSQL: a lateral join.
-select p.name, p.max_parallelism, p.granted, ready.number, ready.oldest, coalesce(later.number, 0)
-from {limited} p cross join lateral (
-    select count(*) as number, min(few.run_at) as oldest from (
-        (select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
-         order by r.rank, r.seq limit :most)
-        union all
-        (select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
-         order by w.concurrency_key, w.rank, w.place, w.id limit :most)
-    ) few
-) ready left join {scheduled} later on later.pool = p.name
 order by p.name;
 
 -- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the

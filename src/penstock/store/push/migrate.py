@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
-from penstock.schema.diff import Difference, Guard, check_names, diff
+from penstock.schema.diff import Difference, check_names, diff
 from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
@@ -93,17 +93,12 @@ async def differences(store: Store, definitions: Sequence[TableDefinition]) -> t
     Of its guards only those are left that forbid something: rows stand against it.
     """
     check_names(definitions)
-    found = await _compare(store.catalog, store.dialect, definitions)
-    return tuple(
-        [
-            replace(one, guards=tuple([each for each in one.guards if each.problem(await _offend(store, each))]))
-            for one in found.differences
-        ]
-    )
-
-
-async def _offend(store: Store, guard: Guard) -> int:
-    return await store.catalog.count(count_sql(guard, store.dialect))
+    found, kept = await _compare(store.catalog, store.dialect, definitions), list[Difference]()
+    for one in found.differences:
+        counts = [await store.catalog.count(count_sql(guard, store.dialect)) for guard in one.guards]
+        guards = (guard for guard, count in zip(one.guards, counts, strict=True) if guard.problem(count))
+        kept.append(replace(one, guards=tuple(guards)))
+    return tuple(kept)
 
 
 async def _compare(

@@ -1,8 +1,8 @@
 """Loads named queries from .sql files: a line ``-- name: purpose`` and the SQL below it, with ``:named`` parameters.
 
-Owns the file format. A noun with one class for both stores has one file, in `store.nouns`, in PostgreSQL's words, of
-which the dialect respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason``
-stands above each form; a query with one form exists in that store only. All other nouns have a file in each store.
+Owns the file format. A noun has one file for both stores, in `store.nouns`, in PostgreSQL's words, of which the dialect
+respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason`` stands above each
+form; a query with one form exists in that store only.
 
 Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The
 lists of a job's columns, such as ``{job_columns}``, are the same for all files.
@@ -65,8 +65,6 @@ def load_queries(noun: str, dialect: Dialect) -> Mapping[str, Query]:
     found = _loaded.get((noun, dialect.name))
     if found is None:
         file = files("penstock.store.nouns") / f"{noun}.sql"
-        if not file.is_file():
-            file = files(f"penstock.store.{dialect.name}") / "sql" / f"{noun}.sql"
         found = _loaded[noun, dialect.name] = parse_queries(file.read_text(), dialect)
     return found
 

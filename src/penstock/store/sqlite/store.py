@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -26,7 +26,7 @@ from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.changes import SqliteChanges
 from penstock.store.sqlite.connection import Readers, connect
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.sqlite.errors import is_busy, translate
+from penstock.store.sqlite.errors import translate
 from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
 from penstock.store.sqlite.leases import Extensions, SqliteLeases
@@ -35,6 +35,8 @@ from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 from penstock.store.sqlite.tasks import SqliteTasks
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
+
+T = TypeVar("T")
 
 _FOR_SERVICES = 2
 _PAUSE = 0.005
@@ -138,45 +140,40 @@ class SqliteStore(Store):
             )
 
     async def _connect(self, *, read_only: bool) -> sqlite3.Connection:
-        """A new connection; a lock that another process holds over the whole file is waited for."""
-        deadline = self._machine.monotonic() + self._config.database_wait
-        while True:
-            try:
-                return connect(
-                    self._path,
-                    synchronous=self._config.synchronous,
-                    read_only=read_only,
-                    wait=0,
-                    keep_mode=self._keep_mode,
-                )
-            except DatabaseBusy:
-                if self._machine.monotonic() > deadline:
-                    raise
-            await self._machine.sleep(_PAUSE)
+        """A new connection."""
+        how: dict[str, Any] = {"synchronous": self._config.synchronous, "keep_mode": self._keep_mode}
+        return await self._unlocked(lambda: connect(self._path, **how, read_only=read_only, wait=0))
 
     def _make_readers(self, size: int) -> Readers:
         return Readers(lambda: self._connect(read_only=True), size=size, wait=self._config.database_wait)
 
     async def _pin(self, connection: sqlite3.Connection) -> None:
-        """Begin, and take the snapshot now; a lock held over the whole file is waited for."""
-        deadline = self._machine.monotonic() + self._config.database_wait
-        while True:
+        """Begin, and take the snapshot now."""
+
+        def begin() -> None:
             try:
                 connection.execute("begin")
                 connection.execute(self._pin_sql).fetchall()
             except sqlite3.Error as error:
                 if connection.in_transaction:
                     connection.execute("rollback")
-                if not is_busy(error):
-                    raise
+                raise translate(error) from error
+
+        await self._unlocked(begin)
+
+    async def _unlocked(self, step: Callable[[], T]) -> T:
+        """The result of a step; a lock that another process holds over the whole file is waited for."""
+        deadline = self._machine.monotonic() + self._config.database_wait
+        while True:
+            try:
+                return step()
+            except DatabaseBusy as error:
                 if self._machine.monotonic() > deadline:
                     raise DatabaseBusy(
                         f"Another process has locked the database for {self._config.database_wait:g} seconds.",
                         fix="Try again; or find the process that locks it.",
                     ) from error
-                await self._machine.sleep(_PAUSE)
-            else:
-                return
+            await self._machine.sleep(_PAUSE)
 
 
 class ReadSession(SqliteSession):

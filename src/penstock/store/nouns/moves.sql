@@ -1,5 +1,14 @@
+-- {next_run_at}: when the next scheduled job is due that nobody wants to be canceled.
+select s.run_at from penstock.scheduled_job s
+where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
+order by s.run_at, s.id limit 1
+
 -- enqueue: store new jobs: those due in ready, the others, and those that pass a gate, in scheduled.
--- Differs: one statement for any number of jobs.
+-- SQLite: one job that is due, and passes no gate. It is in this process, so statements cost no round trip.
+insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
+values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :error, :attempts);
+-- PostgreSQL: one statement for any number of jobs.
 with new as materialized (
     select * from unnest(
         :ids::uuid[], :pools::text[], :functions::text[], :kinds::text[], :args::text[], :priorities::smallint[],
@@ -16,14 +25,30 @@ insert into penstock.ready_job ({job_columns}, attempt, enqueued_at)
 select {job_columns}, 0, :now
 from new where run_at <= :now and concurrency_key is null order by place;
 
--- enqueue_one: store a new job that may start at once, as most do that come alone (PostgreSQL only: half the work of
--- enqueue).
+-- enqueue_one: store a new job that may start at once, as most do that come alone.
+-- PostgreSQL: half the work of enqueue.
 insert into penstock.ready_job ({job_columns}, attempt, enqueued_at)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, 0, :now);
 
+-- enqueue_scheduled: store a new job that is due later, or passes a gate.
+-- SQLite: the second half of enqueue.
+insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at, error,
+     gated, waiting, concurrency_key, blocks_key, attempts)
+values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
+    :enqueued_at, :error, :gated, :waiting, :concurrency_key, :blocks_key, :attempts);
+
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
 -- gate wait for it from now on.
--- Differs: SKIP LOCKED steps around other workers, and one statement does both halves.
+-- SQLite: takes them out; enqueue puts them back in.
+delete from penstock.scheduled_job
+where id in (
+    select s.id from penstock.scheduled_job s
+    where s.run_at <= :now and not s.waiting and not s.gated
+      and (s.ending is not null or not exists (select 1 from penstock.cancel_request c where c.job_id = s.id))
+    order by s.run_at, s.id limit :limit
+)
+returning {job_columns}, ending, attempt, enqueued_at, error, attempts;
+-- PostgreSQL: SKIP LOCKED steps around other workers, and one statement does both halves.
 with due as materialized (
     select s.id, s.gated from penstock.scheduled_job s
     where s.run_at <= :now and not s.waiting
@@ -39,13 +64,56 @@ insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, err
 select {job_columns}, ending, attempt, enqueued_at, error, attempts
 from moved order by run_at, id;
 
+-- promote_gated: let scheduled jobs that are due wait for their gate.
+-- SQLite: the other half of promote.
+update penstock.scheduled_job set waiting = 1
+where id in (
+    select s.id from penstock.scheduled_job s
+    where s.run_at <= :now and not s.waiting and s.gated
+      and (s.ending is not null or not exists (select 1 from penstock.cancel_request c where c.job_id = s.id))
+    order by s.run_at, s.id limit :limit
+);
+
+-- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
+-- scheduled job is due; and whether anybody has asked for a cancel.
+-- SQLite: looking takes no lock.
+select exists (select 1 from penstock.ready_job where ending is not null and {ours_to_end}) or exists (
+    select 1 from json_each(:pools) as p
+    where exists (select 1 from penstock.ready_job r where r.pool = p.value and r.ending is null and {ours})
+       or exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool = p.value and {ours})
+), ({next_run_at}), exists (select 1 from penstock.cancel_request);
+
+-- waiting: those of these pools at whose gates jobs wait, or are to.
+-- SQLite: part of claim.
+select p.value from json_each(:pools) as p
+where exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool = p.value and {ours})
+   or (exists (select 1 from penstock.pool where name = p.value and rate_limit is not null)
+       and exists (select 1 from penstock.ready_job r where r.pool = p.value and r.ending is null and {ours}));
+
+-- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel.
+-- SQLite: part of claim.
+select ({next_run_at}), exists (select 1 from penstock.cancel_request);
+
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
 -- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
 -- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
 -- more, those of the pools that run the least come first, of equals of those named first.
--- Differs: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It holds the
--- pools against a change of their limits, which waits for earlier claims, and after which nothing starts as before.
--- It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed over.
+-- SQLite: chooses the jobs of one pool, the most urgent first; start and started move them.
+select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
+       r.attempt + 1, r.enqueued_at,
+       case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
+from penstock.ready_job r
+where r.pool = :pool and r.ending is null and {ours}
+  and not exists (select 1 from penstock.cancel_request c where c.job_id = r.id)
+  and exists (select 1 from penstock.lease l where l.id = :lease)
+  and (:epoch is null or exists (
+      select 1 from penstock.pool p where p.name = :pool and p.epoch = :epoch and p.rate_limit is null
+  ))
+order by r.rank, r.seq limit :limit;
+-- PostgreSQL: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It
+-- holds the pools against a change of their limits, which waits for earlier claims, and after which nothing starts as
+-- before. It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed
+-- over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
     where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and {ours_to_end}
@@ -93,12 +161,7 @@ select {claimed_columns}, rank, seq, cancels, gates,
            pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
        end, failing_since
 from (
-    select null as id, null as function, null as kind, null as args, null as rank, null as seq, (
-            select s.run_at from penstock.scheduled_job s
-            where not s.waiting
-              and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
-            order by s.run_at, s.id limit 1
-        ) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
+    select null as id, null as function, null as kind, null as args, null as rank, null as seq, ({next_run_at}) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
         null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
             select p.pool from unnest(:pools) as p (pool)
             where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool and {ours})
@@ -112,10 +175,38 @@ from (
     from taken
 ) found order by rank nulls first, seq;
 
+-- claim_ending: the jobs that wait for their on_complete and are given to a lease.
+-- SQLite: part of claim.
+select r.seq, r.rank, {r.claimed_columns}, null
+from penstock.ready_job r
+where r.ending is not null and exists (select 1 from penstock.lease l where l.id = :lease) and {ours_to_end}
+order by r.seq limit :limit;
+
+-- start: put chosen jobs under their lease.
+-- SQLite: the second part of claim.
+insert into penstock.running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
+    ending, attempt, enqueued_at, started_at, error, attempts)
+select id, :lease, function, kind, args, run_at, pool, priority, rank, options, on_complete, ending,
+    attempt + (ending is null), enqueued_at, :started_at, error, attempts
+from penstock.ready_job where seq in (select value from json_each(:seqs)) order by seq;
+
+-- started: jobs that are under a lease are not ready any more.
+-- SQLite: the last part of claim.
+delete from penstock.ready_job where seq in (select value from json_each(:seqs));
+
+-- held: the jobs that run under a lease.
+-- SQLite: part of succeed.
+select id, rowid from penstock.running_job where lease = :lease;
+
 -- succeed: write that running jobs have returned, and nothing follows from it: the end of most. Values that they have in
 -- common come once; `returned` are those with values of their own. The lease is the fence: the jobs that it does
 -- not hold any more are returned.
--- Differs: one statement for any number of jobs.
+-- SQLite: the fence is held, which tells the rows that the lease holds. Here are their results by row, for all that end
+-- at one time: a statement for each job would keep its pages for an undo of its own.
+insert into penstock.finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, attempts)
+select {r.ended_columns}, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
+from json_each(:results) returned join penstock.running_job r on r.rowid = cast(returned.key as integer);
+-- PostgreSQL: one statement for any number of jobs.
 with gone as (
     delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
     returning {r.ended_columns}, r.started_at, r.attempts
@@ -130,9 +221,22 @@ with gone as (
 select t.id from unnest(:ids) as t (id)
 where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
 
+-- succeeded: jobs that have returned run no more.
+-- SQLite: the second half of succeed.
+delete from penstock.running_job where rowid in (select cast(key as integer) from json_each(:results));
+
 -- settle: write the settlements of running jobs. If only its on_complete was left of one, it keeps the time when its last
 -- attempt began. The lease is the fence: a job it no longer holds is not returned.
--- Differs: one statement for any number of jobs.
+-- SQLite: takes it out; end, enqueue or enqueue_scheduled puts it in. In a returning clause SQLite takes columns that
+-- are null for not null if it is asked with "is null"; so coalesce is.
+delete from penstock.running_job where id = :id and lease = :lease
+returning {job_columns}, enqueued_at,
+    iif(coalesce(ending, '') = '', started_at, ending ->> 'started_at') as started_at, error, gated, concurrency_key,
+    case when :failed_attempt is null then attempts
+         when json_array_length(coalesce(attempts, '[]')) < 20
+         then json_insert(coalesce(attempts, '[]'), '$[#]', json(:failed_attempt))
+         else json_insert(json_remove(attempts, '$[0]'), '$[#]', json(:failed_attempt)) end as attempts;
+-- PostgreSQL: one statement for any number of jobs.
 with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
@@ -177,8 +281,23 @@ with outcome as materialized (
 )
 select id from gone;
 
+-- end: keep the status of a job that has ended.
+-- SQLite: the second half of settle.
+insert into penstock.finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, error, traceback,
+    on_complete_error, on_complete_attempts, attempts)
+values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_complete, :attempt, :enqueued_at,
+    :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
+    :on_complete_attempts, :attempts);
+
 -- cancelable: pending jobs for which a request to cancel stands.
--- Differs: holds them against other workers.
+-- SQLite: there is one writer.
+select {j.claimed_columns}, :now, null
+from penstock.cancel_request c join penstock.ready_job j on j.id = c.job_id where j.ending is null
+union
+select {j.claimed_columns}, :now, null
+from penstock.cancel_request c join penstock.scheduled_job j on j.id = c.job_id where j.ending is null
+limit :limit;
+-- PostgreSQL: holds them against other workers.
 with asked as materialized (
     select c.job_id as id from penstock.cancel_request c
     where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
@@ -196,7 +315,10 @@ select {claimed_columns}, :now, null
 from scheduled;
 
 -- settle_pending: write the settlements of pending jobs that were canceled.
--- Differs: one statement for any number of jobs.
+-- SQLite: takes a job out of ready; end or enqueue puts it in.
+delete from penstock.ready_job where id = :id
+returning {job_columns}, attempt, enqueued_at, attempts;
+-- PostgreSQL: one statement for any number of jobs.
 with outcome as materialized (
     select * from unnest(
         :ids::uuid[], :states::text[], :finished_ats::timestamptz[], :expires_ats::timestamptz[], :days::smallint[],
@@ -225,10 +347,26 @@ with outcome as materialized (
 )
 select id from gone;
 
+-- settle_scheduled: take a job out of scheduled.
+-- SQLite: the other half of settle_pending.
+delete from penstock.scheduled_job where id = :id
+returning {job_columns}, attempt, enqueued_at, attempts;
+
+-- free_key: another job may have the key of this one.
+-- SQLite: part of settle and settle_pending.
+delete from penstock.job_key where job_id = :id;
+
+-- clear_request: forget requests to cancel a job.
+-- SQLite: part of settle_pending.
+delete from penstock.cancel_request where job_id = :id;
+
 -- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
 -- Requests to cancel it that came before are forgotten. Its attempts begin anew, the outcomes of the last ones are kept, and
 -- their tokens count no more.
--- Differs: one statement for any number of jobs.
+-- SQLite: takes it out; enqueue puts it in, and clear_request forgets requests to cancel it that came before.
+delete from penstock.finished_job where id = :id and state in ('failed', 'canceled') and expires_at > :now
+returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, error, attempts;
+-- PostgreSQL: one statement for any number of jobs.
 with asked as materialized (
     select id, min(place) as place from unnest(:ids::uuid[]) with ordinality as t (id, place) group by id
 ), gone as (
@@ -261,7 +399,14 @@ select id from anew order by place;
 
 -- recall: let jobs whose on_complete has raised for the last time wait for it again, with their endings; one that is not so
 -- any more is not returned.
--- Differs: one statement for any number of jobs.
+-- SQLite: takes it out; enqueue puts it in.
+delete from penstock.finished_job where id = :id and on_complete_error is not null and expires_at > :now
+returning id, pool, function, kind, args, priority, options, on_complete, attempt, enqueued_at, attempts,
+    json_object(
+        'state', state, 'finished_at', finished_at, 'result', result, 'error', error, 'traceback', traceback,
+        'started_at', started_at, 'run_at', run_at, 'attempts', json(on_complete_attempts)
+    );
+-- PostgreSQL: one statement for any number of jobs.
 with gone as (
     delete from penstock.finished_job
     where id = any(:ids::uuid[]) and on_complete_error is not null and expires_at > :now::timestamptz
@@ -278,13 +423,26 @@ select id, pool, function, kind, args, priority, (extract(epoch from :now) * 100
 from gone order by run_at, id
 returning id;
 
--- count_day: how many finished jobs a partition holds (PostgreSQL only: SQLite deletes them one by one).
--- From :most on it is an estimate, since counting millions takes long.
+-- void_tokens: the tokens of the attempts before count no more.
+-- SQLite: part of retry.
+update penstock.token set told = 'expired' where job_id = :id and told is null;
+
+-- retried_in: how jobs of a pool gain priority, and whether it has a rate limit.
+-- SQLite: part of retry.
+select max(ageing), max(rate_limit is not null) from penstock.pool where name = :pool;
+
+-- count_day: how many finished jobs a partition holds. From :most on it is an estimate, since counting millions takes
+-- long.
+-- PostgreSQL: SQLite deletes them one by one.
 select greatest(found.number, case when found.number >= :most then c.reltuples end)::bigint
 from (select count(*) as number from (select from penstock.finished_job where day = :day limit :most) few) found
 left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
--- prune: forget finished jobs that stayed longer than the ring of partitions turns, once their time is over.
+-- prune: forget finished jobs once their time is over.
+-- SQLite: they are all in one table.
+delete from penstock.finished_job
+where id in (select id from penstock.finished_job where expires_at <= :now order by expires_at limit :limit);
+-- PostgreSQL: jobs that stayed longer than the ring of partitions turns. It skips locked ones.
 with old as materialized (
     select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit for update skip locked
 )
