@@ -23,10 +23,8 @@ DATABASES = {{
 INSTALLED_APPS = ["django.contrib.contenttypes"]
 """
 WORK = """
-import django
 from asgiref.sync import sync_to_async
-
-django.setup()
+from django.contrib.contenttypes.models import ContentType  # only where Django has loaded its apps
 from django.db import connections, transaction
 from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, SyncTaskCtx, sync
 
@@ -114,7 +112,6 @@ def atomic(ctx: sync.ActionCtx) -> None:
 MAIN = """
 import asyncio, json, os, sys
 import psycopg
-import work
 from penstock.testing import TestApp
 
 URL = os.environ["TESTED_URL"]
@@ -158,7 +155,12 @@ async def main():
     print(json.dumps(rounds))
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # and so not in the processes of actions
+    import django
+
+    django.setup()
+    import work
+
     asyncio.run(main())
 """
 

@@ -1,10 +1,13 @@
 """Closes Django's lost and expired connections around functions, as Django does around requests.
 
-Imports nothing of Django, which leaves connections in atomic blocks alone.
+Django leaves connections in atomic blocks alone. Nothing of it is imported here, except in a process that runs actions
+for a program of Django.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -31,6 +34,17 @@ async def on_loop() -> None:
     sync = sys.modules["asgiref.sync"]
     if sync.SyncToAsync.single_thread_executor._threads:  # noqa: SLF001 - nothing else tells, and a hop costs each call
         await sync.sync_to_async(db.close_old_connections)()
+
+
+def is_used() -> bool:
+    """Whether another process can load the apps of this one's Django."""
+    return _django() is not None and bool(os.environ.get("DJANGO_SETTINGS_MODULE"))
+
+
+def load() -> None:
+    """Load the apps of Django, unless that is done: a module of functions may import models."""
+    if not importlib.import_module("django.apps").apps.ready:
+        importlib.import_module("django").setup()
 
 
 def _django() -> Any:

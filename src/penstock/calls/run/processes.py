@@ -100,7 +100,8 @@ class Processes:
             WorkerLost: The process died. Errors of the action are raised as they are, as far as JSON can say them.
         """
         module, file = _home(function)
-        request = json.dumps([module, file, function.handler.__name__, _work_json(work)]).encode()
+        told = [djangodb.is_used(), module, file, function.handler.__name__, _work_json(work)]
+        request = json.dumps(told).encode()
         async with self._threads.place(function.name) as place:
             if work is not None and work.begin is not None:
                 await work.begin(None)
@@ -229,7 +230,9 @@ def _go_on(_number: int, _frame: FrameType | None) -> None:
 
 def _answer(where: bytes, args: bytes) -> bytes:
     try:
-        module, file, name, work = json.loads(where)
+        with_django, module, file, name, work = json.loads(where)
+        if with_django:
+            djangodb.load()
         function: AnyFunction = getattr(_import(module, file), name)
         given = function.signature.check_json(args)
         result = djangodb.in_thread(lambda: function.handler(ProcessCtx(_work(work)), **given))
