@@ -6,13 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from itertools import count
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import FLOATS, Make, Shade, Size, alike, annotation_of
 from stage.examples import examples
 
@@ -256,6 +258,8 @@ async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url
         (Literal["dark", Shade.DARK], "dark"),
         (Literal[Size.L, 2], Size.L),
         (complex, complex(-0.0, 1)),
+        (UUID, UUID(int=7)),
+        (Annotated[float, AfterValidator(Decimal)], 1.5),
         (deque[int], deque([1, 2], maxlen=5)),
     ],
 )
