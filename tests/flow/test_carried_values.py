@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from itertools import count
-from typing import Any
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr
-from stage.annotations import FLOATS, Make, alike, annotation_of
+from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
+from stage.annotations import FLOATS, Make, Shade, Size, alike, annotation_of
 from stage.examples import examples
 
 from penstock import ActionCtx, App, Id, Message, MutationCtx, QueryCtx, Success, Table, WorkId, WorkResult
@@ -246,3 +249,23 @@ async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url
         assert str(seen).count(MASKED) >= 8
         assert "hunter2" not in str(seen)
         assert b"hunter2" not in encode_result([found, await vault.status(test, work)], Format.CLEAN)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Literal[Shade.DARK, "dark"], Shade.DARK),
+        (Literal["dark", Shade.DARK], "dark"),
+        (Literal[Size.L, 2], Size.L),
+        (complex, complex(-0.0, 1)),
+        (UUID, UUID(int=7)),
+        (Annotated[float, AfterValidator(Decimal)], 1.5),
+        (deque[int], deque([1, 2], maxlen=5)),
+    ],
+)
+async def test_what_equals_another_comes_back_or_is_refused(database_url: str, annotation: Any, value: Any) -> None:
+    app = App()
+    roads = Roads(app, next(_NUMBERS), annotation)
+    pool = app.workpool("carried", max_parallelism=10)
+    async with TestApp(app, database_url) as test:
+        await roads.try_all(test, pool, value)

@@ -234,11 +234,13 @@ PLAIN: list[tuple[Any, Make]] = [
     (Odd, lambda r: r.choice(list(Odd))),
     (Literal["red", 1], lambda r: r.choice(["red", 1])),
     (Literal[Colour.RED, Size.S], lambda r: r.choice([Colour.RED, Size.S])),
+    (Literal[Shade.DARK, "dark"], lambda r: r.choice([Shade.DARK, "dark"])),
+    (Literal[Size.L, 2, "x"], lambda r: r.choice([Size.L, 2])),
     (Literal[True, "x"] | None, lambda r: r.choice([True, None, "x"])),
     (Path, lambda r: Path(r.choice(["/tmp", "a/b"]))),
     (ipaddress.IPv4Address, lambda _: ipaddress.IPv4Address("127.0.0.1")),
     (Fraction, lambda _: Fraction(1, 3)),
-    (complex, lambda _: complex(1, -2)),
+    (complex, lambda r: complex(r.choice([1, -0.0]), -2)),
     (AnyUrl, lambda _: AnyUrl("https://example.org/a?b=c")),
     (Any, lambda r: r.choice([None, 1, 1.0, "a", True, [1, "x"], {"a": [None, 2.5]}, *ODD_ONES])),
     (Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)], lambda r: r.choice([" A ", "b"])),
@@ -327,6 +329,10 @@ def alike(one: Any, other: Any) -> bool:
     return bool(mine == theirs)
 
 
+def _room(value: Any) -> Any:
+    return getattr(value, "maxlen", None)
+
+
 def _parts(value: Any) -> Any:
     """What a value consists of, in a form that tells it from others."""
     if isinstance(value, BaseModel):
@@ -337,7 +343,7 @@ def _parts(value: Any) -> Any:
     if isinstance(value, dict):
         return [len(value), *(list(pair) for pair in sorted(value.items(), key=repr))]
     if isinstance(value, list | tuple | deque | SecretStr | SecretBytes | Secret):
-        return [value.get_secret_value()] if hasattr(value, "get_secret_value") else list(value)
+        return [value.get_secret_value()] if hasattr(value, "get_secret_value") else [_room(value), *value]
     if isinstance(value, datetime) and value.tzinfo:
         return value.astimezone(UTC).isoformat()
-    return repr(value) if isinstance(value, float) else value
+    return repr(value) if isinstance(value, float | complex) else value

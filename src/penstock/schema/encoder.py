@@ -191,6 +191,8 @@ def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
     """The parts of two values of one class, with their names; None of values that are compared as a whole."""
     if isinstance(one, dict):
         return [("keys", list(one), list(other)), *zip(one, one.values(), other.values(), strict=False)]
+    if isinstance(one, deque) and one.maxlen != other.maxlen:
+        return [("maxlen", one.maxlen, other.maxlen)]
     if isinstance(one, list | tuple | deque):
         return [("length", len(one), len(other)), *zip(range(len(one)), one, other, strict=False)]
     if isinstance(one, BaseModel):
@@ -204,7 +206,7 @@ def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
 
 def _told(value: Any) -> Any:
     """What tells a value from all others of its class, where `==` does not."""
-    if isinstance(value, float | Decimal | time):
+    if isinstance(value, float | complex | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
     if isinstance(value, set | frozenset):
         return value, sorted(f"{type(one).__qualname__} {one!r}" for one in value)

@@ -270,6 +270,8 @@ def _integer(where: str) -> Encode:
 
 def _real(where: str) -> Encode:
     def encode(value: float) -> float:
+        if not isinstance(value, float | int):
+            raise TypeError(value)
         if value != value:  # noqa: PLR0124 - NaN
             raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
         return float(value)

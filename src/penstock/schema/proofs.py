@@ -68,7 +68,7 @@ def proof_of(node: Any, *, given: bool = False) -> Proof:
 
 def _choice(node: Any, given: bool) -> Proof:
     values = [one.value if isinstance(one, enum.Enum) else one for one in node.get("expected") or node["members"]]
-    is_odd = given or "missing" in node or issubclass(node.get("cls", str), enum.Flag)
+    is_odd = given or "missing" in node or issubclass(node.get("cls", str), enum.Flag) or len({*values}) < len(values)
     return never if is_odd or not {type(value) for value in values} <= _JSON else always
 
 

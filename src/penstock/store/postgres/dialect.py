@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from uuid import UUID
 
 from penstock.schema.fields import Kind
 from penstock.store.postgres.conditions import PostgresSpelling
@@ -48,7 +49,8 @@ POSTGRES = Dialect(
         Kind.JSON: "jsonb",
     },
     spelling=PostgresSpelling,
-    decode={Kind.DATETIME: decode_datetime},
+    # the driver's UUIDs are of a class of its own
+    decode={Kind.DATETIME: decode_datetime, Kind.UUID: lambda value: UUID(int=value.int)},
     foreign={Kind.REAL: shortest},
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
