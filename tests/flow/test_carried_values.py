@@ -20,7 +20,7 @@ from stage.examples import examples
 
 from penstock import ActionCtx, App, Id, Message, MutationCtx, QueryCtx, Success, Table, WorkId, WorkResult
 from penstock.api.outbox.views import look_at_one
-from penstock.errors import DeclarationError, PenstockError, ValueInvalid
+from penstock.errors import DataError, DeclarationError, PenstockError, ValueInvalid
 from penstock.schema.encoder import MASKED
 from penstock.schema.table import definition_of
 from penstock.testing import TestApp
@@ -46,6 +46,7 @@ class Roads:
         names = {"__annotations__": {"v": annotation | None}, "__module__": __name__, "v": None}
         self.table = table = type(f"Held{number}", (Table,), names)
         definition_of(table)
+        app._tables.append(table)
 
         async def take(ctx: ActionCtx, v: Any) -> Any:
             got["argument"] = v
@@ -82,6 +83,8 @@ class Roads:
         direct, sent = self.got.pop("argument"), list[str]()
         try:
             row = await test.run_mutation(self.put, value)
+        except DataError:  # the table is missing
+            raise
         except REFUSED:
             pass
         else:
