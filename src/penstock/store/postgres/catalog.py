@@ -2,12 +2,14 @@
 
 Owns the waits for locks. The right to change the schema is an advisory lock, held by a connection of its own
 and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
-concurrently waits in turn. Each change then takes table locks of its own, and gives up soon if it cannot have them: a
-transaction that waits for one blocks all others behind it.
+concurrently waits in turn. That connection stays open for a second, as a start takes the lock several times. Each
+change then takes table locks of its own, and gives up soon if it cannot have them: a transaction that waits for one
+blocks all others behind it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -44,6 +46,7 @@ set standard_conforming_strings = on;
 _SHORT_LOCKS = "set local lock_timeout = '{wait}s'; set local statement_timeout = 0"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
+_KEPT = 1.0  # seconds until the connection that held the lock is closed, unless it is needed again
 _LOCK_KEY = int.from_bytes(b"penstock", "big")
 # Through a pooler a transaction holds the lock, which does nothing else. Sent without parameters, it leaves no snapshot
 # open, for which building an index would wait.
@@ -91,6 +94,7 @@ class PostgresCatalog(_Description):
         self._direct = direct
         self._clock = clock or SystemClock()
         self._queries = load_queries("catalog", POSTGRES)
+        self._kept: Connection | None = None
 
     async def count(self, sql: str) -> int:
         async with self._connection() as connection:
@@ -103,10 +107,15 @@ class PostgresCatalog(_Description):
                 await self._take_lock(lambda: _hold(holder))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, None)
         else:
-            async with self._connection() as connection:  # the lock ends with it, even by a kill
+            async with self._kept_connection() as connection:
                 await _run(connection, _SETTINGS)
                 await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, self._connections)
+
+    async def close(self) -> None:
+        """Close the connection that held the lock."""
+        if self._kept is not None:
+            self._let_go(self._kept)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -116,6 +125,28 @@ class PostgresCatalog(_Description):
             with contextlib.suppress(*REFUSALS):
                 await connection.close(timeout=TABLE_LOCK_WAIT)
         finally:
+            connection.terminate()
+
+    @contextlib.asynccontextmanager
+    async def _kept_connection(self) -> AsyncIterator[Connection]:
+        """The one that the block before has left, or a new one. A lock that it holds ends with it, even by a kill."""
+        kept, self._kept = self._kept, None
+        connection: Connection = await self._direct.connect() if kept is None or kept.is_closed() else kept
+        try:
+            yield connection
+            with contextlib.suppress(*REFUSALS):
+                await connection.execute("select pg_advisory_unlock_all()", timeout=TABLE_LOCK_WAIT)
+                if self._kept is None:
+                    self._kept = connection
+                    asyncio.get_running_loop().call_later(_KEPT, self._let_go, connection)
+        finally:
+            if connection is not self._kept:
+                connection.terminate()
+
+    def _let_go(self, connection: Connection) -> None:
+        is_unused = self._kept is connection
+        if is_unused:
+            self._kept = None
             connection.terminate()
 
     async def _take_lock(self, attempt: Callable[[], Awaitable[bool]]) -> None:

@@ -116,7 +116,7 @@ class PostgresStore(Store):
 
     async def close(self) -> None:
         async with AsyncExitStack() as parts:
-            for part in (self._direct, self._connections, self._for_services, self.signals):
+            for part in (self._direct, self._connections, self._for_services, self.catalog, self.signals):
                 parts.push_async_callback(part.close)
             if self.replica is not None:
                 parts.push_async_callback(self.replica.close)
