@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from penstock import Int64
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.signature import Signature, check_declaration
 from penstock.schema.ids import Id
@@ -444,3 +445,15 @@ def test_bytes_are_read_from_base_64_whatever_the_config_of_their_class_says() -
     assert signature.check_json(signature.encode({"value": value})) == {"value": value}
     found = returning(list[Unsealed])
     assert found.result_of_json(found.result_json(value)) == value
+
+
+async def mixed(ctx: Any, value: bytes | str, numbers: list[Int64 | Colour]) -> None:
+    """Take what is told apart by tags, and what is read from text."""
+
+
+@pytest.mark.parametrize("arguments", [{"value": 1, "numbers": []}, {"value": "", "numbers": [[]]}])
+def test_errors_lead_to_a_value_by_steps_that_its_sender_knows(arguments: Any) -> None:
+    with pytest.raises(ArgumentsInvalid) as caught:
+        Signature(mixed, "module:function").check_json(json.dumps(arguments))
+    assert "[" not in str(caught.value)
+    assert {one["loc"][0] for one in caught.value.facts["errors"]} <= {"value", "numbers"}

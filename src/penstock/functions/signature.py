@@ -346,7 +346,12 @@ def _details(error: ValidationError) -> list[Any]:
         return []
     details = error.errors(include_url=False, include_context=False, include_input=False)
     plain = [one for one in details if TAGGED not in one["loc"]]
-    return [{**one, "loc": tuple(step for step in one["loc"] if step != "")} for one in plain]
+    return [{**one, "loc": tuple(filter(_is_readable, one["loc"]))} for one in plain]
+
+
+def _is_readable(step: Any) -> bool:
+    """Whether a reader knows a step to what is wrong: others stand for changes of the schema."""
+    return step != "" and not str(step).startswith(("json-or-python[", "function-before["))
 
 
 def _describe(error: ValidationError, details: list[Any]) -> str:
