@@ -1,7 +1,7 @@
 """Closes Django's lost and expired connections around functions, as Django does around requests.
 
-Django leaves connections in atomic blocks alone. Nothing of it is imported here, except in a process that runs actions
-for a program of Django.
+Django leaves connections in atomic blocks alone. This module imports Django only in the process of an action, for a
+program that uses it.
 """
 
 from __future__ import annotations

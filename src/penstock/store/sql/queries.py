@@ -1,8 +1,8 @@
 """Loads named queries from .sql files: a line ``-- name: purpose`` and the SQL below it, with ``:named`` parameters.
 
-Owns the file format. A noun has one file for both stores, in `store.nouns`, in PostgreSQL's words, of which the dialect
-respells a few. Where a query has to differ, a line ``-- SQLite: reason`` or ``-- PostgreSQL: reason`` stands above each
-form; a query with one form exists in that store only.
+Owns the file format. Each noun has one file for both stores, in `store.nouns`. It is written for PostgreSQL, and
+SQLite's dialect respells a few words. Where a query has to differ, a line ``-- SQLite: reason`` or
+``-- PostgreSQL: reason`` stands above each form; a query with one form exists in that store only.
 
 Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The
 lists of a job's columns, such as ``{job_columns}``, are the same for all files.
