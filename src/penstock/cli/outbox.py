@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ from penstock.cli.output import (
     say,
     trace_of,
 )
+from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.readable import counted, span
@@ -250,22 +252,10 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
     say(f"Message {number} of {outbox} is skipped.")
 
 
-@command.command("pause")
-@click.argument("outbox")
-@pass_options
-def pause(options: Options, outbox: str) -> None:
-    """Pause OUTBOX on all machines. New messages are kept."""
-    with_backend(options, lambda backend: backend.app.outboxes.pause(backend, outbox))
-    say(f"{outbox} is paused. The change feed keeps new messages, and grows.")
-
-
-@command.command("resume")
-@click.argument("outbox")
-@pass_options
-def resume(options: Options, outbox: str) -> None:
-    """Resume a paused OUTBOX."""
-    with_backend(options, lambda backend: backend.app.outboxes.resume(backend, outbox))
-    say(f"{outbox} is resumed.")
+_verb = partial(add_verb, command, "outboxes", "outbox")
+_PAUSED = "{} is paused. The change feed keeps new messages, and grows."
+_verb("pause", "Pause OUTBOX on all machines. New messages are kept.", _PAUSED)
+_verb("resume", "Resume a paused OUTBOX.", "{} is resumed.")
 
 
 @command.command("move")

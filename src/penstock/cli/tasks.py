@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, listing, pass_options
+from penstock.cli.options import Options, json_option, listing
 from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
+from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.readable import counted
@@ -235,31 +237,12 @@ def delete(options: Options, /, task: str | None, everything: bool, yes: bool, *
     _change(options, "delete", task, given, everything=everything, sure=yes)
 
 
-@command.command("pause")
-@click.argument("task")
-@pass_options
-def pause(options: Options, task: str) -> None:
-    """Pause TASK on all machines. Running runs continue."""
-    with_backend(options, lambda backend: backend.app.tasks.pause(backend, task))
-    say(f"{task} is paused. Running ones continue; no other ones start.")
-
-
-@command.command("resume")
-@click.argument("task")
-@pass_options
-def resume(options: Options, task: str) -> None:
-    """Resume a paused TASK."""
-    count = with_backend(options, lambda backend: backend.app.tasks.resume(backend, task))
-    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
-
-
-@command.command("reconcile")
-@click.argument("task")
-@pass_options
-def reconcile(options: Options, task: str) -> None:
-    """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
-    with_backend(options, lambda backend: backend.app.tasks.reconcile(backend, task))
-    say(f"All rows of {task} will be checked by the planner.")
+_verb = partial(add_verb, command, "tasks", "task")
+_PAUSED = "{} is paused. Running ones continue; no other ones start."
+_verb("pause", "Pause TASK on all machines. Running runs continue.", _PAUSED)
+_verb("resume", "Resume a paused TASK.", "{} runs again. Deferred runs that are due now: {:,}.")
+_RECONCILES = "Check all rows of TASK again. The planner does it; penstock tasks shows its progress."
+_verb("reconcile", _RECONCILES, "All rows of {} will be checked by the planner.")
 
 
 # ----- steps
