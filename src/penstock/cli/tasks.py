@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,7 +15,7 @@ from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, listing
+from penstock.cli.options import Command, Options, combined, json_option, listing
 from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
 from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line, visible
@@ -24,8 +23,6 @@ from penstock.errors import DataError, ValueInvalid
 from penstock.observe.readable import counted
 from penstock.reactive.filter import STATES, TaskFilter
 from penstock.schema.table import Table
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class States(click.ParamType[tuple[str, ...]]):
@@ -38,22 +35,18 @@ class States(click.ParamType[tuple[str, ...]]):
         return found
 
 
-def task_filter_options(command: F) -> F:
-    options = (
-        click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
-        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
-        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
-        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
-        click.option(
-            "--rows",
-            metavar="TEXT",
-            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+task_filter_options = combined(
+    click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
+    click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+    click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+    click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+    click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
+    click.option(
+        "--rows",
+        metavar="TEXT",
+        help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
+    ),
+)
 
 
 def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskFilter[Any]:
@@ -195,13 +188,9 @@ _all = click.option("--all", "everything", is_flag=True, help="All rows of all t
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
 
 
-def _changing(verb: str) -> Callable[[F], click.Command]:
-    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option())
-
-    def make(change: F) -> click.Command:
-        return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))
-
-    return make
+def _changing(verb: str) -> Callable[[Command], Command]:
+    task = click.argument("task", required=False)
+    return combined(command.command(verb), task, task_filter_options, _all, _yes, json_option())
 
 
 @_changing("retry")
