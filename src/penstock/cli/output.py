@@ -99,7 +99,7 @@ def print_field(name: str, value: Any) -> None:
     for line in visible(text.rstrip()).split("\n"):
         parts = [line]
         if room is not None and not line.startswith(" "):  # as those of a traceback do
-            parts = _wrapper(room - _LABEL - 1).wrap(line) or parts
+            parts = wrapper(room - _LABEL - 1).wrap(line) or parts
         for part in parts:
             click.echo(f"{label:{_LABEL}} {part}".rstrip())
             label = ""
@@ -144,7 +144,8 @@ def _line(widths: Mapping[str, int], cells: Mapping[str, str], right: Collection
     return (" " * _GAP).join(found).rstrip()
 
 
-def _wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
+def wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
+    """Breaks lines at spaces only, so that names, ids and commands stay whole and can be copied."""
     return textwrap.TextWrapper(
         max(room, _NARROWEST_CELL), break_long_words=False, break_on_hyphens=False, placeholder=" …", **how
     )
@@ -154,12 +155,12 @@ def _packed(texts: Sequence[str], room: int, most_lines: int | None) -> list[str
     """Texts in as few indented lines as they need; only spaces are broken, so that ids stay whole."""
     lines: list[str] = []
     indent = " " * _INDENT
-    wrapper = _wrapper(room, initial_indent=indent, subsequent_indent=indent * 2, max_lines=most_lines)
+    wrap = wrapper(room, initial_indent=indent, subsequent_indent=indent * 2, max_lines=most_lines)
     for text in texts:
         if lines and cell_len(lines[-1]) + _GAP + cell_len(text) <= room:
             lines[-1] += " " * _GAP + text
         else:
-            lines += wrapper.wrap(text)
+            lines += wrap.wrap(text)
     return lines
 
 
