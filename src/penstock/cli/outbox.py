@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from penstock.api.outbox.views import (
     MOST_COUNTED,
     OutboxMessage,
     OutboxStatus,
+    advice,
     look_at_one,
     outbox_of,
     read_place,
@@ -71,8 +71,8 @@ def show(options: Options, outbox: str, whole: bool) -> None:
     for message in found:
         click.echo()
         _show_message(message, whole=whole)
-    if (advice := _advice(status, found)) is not None:
-        say(f"\n{advice}")
+    for text, next_step in advice(status, found):
+        say(f"\n{text}{next_step and f' Run: {next_step}'}")
 
 
 @command.command("messages")
@@ -156,28 +156,6 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "again at": None if one.retry_at is None else readable_time(one.retry_at),
         "position": one.position,
     }
-
-
-def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
-    name = one.name
-    if not one.declared and one.read_by is None:
-        return (
-            f"This program does not declare {name}, and nobody hands over its messages: its handler was renamed or "
-            f"removed. They wait for a program that declares it under this name, as name={name!r} does; or let it go "
-            f"with penstock outbox drop {name}."
-        )
-    if one.position is None:
-        return f"Start the program once: it halts {name}, and says what can be done."
-    if one.halted and not found:
-        return f"Go on with penstock outbox rebuild, move or retry {name}."
-    if found:
-        number = found[0].number
-        said = f"-- {number}" if number < 0 else str(number)
-        return (
-            f"Try it again at once with penstock outbox retry {name} {said}, or pass it by with "
-            f"penstock outbox skip {name} --reason … {said}"
-        )
-    return f"Go on with penstock outbox resume {name}." if one.paused else None
 
 
 def _show_message(one: OutboxMessage, *, whole: bool) -> None:
