@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
+from penstock.dashboard.activity import totals_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
 from penstock.observe.meters import Meters
@@ -35,7 +36,6 @@ async def _load(view: View) -> Mapping[str, Any]:
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
     outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, MOST_COUNTED)
-    totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:
@@ -47,9 +47,8 @@ async def _load(view: View) -> Mapping[str, Any]:
         "seen": seen,
         "pools": pools,
         "most": MOST_COUNTED,
-        "totals": totals,
+        "totals": totals_of(pools),
         "latency": percentiles(meters.timings.seconds, 0.5, 0.95),
-        "ended": sum(one.ended for one in pools),
         "needs": needs,
         "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
     }
