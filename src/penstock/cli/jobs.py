@@ -13,7 +13,7 @@ import click
 from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Command, Options, combined, json_option, whole_option
+from penstock.cli.options import Command, Options, combined, json_option, listing, whole_option
 from penstock.cli.output import (
     MOST_LINES,
     plain,
@@ -123,15 +123,12 @@ _limit = click.option(
 )
 
 
-@click.group("jobs", invoke_without_command=True)
+@listing("jobs")
 @filter_options(_STATES)
 @_limit
-@json_option()
-@click.pass_context
-def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
+def command(options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
-    if context.invoked_subcommand is None:
-        _list(options, limit, given)
+    _list(options, limit, given)
 
 
 @command.command("list")
