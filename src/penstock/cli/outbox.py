@@ -39,7 +39,7 @@ from penstock.cli.output import (
 from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
-from penstock.observe.readable import counted, span
+from penstock.observe.readable import capped, counted, span
 
 
 @listing("outbox")
@@ -116,7 +116,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
     behind = span(one.seconds) if one.messages else "-"
-    numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
+    numbers = (capped(one.messages, MOST_COUNTED), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
     again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
     return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
 
@@ -147,7 +147,9 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
-        "messages": f"{_counted(one.messages)} to be delivered, {span(one.seconds)} behind" if one.messages else "0",
+        "messages": f"{capped(one.messages, MOST_COUNTED)} to be delivered, {span(one.seconds)} behind"
+        if one.messages
+        else "0",
         "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
         "parked": f"{one.parked:,}" if one.parked else None,
         "delivered": f"{one.delivered:,}, {one.rate:,.1f} a second"
@@ -179,10 +181,6 @@ def _message_row(one: OutboxMessage) -> tuple[str, ...]:
     again = "" if one.retry_at is None else readable_time(one.retry_at)
     error = first_line(one.error or "")
     return (str(one.number), one.state, one.kind or "", one.key or "", written, str(one.attempts), again, error)
-
-
-def _counted(number: int) -> str:
-    return f"{number:,}{'+' if number >= MOST_COUNTED else ''}"
 
 
 def _word(value: Any) -> str:

@@ -12,6 +12,7 @@ from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import plain, print_json, print_table, say
+from penstock.observe.readable import capped
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, capacity, rate_words
 from penstock.store.contract.pools import KeyRow, PoolRow
@@ -106,7 +107,7 @@ def _show(pools: Sequence[_Seen]) -> None:
     if any(keys is not None for _, keys in pools):
         click.echo()
         rows = [
-            (row.name, one.key or _NONE, _counted(one.waiting), _counted(one.running))
+            (row.name, one.key or _NONE, capped(one.waiting, JOBS_COUNTED), capped(one.running, JOBS_COUNTED))
             for row, keys in pools
             for one in keys or ()
         ]
@@ -126,10 +127,6 @@ def _counts(pool: PoolRow) -> tuple[str, ...]:
 def _limits(pool: PoolRow) -> tuple[str, ...]:
     of_key = _NONE if pool.key_parallelism is None else f"{pool.key_parallelism:,}"
     return (pool.name, of_key, rate_words(pool.rate_limit), rate_words(pool.key_rate_limit), pool.group or _NONE)
-
-
-def _counted(number: int) -> str:
-    return f"{number:,}+" if number >= JOBS_COUNTED else f"{number:,}"
 
 
 def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
