@@ -285,7 +285,6 @@ def _read(where: str, name: str, value: Any) -> Any:
 
 
 def _check(where: str, name: str, value: Any) -> None:
-    """Refuse a value that a setting cannot have."""
     kind = _TYPES[name]
     fits = type(value) is kind or (kind is float and type(value) is int)
     if fits and kind in _RANGES:

@@ -60,8 +60,6 @@ class Step:
 
 @dataclass(slots=True)
 class _Found:
-    """What belongs together."""
-
     view: View
     tables: set[str]  # the names of managed tables
     jobs: dict[JobId, JobStatus] = field(default_factory=dict)
