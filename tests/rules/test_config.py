@@ -131,8 +131,8 @@ def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
     variable = f"PENSTOCK_{name.upper()}"
     with pytest.raises(ConfigError, match=f"^{variable} must be {re.escape(words)}"):
         load(tmp_path, {variable: value})
-    with pytest.raises(ConfigError, match=f"^{name} must be {re.escape(words)}"):
-        load(tmp_path, **{name: value})
+    with place(tmp_path, {}), pytest.raises(ConfigError, match=f"^{name} must be {re.escape(words)}"):
+        load_config({name: value})
     file = tmp_path / "penstock.toml"
     file.write_text(f"{name} = '{value}'\n")
     with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: {name} must be {re.escape(words)}"):

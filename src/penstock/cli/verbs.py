@@ -15,7 +15,7 @@ def add_verb(group: click.Group, nouns: str, noun: str, verb: str, about: str, t
     @group.command(verb, help=about)
     @click.argument(noun)
     @pass_options
-    def command(options: Options, **named: str) -> None:
+    def command(options: Options, /, **named: str) -> None:
         name = named[noun]
         found = with_backend(options, lambda backend: getattr(getattr(backend.app, nouns), verb)(backend, name))
         say(told.format(name, found))
