@@ -364,7 +364,8 @@ def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[
     """What a person can do about an outbox, with the command for it, if it has one; `found` are its first messages."""
     name, again = quote(one.name), ""
     if number := next((it.number for it in found if it.state in {"failing", "halted"}), None):
-        again = f"penstock outbox retry {name} -- {number}, or: penstock outbox skip {name} --reason … -- {number}"
+        said = f"-- {number}" if number < 0 else number
+        again = f"penstock outbox retry {name} {said}, or: penstock outbox skip {name} --reason … {said}"
     if not one.declared and one.read_by is None:
         told = (
             "This program does not declare it, and nobody delivers its messages: its handler was renamed or removed. "
