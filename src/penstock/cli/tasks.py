@@ -247,5 +247,5 @@ _verb = partial(add_verb, command, "tasks", "task")
 _PAUSED = "{} is paused. Running ones continue; no other ones start."
 _verb("pause", "Pause TASK on all machines. Running runs continue.", _PAUSED)
 _verb("resume", "Resume a paused TASK.", "{} runs again. Deferred runs that are due now: {:,}.")
-_RECONCILES = "Check all rows of TASK again. The planner does it; penstock tasks shows its progress."
+_RECONCILES = "Check all rows of TASK again. The planner does it; see its progress with penstock tasks."
 _verb("reconcile", _RECONCILES, "All rows of {} will be checked by the planner.")
