@@ -229,7 +229,7 @@ def build_page() -> None:
     npm = program("npm")
     node_modules()
     this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
-    with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("a+") as lock:
+    with (Path(tempfile.gettempdir()) / f"penstock-chat-{os.getuid()}.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
         if lock.read() == this_run != "":
