@@ -31,6 +31,7 @@ _QUIET = {"log", "info"}  # what clients say there is no error
 
 def node_modules(folder: Path = CHAT) -> Path:
     """A folder where packages for JavaScript are installed, as by ``npm ci``: the chat's, or `COMPILERS`."""
+    program("node")
     if folder == CHAT:
         folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
     if not (folder / "node_modules" / "convex").is_dir():
