@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,11 +17,12 @@ from penstock.transaction.transaction import Transaction
 from penstock.values import text_bytes
 
 
-def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
+def read_rows(statements: TableStatements, rows: Sequence[Row]) -> Iterable[Table]:
+    """Rows as users see them; one that does not fit its declared table raises RowInvalid once it is asked for."""
     try:
         return statements.definition.make_rows(statements.decode_fields(rows))
     except UNFIT:
-        return [read_row(statements, row) for row in rows]
+        return (read_row(statements, row) for row in rows)
 
 
 def read_row(statements: TableStatements, row: Row) -> Table:

@@ -338,5 +338,5 @@ async def _rows(
 
 def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
     if part is None:
-        return read_rows(statements, rows)
+        return list(read_rows(statements, rows))
     return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]
