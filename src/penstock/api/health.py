@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import Literal
 
@@ -17,7 +18,7 @@ from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
-from penstock.observe.readable import size_of, span
+from penstock.observe.readable import capped, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
@@ -34,6 +35,7 @@ Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 
 _MOST = 10_000  # of anything that is counted
+_most = partial(capped, most=_MOST)
 _MIB = 2**20
 _SERVICES = 7  # connections of a process beside its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
@@ -367,10 +369,3 @@ _RULES = (
     _leases, _workers, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _schema, _tables, _database,
     _clocks,
 )  # fmt: skip
-
-
-# ----- words
-
-
-def _most(number: int) -> str:
-    return f"{'at least ' * (number >= _MOST)}{number:,}"
