@@ -160,11 +160,7 @@ class Loading:
         documents = Documents(statements, backend.engine.clock)
         with self._progress(statements) as advance:
             for piece in self._lines.pieces(documents):
-
-                async def write(transaction: Transaction, piece: Piece = piece) -> None:
-                    await _load_piece(transaction, statements, piece)
-
-                await backend.runner.write(write)
+                await backend.runner.write(partial(_load_piece, statements=statements, piece=piece))
                 self.stored += len(piece.rows)
                 self._done = piece.numbers[-1]
                 advance(piece.size)

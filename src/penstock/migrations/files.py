@@ -20,7 +20,6 @@ from penstock.errors import ConfigError
 from penstock.migrations.operations import Backfill, Relax
 from penstock.store.sql.dialect import Dialect
 
-FOLDER = Path("migrations")
 Piece = str | Relax
 _NAME = re.compile(r"\d{4}_\w+")
 _TRANSACTION = re.compile(r"(begin|commit)\b", re.IGNORECASE)
