@@ -25,11 +25,10 @@ from penstock.cli.output import say, wrapper
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
 from penstock.observe.errortext import error_text, trace_text, trimmed
-from penstock.observe.readable import counted
+from penstock.observe.readable import counted, span
 
 _MARGIN = 9  # columns, of the time
 _NARROW = 80
-_SHORT, _LONG = 0.1, 10.0  # seconds
 _MOST_A_SECOND = 20  # lines of runs that ended well
 _MOST_NAMED = 3  # functions whose runs have no line
 _RUNS, _ERRORS = {"call.ran", "job.ran"}, {"failed", "retrying"}
@@ -157,7 +156,7 @@ def _run_line(facts: Mapping[str, Any]) -> str:
     end, colour = _ENDS.get(facts["status"], (facts["status"], "yellow"))
     kind = "task" if "task" in facts else "job" if "job" in facts else facts["kind"]
     name = _name_of(facts)
-    first = f"{style(f'{end:8}', fg=colour)}{kind:9}{name:24} {_duration(facts['ms']):>7}"
+    first = f"{style(f'{end:8}', fg=colour)}{kind:9}{name:24} {span(facts['ms'] / 1000):>7}"
     rows = [f"{word} {facts[fact]:,}" for fact, word in (("read", "read"), ("written", "wrote")) if facts[fact]]
     rest = [", ".join(rows)] if rows else []
     if facts.get("attempt", 1) > 1:
@@ -188,8 +187,3 @@ def _room() -> int:
 
 def _name_of(facts: Mapping[str, Any]) -> str:
     return visible_line(facts.get("task") or facts["function"])
-
-
-def _duration(ms: float) -> str:
-    seconds = ms / 1000
-    return f"{ms:,.1f} ms" if seconds < _SHORT else f"{ms:,.0f} ms" if seconds < _LONG else f"{seconds:,.1f} s"
