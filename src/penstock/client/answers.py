@@ -43,15 +43,8 @@ class ServerError(errors.PenstockError):
 
 
 _AGAIN: dict[str, type[errors.TryAgain]] = {
-    "Conflict": errors.Conflict,
-    "CommitUncertain": errors.DatabaseUnavailable,
-    "DatabaseUnavailable": errors.DatabaseUnavailable,
-    "DatabaseBusy": errors.DatabaseBusy,
-    "DatabaseFull": errors.DatabaseFull,
-    "CallTimeout": errors.CallTimeout,
-    "LockTaken": errors.LockTaken,
-    "Overloaded": errors.Overloaded,
-}
+    name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.TryAgain)
+} | {"CommitUncertain": errors.DatabaseUnavailable}
 _UNCERTAIN = frozenset({"CommitUncertain", "ShuttingDown"})
 
 
