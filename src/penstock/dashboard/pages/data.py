@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
-from penstock.dashboard.forms import changed, inputs_of_row, read_all, typed, wrong_fields
+from penstock.dashboard.forms import changed, form_of, inputs_of_row, read_all, typed, wrong_fields
 from penstock.dashboard.mask import is_secret, masked, secrets_in
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
@@ -170,11 +170,9 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         "table": definition,
         "key": key,
         "row": shown,
-        "inputs": inputs,
         "before": before,
+        **form_of(inputs, view.words),
         "typed": typed(inputs, view.words) if "act" in view.words else before,
-        "wrong": {},
-        "error": None,
         "is_sent": True,
     }
 
@@ -193,14 +191,7 @@ def _watch_row(view: View) -> Watch[Any]:
 async def _load_new(view: View) -> Mapping[str, Any]:
     definition = _table(view)
     inputs = inputs_of_row(definition.table, view.secrets, is_new=True)
-    return {
-        "table": definition,
-        "inputs": inputs,
-        "typed": typed(inputs, view.words),
-        "wrong": {},
-        "error": None,
-        "is_sent": "act" in view.words,
-    }
+    return {"table": definition, **form_of(inputs, view.words)}
 
 
 async def _write(view: View, *, is_new: bool) -> str | Answer:

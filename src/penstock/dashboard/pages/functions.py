@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from penstock.dashboard.forms import inputs_of, read_all, typed, wrong_fields
+from penstock.dashboard.forms import form_of, inputs_of, read_all, wrong_fields
 from penstock.dashboard.mask import masked, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.errors import PenstockError, ValueInvalid
@@ -100,11 +100,8 @@ async def _load_function(view: View) -> Mapping[str, Any]:
         "signature": signature_text(function),
         "about": inspect.getdoc(function.declared) or "",
         "runs": list(timing.runs)[: -_LISTED - 1 : -1],
-        "inputs": inputs,
-        "typed": typed(inputs, view.words),
-        "is_sent": "act" in view.words,
+        **form_of(inputs, view.words),
         "identity": view.words.get("identity", ""),
-        "wrong": {},
         "answer": None,
         "may_call": allowed,
     }
