@@ -89,18 +89,11 @@ class Rule:
         self, module: Module, node: Located, message: str, fix: str, edits: Iterable[Edit] = (), *, head: bool = False
     ) -> Finding:
         """A place that breaks it; with `head` the first line of a function or class."""
-        span = span_of(node, module.lines)
-        if not head:
-            return Finding(self.code, module.path, span, message, fix, tuple(edits))
-        text = module.lines[span.line - 1]
-        shown = Span(span.line, span.column, span.line, len(text))
-        return Finding(self.code, module.path, shown, message, fix, tuple(edits), _head(node))
-
-
-def _head(node: Located) -> tuple[int, int] | None:
-    if not isinstance(node, AnyDef):
-        return None
-    return first_line(node), max(node.lineno, node.body[0].lineno - 1)
+        span, lines = span_of(node, module.lines), None
+        if head:
+            span = Span(span.line, span.column, span.line, len(module.lines[span.line - 1]))
+            lines = (first_line(node), max(node.lineno, node.body[0].lineno - 1)) if isinstance(node, AnyDef) else None
+        return Finding(self.code, module.path, span, message, fix, tuple(edits), lines)
 
 
 RULES: dict[str, Rule] = {}
