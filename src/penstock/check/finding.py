@@ -7,6 +7,7 @@ import difflib
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,10 +80,7 @@ def _characters(lines: list[str], line: int, offset: int) -> int:
 
 def fixed(text: str, findings: Iterable[Finding]) -> tuple[str, int]:
     """The text with these findings mended, and how many were; of two that overlap the first is."""
-    lines = lines_of(text)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    starts = [*accumulate(map(len, lines_of(text)), initial=0)]
     taken: list[tuple[int, int, str]] = []
     mended = 0
     for finding in findings:

@@ -6,6 +6,7 @@ Owns the form. It imports prometheus-client, so only modules that show meters im
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client.core import (
@@ -57,8 +58,5 @@ class _Collector:
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     """Upper bounds, and how many values lie below each."""
-    below, buckets = 0, []
-    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
-        below += count
-        buckets.append((bound, float(below)))
-    return buckets
+    below = map(float, accumulate(histogram.counts))
+    return list(zip((*map(str, histogram.bounds), "+Inf"), below, strict=True))
