@@ -428,10 +428,7 @@ class Program:
 
 def keyword_of(call: ast.Call | None, name: str) -> ast.expr | None:
     """A keyword of a call."""
-    for one in call.keywords if call is not None else ():
-        if one.arg == name:
-            return one.value
-    return None
+    return next((one.value for one in (call.keywords if call else ()) if one.arg == name), None)
 
 
 def _parsed(text: str) -> ast.expr | None:

@@ -75,7 +75,7 @@ class Project:
         self._found: dict[tuple[str, str], Module | None] = {}
         self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
         self._unsaved = unsaved
-        self.asked = list(files_of(paths))
+        self.asked = files_of(paths)
         self._known = {one.resolve() for one in self.asked}
         for path in self.asked:
             self._read(path)
@@ -174,25 +174,18 @@ class Project:
                 return found
         return None
 
-    def _of_import(self, module: Module, node: ast.Import, name: str) -> Module | Outside:
-        for one in node.names:
-            if one.asname == name:
-                return self.find(one.name, module) or Outside(one.name)
-        return self.find(name, module) or Outside(name)
-
-    def _of_module(self, module: Module, source: str, name: str, depth: int) -> Place | Module | Outside | None:
-        inner = self.find(source, module)
-        found = self._look_up(inner, name, depth + 1) if inner else None
-        return found or self.find(f"{source}.{name}", module) or (None if inner else Outside(f"{source}.{name}"))
-
     def imported(
         self, module: Module, node: ast.Import | ast.ImportFrom, name: str, depth: int = 0
     ) -> Place | Module | Outside | None:
         """What a name stands for that this statement binds."""
         if isinstance(node, ast.Import):
-            return self._of_import(module, node, name)
+            whole = next((one.name for one in node.names if one.asname == name), name)
+            return self.find(whole, module) or Outside(whole)
+        source = _absolute(module, node)
         original = next((one.name for one in node.names if (one.asname or one.name) == name), name)
-        return self._of_module(module, _absolute(module, node), original, depth)
+        inner, whole = self.find(source, module), f"{source}.{original}"
+        found = self._look_up(inner, original, depth + 1) if inner else None
+        return found or self.find(whole, module) or (None if inner else Outside(whole))
 
     def member(self, owner: Module | Outside, name: str, near: Module) -> Place | Module | Outside | None:
         """What an attribute of a module stands for."""
@@ -201,14 +194,9 @@ class Project:
         return self.look_up(owner, name) or self.find(f"{owner.name}.{name}", near)
 
 
-def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """The Python files at these paths and below them, without those of environments and caches."""
-    seen = set[Path]()
-    for path in paths:
-        for one in [path] if path.is_file() else _below(path):
-            if one not in seen:
-                seen.add(one)
-                yield one
+def files_of(paths: Iterable[Path]) -> list[Path]:
+    """The Python files at these paths and below them, each once, without those of environments and caches."""
+    return list(dict.fromkeys(one for path in paths for one in ([path] if path.is_file() else _below(path))))
 
 
 def _below(folder: Path) -> Iterator[Path]:
