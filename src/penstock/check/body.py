@@ -444,7 +444,7 @@ class _Reader:
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and self._keeps(of.module, of.owner)
+                of.owner and any(_kept(self._program, of.module, of.owner).values())
             )
             return Pending(node, of.name) if of.is_awaited and has_ctx else None
         if isinstance(of, Local):
@@ -456,9 +456,6 @@ class _Reader:
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
         return None
-
-    def _keeps(self, module: Module, owner: ast.ClassDef) -> bool:
-        return any(one is not None for one in _kept(self._program, module, owner).values())
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
