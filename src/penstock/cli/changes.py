@@ -13,7 +13,7 @@ from penstock.changes.lag import ReaderLag
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
-from penstock.cli.output import print_json, print_table, readable_time, say
+from penstock.cli.output import print_json, print_list, readable_time, say
 from penstock.errors import DataError
 from penstock.observe.readable import capped, counted, size_of, span
 from penstock.outbox.outbox import outbox_read
@@ -102,17 +102,12 @@ def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None
 
 
 def _show(look: _Look) -> None:
-    if look.feed.readers:
-        headers = ("reader", "unread", "behind", "moved", "read by")
-        print_table(headers, [_reader(look, *one) for one in look.feed.readers], right=headers[1:3])
-    else:
-        click.echo("no readers")
+    headers = ("reader", "unread", "behind", "moved", "read by")
+    readers = [_reader(look, *one) for one in look.feed.readers]
+    print_list("readers", readers, headers, tuple, as_json=False, right=headers[1:3])
     click.echo()
-    if look.interests:
-        interests = [(one.interest.name, one.interest.table, one.state) for one in look.interests]
-        print_table(("interest", "table", "state"), interests)
-    else:
-        click.echo("no interests")
+    interests = [(one.interest.name, one.interest.table, one.state) for one in look.interests]
+    print_list("interests", interests, ("interest", "table", "state"), tuple, as_json=False)
     click.echo()
     oldest = look.feed.oldest_transaction
     click.echo(f"The feed takes {size_of(look.feed.size)}.")
