@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-_SYSTEM = {"messaging.system": "penstock"}
 _HEADERS = ("traceparent", "tracestate", "baggage")
 _MOST_BAGGAGE = 8192  # bytes, as W3C has it
 _MOST_ROWS = 10_000
@@ -49,12 +48,7 @@ class Tracing:
 
     def send(self, pool: str, function: str) -> Any:
         """The span of enqueuing; jobs that are made in its block are its children."""
-        attributes = _SYSTEM | {
-            "messaging.operation.type": "send",
-            "messaging.operation.name": "enqueue",
-            "messaging.destination.name": pool,
-            "penstock.job.function": function,
-        }
+        attributes = _messaging("send", "enqueue", pool) | {"penstock.job.function": function}
         kind = self._trace.SpanKind.PRODUCER
         return self._tracer.start_as_current_span(f"enqueue {pool}", kind=kind, attributes=attributes)
 
@@ -71,10 +65,7 @@ class Tracing:
 
         The run of a task for a row is linked to the span that wrote the row, if that was in this process.
         """
-        attributes = _SYSTEM | {
-            "messaging.operation.type": "process",
-            "messaging.operation.name": "run",
-            "messaging.destination.name": pool,
+        attributes = _messaging("process", "run", pool) | {
             "messaging.message.id": job,
             "penstock.job.function": function,
             "penstock.job.attempt": attempt,
@@ -90,12 +81,7 @@ class Tracing:
         """
         told = list(messages)
         sent = [trace for trace, _ in told if trace is not None]
-        attributes = _SYSTEM | {
-            "messaging.operation.type": "process",
-            "messaging.operation.name": "deliver",
-            "messaging.destination.name": outbox,
-            "messaging.batch.message_count": len(told),
-        }
+        attributes = _messaging("process", "deliver", outbox) | {"messaging.batch.message_count": len(told)}
         alone, rows = sent[0] if len(told) == len(sent) == 1 else None, [row for _, row in told if row is not None]
         return self._consumer(f"deliver {outbox}", alone, attributes, rows, () if alone else sent)
 
@@ -165,6 +151,15 @@ class Tracing:
         for propagator in self._propagators:
             context = propagator.extract(carrier, context)
         return context
+
+
+def _messaging(kind: str, verb: str, to: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "penstock",
+        "messaging.operation.type": kind,
+        "messaging.operation.name": verb,
+        "messaging.destination.name": to,
+    }
 
 
 def row_of(table: str, key: Iterable[Any]) -> tuple[str, str]:
