@@ -134,7 +134,7 @@ class Dashboard:
             values = {"base": _base(request), "title": "Signed in", "where": _base(request) + _inside(where)}
             response = HTMLResponse(self._pages.render("signed_in.html", values))
             set_cookie(request, response, key)
-        self._redirects.forget(request, response)
+        self._redirects.set_cookie(request, response, "")
         return response
 
     async def sign_out(self, request: Request) -> Response:

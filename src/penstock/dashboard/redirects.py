@@ -48,7 +48,7 @@ class Redirects:
         self._awaited[key] = _Awaited(sign_in, where[:_LONGEST], until)
         if len(self._awaited) > _MOST:
             del self._awaited[next(iter(self._awaited))]
-        self._set_cookie(request, response, key)
+        self.set_cookie(request, response, key)
         return response
 
     async def finish(self, request: Request, backend: Backend) -> tuple[Identity, str]:
@@ -68,11 +68,8 @@ class Redirects:
             raise AccessDenied(f"{awaited.sign_in.provider.issuer} has refused the sign-in: {said}")
         return await backend.tokens.redeem(awaited.sign_in, words["code"]), awaited.where
 
-    def forget(self, request: Request, response: Response) -> None:
-        """Take the cookie away, which is of no more use."""
-        self._set_cookie(request, response, "")
-
-    def _set_cookie(self, request: Request, response: Response, key: str) -> None:
+    def set_cookie(self, request: Request, response: Response, key: str) -> None:
+        """Give a browser the cookie, or with an empty one take it away."""
         response.set_cookie(
             _COOKIE,
             key,

@@ -39,19 +39,15 @@ class MigrationFile:
         pieces: list[Piece] = []
         if step not in self.steps:
             return pieces
+        given = sqlalchemy.dialects.sqlite if dialect.name == "sqlite" else sqlalchemy.dialects.postgresql
         context = MigrationContext.configure(
-            dialect=_sqlalchemy(dialect), opts={"as_sql": True, "penstock": dialect, "pieces": pieces}
+            dialect=given.dialect(paramstyle="named"),  # one that does not double percent signs
+            opts={"as_sql": True, "penstock": dialect, "pieces": pieces},
         )
         context.impl.static_output = lambda text: pieces.append(text.rstrip().rstrip(";"))  # type: ignore[method-assign]
         with Operations.context(context):
             self.steps[step]()
         return [piece for piece in pieces if isinstance(piece, Relax) or not _TRANSACTION.match(piece)]
-
-
-def _sqlalchemy(dialect: Dialect) -> sqlalchemy.Dialect:
-    given = sqlalchemy.dialects.sqlite if dialect.name == "sqlite" else sqlalchemy.dialects.postgresql
-    made: sqlalchemy.Dialect = given.dialect(paramstyle="named")  # one that does not double percent signs
-    return made
 
 
 def load_files(folder: Path) -> list[MigrationFile]:

@@ -191,7 +191,8 @@ class TestApp(Backend):
                 continue
             if busy or self._attempts > attempts or self.worker.unsettled or not pause:
                 continue
-            next_run_at = await self._next_at(plan=plan)
+            times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
+            next_run_at = min((at for at in times if at is not None), default=None)
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
                 break
             if next_run_at > self.clock.now():
@@ -207,10 +208,6 @@ class TestApp(Backend):
             raise JobsFailed(failed)
         if self._failures:
             raise MessagesFailed(self._failures)
-
-    async def _next_at(self, *, plan: bool) -> datetime | None:
-        times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
-        return min((at for at in times if at is not None), default=None)
 
     async def run_until(self, time: datetime, *, raise_errors: bool = True) -> int:
         """Let the time pass until `time`: crons and jobs run when they are due; the number of attempts.
