@@ -1,6 +1,6 @@
-"""``penstock migrate``: makes the database fit the tables of the app, or prints the plan.
+"""``penstock migrate``: makes the database fit the tables of the app, prints the plan, or says for CI what is left.
 
-Owns the output. Leaves declarations beside tables to `declared`.
+Owns the output and the exit status. Leaves declarations beside tables to `declared`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import click
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
-from penstock.cli.migration import FOLDER, load
+from penstock.cli.migration import FOLDER, files_with_progress, load
 from penstock.cli.opening import open_app, shown_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
-from penstock.cli.schema_check import Checked, check_files, checked
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
@@ -35,13 +34,15 @@ from penstock.store.contract.outboxes import OutboxRow
 from penstock.store.contract.pools import PoolRow
 from penstock.store.contract.tasks import TaskRow
 from penstock.store.nouns.tasks import newly
-from penstock.store.open import scheme_of
-from penstock.store.push.locks import lock_of
+from penstock.store.open import make_store, scheme_of
+from penstock.store.push.locks import hazards, lock_of
 from penstock.store.push.migrate import Plan, push
 from penstock.store.rows.interests import IN_ORDER
 
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile
+
+_PENDING, _DRIFT, _UNSAFE = 3, 4, 5  # exit statuses
 
 
 @click.command("migrate")
@@ -106,13 +107,57 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list
         await store.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The findings of a check, each a sentence."""
+
+    pending: Sequence[str]
+    drift: Sequence[str]
+    unsafe: Sequence[str]
+
+    @property
+    def status(self) -> int:
+        """The exit status: that of the gravest kind of finding."""
+        return _UNSAFE if self.unsafe else _DRIFT if self.drift else _PENDING if self.pending else 0
+
+    def show(self) -> None:
+        """Print the findings."""
+        for kind, found in asdict(self).items():
+            for one in found:
+                click.echo(f"{kind}: {one}")
+
+
+async def _check_files(config: Config, files: Sequence[MigrationFile]) -> tuple[list[str], list[str], bool]:
+    """Migration files that are pending; unsafe statements of those that are not done; and whether any is not."""
+    store = make_store(config, SystemClock())
+    try:
+        found = await files_with_progress(store, files)
+    finally:
+        await store.close()
+    left = [(file, now) for file, now in found if now is None or now.step != "done"]
+    pending = [f"migration file {file.name}" for file, now in left if now is None or now.step != "contract"]
+    unsafe = [
+        f"{file.name}, {step}(): {' '.join(sql.split())}: {why}"
+        for file, _now in left
+        for step in ("expand", "contract")
+        if store.dialect.schemas
+        for sql, why in hazards([str(piece) for piece in file.pieces(step, store.dialect)], step)
+    ]
+    return pending, unsafe, bool(left)
+
+
 async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Checked:
-    files = await check_files(config, given)
+    pending, unsafe, under_way = await _check_files(config, given)
     try:
         plan, news = await _migrate(app, config, apply=False)
     except SchemaMismatch as refused:
-        return checked(refused, (), files)
-    return checked(plan, [_told(one) for one in news or ()], files)
+        problems: list[dict[str, Any]] = refused.facts["problems"]
+        return Checked(pending, [f"{one['what']} {one['fix']}" for one in problems], unsafe)
+    pending += [f"penstock's own {name}" for name, _ in plan.migrations]
+    pending += [" ".join(sql.split()) for sql in plan.sql]
+    pending += [_told(one) for one in news or ()]
+    # A column that is not declared any more is no drift while a migration file is under way that may need it.
+    return Checked(pending, () if under_way else plan.notes, unsafe)
 
 
 async def _apply(
