@@ -25,9 +25,8 @@ from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.recent import recent
-from penstock.dashboard.redirects import Redirects
 from penstock.dashboard.render import Pages
-from penstock.dashboard.sessions import Session, Sessions, is_own, set_cookie
+from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie
 from penstock.errors import PenstockError
 from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.audited import audited

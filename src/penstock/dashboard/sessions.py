@@ -1,4 +1,4 @@
-"""Who looks at the dashboard, and what they may do.
+"""Who looks at the dashboard, what they may do, and how they sign in by redirect.
 
 A browser keeps an opaque cookie, and the process what it stands for, in memory: the token with which somebody signed
 in is checked again at each request, so that a revoked key ends the session within seconds.
@@ -6,15 +6,17 @@ in is checked again at each request, so that a revoked key ends the session with
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from penstock.api.identity.codes import SignIn
 from penstock.app import Backend
 from penstock.clock import secret
 from penstock.config import Config
@@ -22,12 +24,17 @@ from penstock.dashboard.page import Role
 from penstock.errors import AccessDenied, Unauthenticated
 from penstock.identity.api_key import PREFIX
 from penstock.identity.identity import Identity
+from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.callers import Credentials, anonymous, is_admin, with_token
+
+T = TypeVar("T")
 
 _COOKIE = "penstock_dashboard"
 _SECONDS = 12 * 3600.0
 _SECONDS_OF_PROVIDER = 3600.0  # nobody tells us when a provider has locked somebody out
+_SIGN_IN, _SECONDS_OF_SIGN_IN = "penstock_sign_in", 600
 _MOST = 10_000
+_LONGEST = 2000  # characters of the path to go on with
 _DOTS = 2  # in a token of a provider
 _HERE = {"localhost", "127.0.0.1", "::1"}
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
@@ -83,24 +90,18 @@ class Sessions:
         """
         ends = backend.engine.machine.monotonic() + _SECONDS
         if is_admin(token.encode("utf-8", "surrogateescape"), self._config.admin_token):
-            return self._begin(Session("the admin token", Role.edit, ends))
+            return _keep(self._sessions, Session("the admin token", Role.edit, ends))
         if not token.startswith(PREFIX) and token.count(".") != _DOTS:
             raise AccessDenied("This is neither the admin token, nor an API key, nor a token of a provider.")
         found = await with_token(anonymous(request), token, backend.tokens)
         if found.caller.identity is None:
             raise AccessDenied("This token names nobody.")
-        return self._begin(_session(found.caller.identity, ends, found))
+        return _keep(self._sessions, _session(found.caller.identity, ends, found))
 
     def begin(self, identity: Identity, backend: Backend) -> str:
         """Begin a session of who comes from a provider; its cookie. Raises `AccessDenied` as `sign_in` does."""
-        return self._begin(_session(identity, backend.engine.machine.monotonic() + _SECONDS_OF_PROVIDER))
-
-    def _begin(self, session: Session) -> str:
-        key = secret()
-        self._sessions[key] = session
-        if len(self._sessions) > _MOST:
-            del self._sessions[next(iter(self._sessions))]
-        return key
+        ends = backend.engine.machine.monotonic() + _SECONDS_OF_PROVIDER
+        return _keep(self._sessions, _session(identity, ends))
 
     def sign_out(self, request: Request) -> None:
         """End the session."""
@@ -131,15 +132,24 @@ def role_of(identity: Identity) -> Role | None:
 
 def set_cookie(request: Request, response: Response, key: str) -> None:
     """Give a browser its cookie, or with an empty one take it away."""
-    response.set_cookie(
-        _COOKIE,
-        key,
-        max_age=int(_SECONDS) if key else 0,
-        path=request.scope["root_path"] or "/",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    _set_cookie(request, response, _COOKIE, key, _SECONDS, request.scope["root_path"] or "/")
+
+
+def _set_cookie(request: Request, response: Response, name: str, key: str, seconds: float, path: str) -> None:
+    secure, age = request.url.scheme == "https", int(seconds) if key else 0
+    samesite: Literal["lax", "strict"] = (
+        "lax" if name == _SIGN_IN else "strict"
+    )  # a provider's redirect has to bring it
+    response.set_cookie(name, key, age, path=path, secure=secure, httponly=True, samesite=samesite)
+
+
+def _keep(kept: dict[str, T], one: T) -> str:
+    """Keep something under a new secret, and forget the oldest beyond so many."""
+    key = secret()
+    kept[key] = one
+    if len(kept) > _MOST:
+        del kept[next(iter(kept))]
+    return key
 
 
 def is_own(request: Request) -> bool:
@@ -160,3 +170,68 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+# ----- signing in by redirect
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    sign_in: SignIn
+    where: str
+    until: float
+
+
+class Redirects:
+    """Who was sent to a provider to sign in, until the provider sends them back.
+
+    What is awaited lies in this process, under an opaque cookie of the browser: each sign-in ends once, and only in the
+    browser in which it began.
+    """
+
+    def __init__(self) -> None:
+        self._awaited: dict[str, _Awaited] = {}
+
+    async def start(self, request: Request, backend: Backend, where: str) -> Response:
+        """Send a browser to the provider that it names, to go on with a path afterwards."""
+        named = request.query_params.get("provider", "")
+        provider = next((one for one in dashboard_providers(backend.app.auth) if one.domain == named), None)
+        if provider is None:
+            raise AccessDenied("Nobody can sign in there.")
+        sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
+        response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
+        until = backend.engine.machine.monotonic() + _SECONDS_OF_SIGN_IN
+        self.set_cookie(request, response, _keep(self._awaited, _Awaited(sign_in, where[:_LONGEST], until)))
+        return response
+
+    async def finish(self, request: Request, backend: Backend) -> tuple[Identity, str]:
+        """Who comes back from a provider, and the path to go on with.
+
+        Raises:
+            AccessDenied: They were not sent there from this browser in the last minutes, or the provider refuses them.
+            Unauthenticated: The ID token is wrong.
+            ProviderUnavailable: The provider does not answer.
+        """
+        words = request.query_params
+        awaited = self._awaited.pop(request.cookies.get(_SIGN_IN, ""), None)
+        if awaited is None or not _is_answer(awaited, words, backend.engine.machine.monotonic()):
+            raise AccessDenied("This sign-in did not begin in this browser, or has ended. Sign in again.")
+        if "code" not in words:
+            said = ": ".join(words.get(name, "")[:200] for name in ("error", "error_description") if name in words)
+            raise AccessDenied(f"{awaited.sign_in.provider.issuer} has refused the sign-in: {said}")
+        return await backend.tokens.redeem(awaited.sign_in, words["code"]), awaited.where
+
+    def set_cookie(self, request: Request, response: Response, key: str) -> None:
+        """Give a browser the cookie, or with an empty one take it away."""
+        _set_cookie(request, response, _SIGN_IN, key, _SECONDS_OF_SIGN_IN, _path(request))
+
+
+def _is_answer(awaited: _Awaited, words: Mapping[str, str], now: float) -> bool:
+    """Whether a provider answers to this sign-in, in time; some tell who they are."""
+    same = hmac.compare_digest(words.get("state", "").encode(), awaited.sign_in.state.encode())
+    issuer = issuer_url(awaited.sign_in.provider.issuer)
+    return same and issuer_url(words.get("iss", issuer)) == issuer and now < awaited.until
+
+
+def _path(request: Request) -> str:
+    return f"{request.scope['root_path']}/sign-in"
