@@ -137,9 +137,8 @@ def set_cookie(request: Request, response: Response, key: str) -> None:
 
 def _set_cookie(request: Request, response: Response, name: str, key: str, seconds: float, path: str) -> None:
     secure, age = request.url.scheme == "https", int(seconds) if key else 0
-    samesite: Literal["lax", "strict"] = (
-        "lax" if name == _SIGN_IN else "strict"
-    )  # a provider's redirect has to bring it
+    # A provider's redirect has to bring the cookie of a sign-in.
+    samesite: Literal["lax", "strict"] = "lax" if name == _SIGN_IN else "strict"
     response.set_cookie(name, key, age, path=path, secure=secure, httponly=True, samesite=samesite)
 
 
