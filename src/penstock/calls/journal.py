@@ -113,7 +113,7 @@ class Journal:
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
-                meters.timings.find(job.function).lags.append(lag)
+                meters.timings.of[job.function].lags.append(lag)
             if job.pool in talkative:
                 log_event(
                     "workpool.started",
@@ -295,7 +295,7 @@ class Journal:
                     self.meters.add("penstock_calls", function.name, outcome)
                     self.meters.observe("penstock_call_seconds", seconds, kind)
                     timings.seconds.append(seconds)
-                    timings.find(function.name).runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
+                    timings.of[function.name].runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
                 if ran is not None and around is None:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 

@@ -209,7 +209,6 @@ class TestApp(Backend):
             raise MessagesFailed(self._failures)
 
     async def _next_at(self, *, plan: bool) -> datetime | None:
-        """The time at which a waiting job or outbox goes on."""
         times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
         return min((at for at in times if at is not None), default=None)
 
