@@ -30,12 +30,12 @@ from penstock.errors import (
     AccessDenied,
     CallTimeout,
     CursorInvalid,
-    InputError,
     LimitExceeded,
     NotSignedIn,
     PenstockError,
     RateLimited,
     TryAgain,
+    at_the_door,
 )
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
@@ -86,11 +86,8 @@ class Runner(Runs):
         execution = Execution(work=work, caller=caller, arguments=bound)
 
         async def check() -> Arguments:
-            try:
+            with at_the_door(outside=not depth):
                 return function.signature.check(copied(bound))
-            except InputError as error:
-                error.at_the_door = not depth
-                raise
 
         return await _named(function, self.mutation(function, check, depth, execution))
 
@@ -563,8 +560,5 @@ async def _named(function: AnyFunction, run: Run) -> Any:
 
 def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:
     expect(function, kind)
-    try:
+    with at_the_door(outside=outside):
         return function.signature.check(function.signature.bind(*given))
-    except InputError as error:
-        error.at_the_door = outside
-        raise
