@@ -111,8 +111,19 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
+
+        async def once() -> Any:
+            async with self.engine.thread(function, depth) as thread:
+                with spent_on("waits"):
+                    session = await self.engine.store.begin_read()
+                try:
+                    transaction = self.transaction(session, self.now(), self.engine.clock.seed(), work, caller)
+                    return await self._in_transaction(transaction, function, arguments, depth, thread)
+                finally:
+                    await session.rollback()
+
         with self.engine.journal.call(function, caller):
-            return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
+            return await self.attempt(once, function.name)
 
     async def queries(
         self, runs: Sequence[QueryRun], at: Snapshot | None = None, caller: Caller = SYSTEM
@@ -255,17 +266,6 @@ class Runner(Runs):
 
     # ----- steps
 
-    async def _query_once(
-        self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None, caller: Caller
-    ) -> Any:
-        async with self.engine.thread(function, depth) as thread:
-            with spent_on("waits"):
-                session = await self.engine.store.begin_read()
-            try:
-                return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
-            finally:
-                await session.rollback()
-
     async def _queries_in(
         self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
     ) -> list[bytes | Exception]:
@@ -275,10 +275,13 @@ class Runner(Runs):
         for function, arguments, encode in runs:
             try:
                 budget.check()
-                with self.engine.journal.call(function, caller):
-                    result = await contained(
-                        function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
-                    )
+                transaction = self.transaction(session, now, self.engine.clock.seed(), None, caller)
+                run = self._in_transaction(transaction, function, arguments, 0, thread)
+                try:
+                    with self.engine.journal.call(function, caller):
+                        result = await contained(function, run)
+                finally:
+                    budget.read += transaction.bytes_read
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
             except Exception as error:
                 if isinstance(error, TryAgain) and not error.from_function:
@@ -287,25 +290,6 @@ class Runner(Runs):
                 await session.rollback_to("query")
                 await session.savepoint("query")
         return found
-
-    async def _query_in(
-        self,
-        session: Session,
-        now: datetime,
-        function: AnyFunction,
-        arguments: Arguments,
-        depth: int,
-        thread: Place | None,
-        caller: Caller,
-        budget: Budget | None = None,
-        work: Work | None = None,
-    ) -> Any:
-        transaction = self.transaction(session, now, self.engine.clock.seed(), work, caller)
-        try:
-            return await self._in_transaction(transaction, function, arguments, depth, thread)
-        finally:
-            if budget is not None:
-                budget.read += transaction.bytes_read
 
     async def _mutation_once(
         self,
