@@ -199,19 +199,31 @@ class Runner(Runs):
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
+        settle, finish, for_ever = execution.settle, execution.finish, execution.settle is not None
         has_paid = depth > 0 or execution.work is not None
+
+        async def once(queue: int | None) -> Any:
+            nonlocal has_paid
+            arguments = await check()
+            if not has_paid:
+                await self._take_token(function, execution.caller)
+                has_paid = True
+            with spent_on("waits"):
+                session = await self.begin_write(queue, for_ever=for_ever)
+            try:
+                transaction = self.transaction(session, *moment, execution.work, execution.caller)
+                result = await self._in_transaction(transaction, function, arguments, depth, thread)
+                if points.armed:
+                    await points.reach("mutation.ran", function=function.name)
+                answer = finish(result) if finish else result
+                with spent_on("database"):
+                    await commit(transaction, execution.lease, settle(result) if settle else None, execution.seal)
+            finally:
+                await session.rollback()
+            return answer
+
         with self.engine.journal.call(function, execution.caller):
             async with self.engine.thread(function, depth) as thread:
-
-                async def once(queue: int | None) -> Any:
-                    nonlocal has_paid
-                    arguments = await check()
-                    if not has_paid:
-                        await self._take_token(function, execution.caller)
-                        has_paid = True
-                    return await self._mutation_once(function, arguments, depth, thread, queue, moment, execution)
-
-                for_ever = execution.settle is not None
                 return await self.attempt_write(once, function.name, execution.arguments, for_ever=for_ever)
 
     async def shared_mutation(
@@ -290,31 +302,6 @@ class Runner(Runs):
                 await session.rollback_to("query")
                 await session.savepoint("query")
         return found
-
-    async def _mutation_once(
-        self,
-        function: AnyFunction,
-        arguments: Arguments,
-        depth: int,
-        thread: Place | None,
-        queue: int | None,
-        moment: Moment,
-        execution: Execution,
-    ) -> Any:
-        lease, settle, finish = execution.lease, execution.settle, execution.finish
-        with spent_on("waits"):
-            session = await self.begin_write(queue, for_ever=settle is not None)
-        try:
-            transaction = self.transaction(session, *moment, execution.work, execution.caller)
-            result = await self._in_transaction(transaction, function, arguments, depth, thread)
-            if points.armed:
-                await points.reach("mutation.ran", function=function.name)
-            answer = finish(result) if finish else result
-            with spent_on("database"):
-                await commit(transaction, lease, settle(result) if settle else None, execution.seal)
-        finally:
-            await session.rollback()
-        return answer
 
     async def _in_transaction(
         self, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int, thread: Place | None
