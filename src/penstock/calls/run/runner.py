@@ -37,9 +37,9 @@ from penstock.errors import (
     TryAgain,
     at_the_door,
 )
+from penstock.functions.access import Asked
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
-from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer, Entry
 from penstock.observe import points
@@ -356,7 +356,11 @@ class Runner(Runs):
         """
         if function.access is None or transaction.caller.is_system:
             return
-        asked = _Asked(self, transaction, function.arguments((), arguments), depth)
+        asked = Asked(
+            function.arguments((), arguments),
+            transaction.identity,
+            lambda guard, given: self._ask(transaction, guard, given, depth),
+        )
         if not await function.access.lets_in(asked):
             if transaction.identity() is None:
                 raise NotSignedIn
@@ -462,22 +466,6 @@ class Runner(Runs):
             return await thread.run(work)
         async with self.engine.thread(function, depth, nested=True) as own:
             return await self._in_thread(function, work, depth, own)
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A call whose access is asked; see `functions.access`."""
-
-    runner: Runner
-    transaction: Transaction
-    arguments: Mapping[str, Any]
-    depth: int
-
-    def identity(self) -> Identity | None:
-        return self.transaction.identity()
-
-    def ask(self, guard: Callable[..., Any], arguments: Mapping[str, Any]) -> Run:
-        return self.runner._ask(self.transaction, guard, arguments, self.depth)  # noqa: SLF001 - a part of it
 
 
 @cache
