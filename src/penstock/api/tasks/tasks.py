@@ -21,7 +21,8 @@ from penstock.api.tasks import selection
 from penstock.api.tasks.explaining import explain
 from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus, look_at
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.handlers.taskhandlers import TaskCall, task_function
+from penstock.calls.handlers.taskhandlers import task_function
+from penstock.calls.handlers.taskrun import TaskCall
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest

@@ -42,19 +42,25 @@ _LONGEST = timedelta(days=366)
 _LEFT_FOR = timedelta(seconds=30)  # like a job whose function is unknown
 
 
-@dataclass(slots=True)
-class TaskRun:
+@dataclass
+class TaskCall:
+    """The arguments of one job of a task."""
+
+    generation: int  # the number of the change
+    key: str  # of the row, as the change feed spells it
+    change: Change
+    before: str | None  # the captured row as JSON
+    after: str | None
+    version: int = -1  # older versions of the handler do not run it; -1 for any
+
+
+@dataclass(kw_only=True)
+class TaskRun(TaskCall):
     """One run."""
 
     task: ReactiveTask
     engine: Engine
     number: int  # of the task
-    key: str  # of the row, as the change feed spells it
-    generation: int  # the number of the change
-    change: Change
-    before: str | None  # the captured row as JSON
-    after: str | None
-    version: int = -1  # older versions of the handler do not run it; -1 for any
     deferred: datetime | None = None  # the handler puts it off until then
 
     @property
