@@ -62,6 +62,7 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
 
 FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
+FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 # The events of a job whose on_complete is due or under way. COMPLETED leads to the end that was known before,
 # and RECALLED back from there, if the on_complete had raised for the last time.
