@@ -1,4 +1,4 @@
-"""The state machine of a job, as data. The diagram in the docs, the CHECK in SQL and the tests are read from it."""
+"""The state machine of a job, as data. The diagram in the docs and the CHECK in SQL are tested against it."""
 
 from __future__ import annotations
 
@@ -84,11 +84,3 @@ def moves() -> list[tuple[JobState, JobEvent, JobState]]:
         *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
         *((end, JobEvent.RECALLED, JobState.COMPLETING) for end in JobState if end in FINISHED),
     ]
-
-
-def diagram() -> str:
-    """The state machine as a Mermaid diagram, for the docs."""
-    lines = ["stateDiagram-v2", "    [*] --> pending: enqueued"]
-    lines += [f"    {state.value} --> {to.value}: {event.value}" for state, event, to in moves()]
-    lines += [f"    {state.value} --> [*]" for state in JobState if state in FINISHED]
-    return "\n".join(lines)
