@@ -1,7 +1,7 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
 Each public word of a class is a word of its face, waits, and gives the result. A word that does no more is made by
-`waits`, a property by `Given`. Rules here say how types and parameters of the others differ. `BODIES` holds the few
+`waits`, one that nobody awaits by `passes`, a property by `Given`. Rules here say how types and parameters of the others differ. `BODIES` holds the few
 words that follow no rule.
 """
 
@@ -82,6 +82,7 @@ NEEDED = {
     "finish": "penstock.store.guest.session",
     "guest_session": "penstock.store.guest.session",
     "in_thread": "penstock.calls.run.bridge",
+    "passes": "penstock.calls.run.bridge",
     "waits": "penstock.calls.run.bridge",
 }
 BODIES = {
@@ -195,11 +196,11 @@ def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way:
     """A word of a face."""
     taken, passed = parameters(node.args)
     kind, waits = result_of(node)
-    if waits and same_for_both(owner, node):
-        yield f"{node.name} = waits({owner.name}.{node.name})"
-        return
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
         yield f"{node.name} = {given_by(f'{owner.name}.{node.name}', kind)}"
+        return
+    if same_for_both(owner, node):
+        yield f"{node.name} = {'waits' if waits else 'passes'}({owner.name}.{node.name})"
         return
     call = f"{way.twin}.{node.name}({passed})"
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)

@@ -93,8 +93,7 @@ class SyncScan(Face[Scan[T]]):
     def __init__(self, twin: Scan[T], wait: Wait) -> None:
         super().__init__(twin, wait)
         self.rows = [SyncGroups(one, wait) for one in twin.rows]
-    def now(self) -> int:
-        return self._twin.now()
+    now = passes(Scan.now)
     groups = Given(Scan.groups, SyncGroups)
     size = Given[int](Scan.size)
     def first(self, /, *more: int) -> T | None:
@@ -104,7 +103,7 @@ class SyncScan(Face[Scan[T]]):
     )
 
 
-def test_a_word_that_only_waits_is_not_written_again() -> None:
+def test_a_word_that_only_waits_or_passes_is_not_written_again() -> None:
     source = """
 class Groups:
     async def count(self, *columns: str) -> int: ...
@@ -118,6 +117,5 @@ class Groups:
         == """\
 class SyncGroups(Face[Groups]):
     count = waits(Groups.count)
-    def fail(self, error: str) -> None:
-        self._twin.fail(error)"""
+    fail = passes(Groups.fail)"""
     )
