@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from penstock.calls.handlers.taskctx import MutationTaskCtx, OfTask, TaskBatchCtx, TaskBatchRun, TaskCtx
-from penstock.calls.run.bridge import Wait, passes
+from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.run.bridge import Given, Wait, passes
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.schema.table import Table
 from penstock.store.guest.session import finish, guest_session
@@ -20,11 +21,8 @@ T = TypeVar("T", bound=Table)
 class SyncTaskCtx(OfTask[T], SyncActionCtx):
     """`TaskCtx` for code that does not await."""
 
+    _run = Given[TaskRun]("_run")
     _twin: TaskCtx[T]
-
-    def __init__(self, twin: TaskCtx[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self._run = twin._run  # noqa: SLF001 - it is its twin
 
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`."""
@@ -42,11 +40,8 @@ class SyncTaskCtx(OfTask[T], SyncActionCtx):
 class SyncMutationTaskCtx(OfTask[T], SyncMutationCtx):
     """`MutationTaskCtx` for code that does not await."""
 
+    _run = Given[TaskRun]("_run")
     _twin: MutationTaskCtx[T]
-
-    def __init__(self, twin: MutationTaskCtx[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self._run = twin._run  # noqa: SLF001 - it is its twin
 
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `MutationTaskCtx.get_document`."""
