@@ -424,7 +424,13 @@ class ReactiveTasks:
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        asked = _job_options(options, self._registry.program)
+        timeout = options.get("timeout")
+        asked = Options(
+            retry=options.get("retry", RETRY),
+            timeout=None if timeout is None else timeout.total_seconds(),
+            keep=FOR_EVER.total_seconds(),
+            program=self._registry.program or None,
+        )
         self._declared[task.name] = DeclaredTask(task, function, asked, options.get("breaker"))
         return handler
 
@@ -453,17 +459,6 @@ def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     given["resets"] = options.get("reset_retries_on_data_change", True)
     given["reconciles"] = options.get("reconcile_on_trigger_change", True)
     return given
-
-
-def _job_options(options: TaskOptions, program: str) -> Options:
-    """The options of the jobs of a task, from options that `_given_of` has checked."""
-    timeout = options.get("timeout")
-    return Options(
-        retry=options.get("retry", RETRY),
-        timeout=None if timeout is None else timeout.total_seconds(),
-        keep=FOR_EVER.total_seconds(),
-        program=program or None,
-    )
 
 
 def _is_time(value: Any, longest: timedelta) -> bool:
