@@ -7,6 +7,7 @@ transaction of a function never does. Actions and programs ask for it, and it ta
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -453,20 +454,12 @@ class Workpool:
 
 
 def _status_of(calls: JobCalls, job: JobStatus) -> WorkStatus:
-    status = work_status(job)
-    if not isinstance(status, Finished):
-        return status
-    return Finished(typed_result(calls.engine.registry.find(job.function), status.result))
-
-
-def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:
-    """An outcome whose value has the type that the function's annotation names, if it can have it."""
-    if function is None or not isinstance(result, Success):
-        return result
-    try:
-        return Success(function.signature.result_of_json(to_json(result.value)))
-    except ValidationError:
-        return result
+    """The status of a job. A result has the type that the function's annotation names, if it can have it."""
+    status, function = work_status(job), calls.engine.registry.find(job.function)
+    if function is not None and isinstance(status, Finished) and isinstance(status.result, Success):
+        with suppress(ValidationError):
+            return Finished(Success(function.signature.result_of_json(to_json(status.result.value))))
+    return status
 
 
 async def change_pool(
