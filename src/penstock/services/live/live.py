@@ -234,7 +234,7 @@ class LiveQueries(Service):
     def _part(self, entry: Entry) -> None:
         """Before a run that keeps the ends of pages, let those leave who have not seen them; they get their own."""
         if entry.journal != entry.key[3]:
-            self._entries.keep_pages(entry)
+            self._entries.rename(entry, (*entry.key[:3], entry.journal))
             for view, number in list(entry.watchers):
                 view.leave_pages(number)
 
@@ -306,7 +306,7 @@ class LiveQueries(Service):
     def _make_personal(self, entry: Entry) -> None:
         """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
         self._personal.add(entry.function.name)
-        self._entries.make_personal(entry)
+        self._entries.rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
         for view, number in list(entry.watchers):
             if view.caller.key != entry.caller.key:
                 view.enter_again(number)
