@@ -34,7 +34,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
-    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, MOST_COUNTED)
+    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.find, MOST_COUNTED)
     tasks = [one for one in await tasks_now(view) if one.failed]
     totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
