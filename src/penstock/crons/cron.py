@@ -61,7 +61,6 @@ class Cron:
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that is not 1 to 100 printable ASCII characters."""
     if not isinstance(name, str):
         raise DeclarationError(f"The name of a cron is text, not {name!r}.", fix='Write "send reminders".')
     if not name.strip() or len(name) > _LONGEST_NAME:

@@ -102,7 +102,6 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
 
 
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
-    """Expiry time of a finished job's status."""
     return now + (keep if options.keep is None else _kept(options.keep))
 
 

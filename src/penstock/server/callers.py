@@ -40,7 +40,6 @@ class Credentials:
 
 
 def anonymous(connection: HTTPConnection) -> Credentials:
-    """A caller without a token."""
     return Credentials(Caller(address="" if connection.client is None else connection.client.host))
 
 

@@ -86,7 +86,6 @@ def for_client(request: Request, call: Call) -> Call:
 
 
 def call_in(path: str, arguments: bytes) -> Call:
-    """The call of a function with an object of arguments, or without any."""
     message = _object_in(arguments or b"{}")
     return _call_of(message, {"path": path, "args": message.value})
 

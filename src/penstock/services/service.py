@@ -51,7 +51,6 @@ class Service:
         """Clean up after the last tick."""
 
     def start(self) -> None:
-        """Begin to run on the current event loop."""
         self._killed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
 

@@ -221,7 +221,6 @@ def _tell_of_order(
 
 
 def _has_rows_left(outbox: Outbox, row: OutboxRow | None) -> bool:
-    """Whether its backfill is still to be done."""
     return _reads_rows(outbox) if row is None else row.backfill is not None
 
 

@@ -161,7 +161,6 @@ class Socket:
         await asyncio.gather(*self._actions, *([self._mutating] if self._mutating else []))
 
     def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"") -> None:
-        """End the connection."""
         if not self._end.done():
             self._end.set_result(HangUp(code, reason, last))
 

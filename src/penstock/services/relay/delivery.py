@@ -76,7 +76,6 @@ class OutboxDelivery(Service):
 
     @property
     def has_it(self) -> bool:
-        """Whether this process has the outbox."""
         return self._cursor.row is not None
 
     async def next_at(self) -> datetime | None:
