@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from stage.jobmoves import moves
+
 from penstock import errors
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.jobs.states import FINISHED, JobEvent, JobState, moves
+from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.points import POINTS
 from penstock.store.push.migrate import load_migrations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, moved, moves
+from stage.jobmoves import moves
+
+from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, moved
 
 
 def reachable(state: JobState) -> set[JobState]:

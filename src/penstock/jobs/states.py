@@ -64,23 +64,8 @@ FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
 FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
-# The events of a job whose on_complete is due or under way. COMPLETED leads to the end that was known before,
-# and RECALLED back from there, if the on_complete had raised for the last time.
-STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
-
 
 def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
     """The state that an event leads to, from anywhere but completing."""
     to = MOVES[state, event]
     return JobState.COMPLETING if on_complete and to in FINISHED else to
-
-
-def moves() -> list[tuple[JobState, JobEvent, JobState]]:
-    """All moves there are, with and without an on_complete: from, event, to."""
-    return [
-        *((state, event, to) for (state, event), to in MOVES.items()),
-        *((state, event, JobState.COMPLETING) for (state, event), to in MOVES.items() if to in FINISHED),
-        *((JobState.COMPLETING, event, JobState.COMPLETING) for event in STAYS),
-        *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
-        *((end, JobEvent.RECALLED, JobState.COMPLETING) for end in JobState if end in FINISHED),
-    ]
