@@ -28,17 +28,11 @@ set value = excluded.value, parts = excluded.parts, moment = excluded.moment, op
 -- forget: forget a rate limit, of which all may be taken again.
 delete from penstock.rate_limit where name = :name and key = :key;
 
--- prune: forget rate limits that are full again.
--- SQLite: there is one writer.
-delete from penstock.rate_limit
-where (name, key) in (
-    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit
-);
--- PostgreSQL: skips those that others have locked.
+-- prune: forget rate limits that are full again, but for those that others have locked.
 with full_again as materialized (
     select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
 )
-delete from penstock.rate_limit r using full_again f where r.name = f.name and r.key = f.key and r.full_at <= :now;
+delete from penstock.rate_limit where (name, key) in (select name, key from full_again) and full_at <= :now;
 
 -- any_full: whether a rate limit is full again.
 -- SQLite: looking takes no lock.

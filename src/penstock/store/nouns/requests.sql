@@ -16,18 +16,12 @@ select r.session, r.request, r.call from penstock.session_request r
 join unnest(:session::text[], :request::bigint[], :call::bigint[]) as t (session, request, call)
     on r.session = t.session and r.request = t.request and r.call = t.call;
 
--- prune: forget requests that nobody sends again.
--- SQLite: there is one writer.
-delete from penstock.session_request where (session, request, call) in (
-    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
-);
--- PostgreSQL: skips those that others have locked.
+-- prune: forget requests that nobody sends again, but for those that others have locked.
 with gone as materialized (
     select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
     for update skip locked
 )
-delete from penstock.session_request r using gone g
-where r.session = g.session and r.request = g.request and r.call = g.call;
+delete from penstock.session_request where (session, request, call) in (select session, request, call from gone);
 
 -- any_old: whether there are such requests.
 -- SQLite: looking takes no lock.
