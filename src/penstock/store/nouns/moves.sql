@@ -289,15 +289,7 @@ values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_c
     :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
     :on_complete_attempts, :attempts);
 
--- cancelable: pending jobs for which a request to cancel stands.
--- SQLite: there is one writer.
-select {j.claimed_columns}, :now, null
-from penstock.cancel_request c join penstock.ready_job j on j.id = c.job_id where j.ending is null
-union
-select {j.claimed_columns}, :now, null
-from penstock.cancel_request c join penstock.scheduled_job j on j.id = c.job_id where j.ending is null
-limit :limit;
--- PostgreSQL: holds them against other workers.
+-- cancelable: pending jobs for which a request to cancel stands, held against other workers.
 with asked as materialized (
     select c.job_id as id from penstock.cancel_request c
     where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
