@@ -262,32 +262,19 @@ from ahead order by stands desc, rank, place, id limit 1;
 select exists (select from penstock.cancel_request where job_id = :id::uuid);
 
 -- held_records: the states of the jobs of locked records.
--- SQLite: takes rows as JSON.
 select r.task, r.key, r.id, r.live, r.state
-from json_each(:rows) g cross join penstock.task_state r
-where r.task = g.value ->> 0 and r.key = g.value ->> 1
-order by r.task, r.key;
--- PostgreSQL: takes rows as two arrays.
-select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
-join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+from unnest(:tasks::integer[], :keys::text[]) as g (task, key) cross join penstock.task_state r
+where r.task = g.task and r.key = g.key
 order by r.task, r.key;
 
 -- rerun: locked records have one generation more, which is due now. The run of a row that has left or
 -- is gone is repeated as such.
--- SQLite: takes rows as JSON.
 update penstock.task_record as r set
-    generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
-    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
-from json_each(:rows) g
-where r.task = g.value ->> 0 and r.key = g.value ->> 1
-returning task, key, idle;
--- PostgreSQL: takes rows as two arrays.
-update penstock.task_record r set
     generation = r.generation + 1, idle = not r.live, live = true, due_at = :now, latest_at = :now,
     change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
-from unnest(:tasks::integer[], :keys::text[]) as g (task, key)
-where r.task = g.task and r.key = g.key
-returning r.task, r.key, r.idle;
+from unnest(:tasks::integer[], :keys::text[]) as g (of_task, of_key)
+where r.task = g.of_task and r.key = g.of_key
+returning task, key, idle;
 
 -- forgive: forget requests to cancel jobs, but for those that run.
 -- SQLite: there is one writer.

@@ -21,6 +21,10 @@ _RESPELL = (
     (r"= any\((:\w+)::uuid\[\]\)", r"in (select penstock_bytes(value) from json_each(\1))"),
     (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
     (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
+    (  # rows come as one list
+        r"\bunnest\(:tasks::integer\[\], :keys::text\[\]\) as (\w+) \((\w+), (\w+)\)",
+        r"(select value ->> 0 as \2, value ->> 1 as \3 from json_each(:rows)) \1",
+    ),
     (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
     (r"\barray\(select (\S+) from", r"(select json_group_array(\1) from"),
     (  # times are text
