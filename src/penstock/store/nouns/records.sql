@@ -308,12 +308,6 @@ with gone as (
 select task, key from gone;
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
--- SQLite: all finished jobs are in one table.
-select f.id, f.options ->> 'task', f.args ->> 'key'
-from penstock.finished_job f
-where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in ('failed', 'canceled')
-  and f.options ->> 'task' is not null;
--- PostgreSQL: those of tasks are kept in one part of the table.
 select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
 from penstock.finished_job f
 where f.id = any(:ids::uuid[]) and f.day = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

@@ -451,18 +451,10 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 
 -- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
--- SQLite: all finished jobs are in one table.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
-       r.change, r.before, r.version
-from penstock.task_record r left join penstock.finished_job f on f.id = r.id
-where r.task = :task and r.key > :after order by r.key limit :limit;
--- PostgreSQL:
-select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
-       r.change, r.before, r.version
+       {runs}, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
-where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
+where r.task = :task and r.key > :after::text order by r.key limit :limit;
 
 -- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared
 -- anew meanwhile, or its scan was begun anew.
