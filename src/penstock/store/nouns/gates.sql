@@ -20,20 +20,13 @@ union all
 select from penstock.scheduled_job s
 where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
 
--- lock: hold the gate of a pool against other workers.
-select pool from penstock.gate where pool = :pool for update;
-
--- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
--- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
--- while they wait for their next attempt count as if they ran.
--- SQLite: there is no LATERAL.
-with recursive {gate}, ahead (key) as (
+-- {line}: the keys that wait at a gate, in order: those after the one that had the last turn, and the others from the first on.
+ahead (key) as (
     select * from (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key > (select last from gate)
         order by s.concurrency_key limit 1
-    )
+    ) first
     union all
     select (
         select s.concurrency_key from penstock.scheduled_job s
@@ -43,13 +36,23 @@ with recursive {gate}, ahead (key) as (
     select * from (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool order by s.concurrency_key limit 1
-    )
+    ) first
     union all
     select (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key > again.key order by s.concurrency_key limit 1
     ) from again where again.key < (select last from gate)
-), turn as (
+)
+
+-- lock: hold the gate of a pool against other workers.
+select pool from penstock.gate where pool = :pool for update;
+
+-- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
+-- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
+-- while they wait for their next attempt count as if they ran.
+-- SQLite: there is no LATERAL.
+with recursive {gate}, {line}, turn as (
     select k.key, (
         select count(*) from (
             {runs}
@@ -76,25 +79,7 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
        ), free.running, free.value, free.parts, free.moment
 from gate left join free on true;
 -- PostgreSQL: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
-with recursive {gate}, ahead (key) as (
-    select first.key from gate cross join lateral (
-        select s.concurrency_key as key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > gate.last order by s.concurrency_key limit 1
-    ) first
-    union all
-    select (
-        select s.concurrency_key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > ahead.key order by s.concurrency_key limit 1
-    ) from ahead where ahead.key is not null
-), again (key) as (
-    (select s.concurrency_key from penstock.scheduled_job s
-     where s.waiting and s.pool = :pool order by s.concurrency_key limit 1)
-    union all
-    select (
-        select s.concurrency_key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > again.key order by s.concurrency_key limit 1
-    ) from again cross join gate where again.key < gate.last
-)
+with recursive {gate}, {line}
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
        gate.next_open_at, turn.key, turn.waiting, turn.running, turn.value, turn.parts, turn.moment
 from gate left join lateral (
