@@ -34,7 +34,7 @@ class Gates(Noun, ABC, queries=("gates",)):
         if not await self._fetch(session, "lock", pool=room.pool):
             return [], None
         gate, turns = await self._turns(session, room, now)
-        if gate.rate_limit is not None and await self._close(session, room.pool):
+        if gate.rate_limit is not None and await self._fetch(session, "close", pool=room.pool):
             gate, turns = await self._turns(session, room, now)
         found = passage(gate, turns, room.room, now)
         if not found.counts:
@@ -58,10 +58,6 @@ class Gates(Noun, ABC, queries=("gates",)):
         ]
 
     # ----- different on each store
-
-    @abstractmethod
-    async def _close(self, session: Session, pool: str) -> bool:
-        """Have jobs that are ready pass the gate from now on; whether there are any."""
 
     @abstractmethod
     async def _start(

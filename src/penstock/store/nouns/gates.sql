@@ -209,22 +209,17 @@ delete from penstock.job_key where job_id = :id and until_start;
 update penstock.gate set concurrency_key = :last where pool = :pool;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
--- SQLite: copies them; closed takes them out.
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error, attempts)
-select id, pool, function, kind, args, priority, rank, 1, 1, run_at, options, on_complete, attempt, enqueued_at, error, attempts
-from penstock.ready_job where pool = :pool and ending is null;
+-- SQLite: there is no DELETE in WITH.
+insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting)
+select {job_columns}, attempt, enqueued_at, error, attempts, true, true
+from penstock.ready_job where pool = :pool and ending is null
+returning id;
+delete from penstock.ready_job where pool = :pool and ending is null;
 -- PostgreSQL: one statement takes them out and puts them in.
 with gone as (
     delete from penstock.ready_job where pool = :pool and ending is null
     returning {job_columns}, attempt, enqueued_at, error, attempts
 )
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error, attempts)
-select id, pool, function, kind, args, priority, rank, true, true, run_at, options, on_complete, attempt, enqueued_at, error,
-       attempts
-from gone;
-
--- closed: take out the jobs that pass the gate now.
--- SQLite: the other half of close.
-delete from penstock.ready_job where pool = :pool and ending is null;
+insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting)
+select {job_columns}, attempt, enqueued_at, error, attempts, true, true from gone
+returning id;

@@ -47,9 +47,6 @@ _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 class PostgresGates(Gates):
     """See `store.nouns.Gates`."""
 
-    async def _close(self, session: Session, pool: str) -> bool:
-        return bool(await self._execute(session, "close", pool=pool))
-
     async def _start(
         self, session: Session, lease: int, room: Room, found: Passage, now: datetime
     ) -> tuple[list[Job], Sequence[str]]:

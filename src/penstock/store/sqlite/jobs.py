@@ -51,10 +51,6 @@ _REQUEST_KEPT = timedelta(minutes=1)
 class SqliteGates(Gates):
     """See `store.nouns.Gates`."""
 
-    async def _close(self, session: Session, pool: str) -> bool:
-        await self._execute(session, "close", pool=pool)
-        return bool(await self._execute(session, "closed", pool=pool))
-
     async def _start(
         self, session: Session, lease: int, room: Room, found: Passage, now: datetime
     ) -> tuple[list[Job], Sequence[str]]:
