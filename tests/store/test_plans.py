@@ -350,6 +350,7 @@ def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> 
 FEW = {
     "SCAN job",
     "SCAN few",
+    "SCAN first",
     "SCAN CONSTANT ROW",
     "SCAN gate",
     "SCAN free",
@@ -400,13 +401,14 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         *HOT,
         *("look", "waiting", "claim_ending", "next_run_at"),
-        *("start", "started", "succeeded", "settle_pending", "settle_scheduled"),
+        *("start", "settle_pending"),
     ],
 )
 def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
     query = query_of(SQLITE, name)
-    connection = sqlite3.connect(sqlite_plans)
-    steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
+    connection, steps = sqlite3.connect(sqlite_plans), []
+    for one in (query, *query.then):
+        steps += connection.execute(f"explain query plan {one.statement.sql}", [None] * len(one.parameters)).fetchall()
     connection.close()
     reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
     assert reads

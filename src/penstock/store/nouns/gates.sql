@@ -193,15 +193,12 @@ select id, function, kind, args, run_at, pool, priority, options, on_complete, n
        concurrency_key
 from taken order by number, turn;
 
--- started: put a job under its lease that has passed a gate.
+-- started: put a job under its lease that has passed a gate. Another job may have its key, if it had that until it started.
 -- SQLite: part of start.
 insert into penstock.running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
     ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
 values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :started_at, :error, 1, :concurrency_key, :attempts);
-
--- free_started: another job may have the key of one that has started.
--- SQLite: part of start.
 delete from penstock.job_key where job_id = :id and until_start;
 
 -- turned: remember who had the last turn.

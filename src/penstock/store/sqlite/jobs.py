@@ -60,8 +60,7 @@ class SqliteGates(Gates):
             for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
                 taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
-                await self._execute(session, "free_started", id=row[0])
-                await self._execute(session, "started", **taken)
+                await self._fetch(session, "started", **taken)
                 jobs.append(job_from((*row[:10], taken["attempt"], row[11], started_at, taken["failing_since"])))
                 keys.append(taken["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
@@ -221,10 +220,8 @@ class SqliteJobs(Jobs):
                 results.setdefault((item.finished_at, item.expires_at), {})[row] = item.result
                 won.add(item.id)
         for (finished_at, expires_at), found in results.items():
-            values: dict[str, Any] = {"results": json.dumps(found)}
-            values |= {"finished_at": encode_datetime(finished_at), "expires_at": encode_datetime(expires_at)}
-            await self._write(session, "succeed", values)
-            await self._write(session, "succeeded", values)
+            values: dict[str, Any] = {"finished_at": finished_at, "expires_at": expires_at}
+            await self._fetch(session, "succeed", results=json.dumps(found), **values)
         return won
 
     async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
@@ -237,10 +234,9 @@ class SqliteJobs(Jobs):
         return time_of(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
-        rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
+        rows = await self._fetch(session, "promote", now=now, limit=_PROMOTE_MOST)
         for row in sorted(rows, key=lambda row: (row[7], row[0])):
             await self._write(session, "enqueue", dict(zip(READY, row, strict=True)))
-        await self._write(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -273,16 +269,12 @@ class SqliteJobs(Jobs):
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
         if rows:
-            seqs = json.dumps([row[0] for row in rows])
-            values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
-            await self._write(session, "start", values)
-            await self._write(session, "started", values)
+            await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:
         """Write the settlement of a pending job."""
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
-        rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)
         for row in rows:
             values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:
