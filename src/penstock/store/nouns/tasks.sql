@@ -225,16 +225,13 @@ returning id;
 -- SQLite: the other half of postpone.
 delete from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids));
 
--- informed: ready jobs get the later changes of their rows.
+-- informed: pending jobs get the later changes of their rows, and scheduled ones their new times.
+-- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
+-- hold has put off.
 -- SQLite: part of launch.
 update penstock.ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
-
--- put_off: scheduled jobs get the later changes of their rows, and their new times.
--- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
--- hold has put off.
--- SQLite: part of launch.
 update penstock.scheduled_job as j
 set {later}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
