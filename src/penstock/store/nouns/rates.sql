@@ -11,13 +11,6 @@ on conflict (name, key) do update set value = r.value returning value, parts, mo
 select value, parts, moment from penstock.rate_limit where name = :name and key = :key and parts > 0;
 
 -- keep: store the token counts of rate limits.
--- SQLite: one statement a rate limit.
-insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
-values (:name, :key, :value, :parts, :moment, :open_at, :full_at)
-on conflict (name, key) do update
-set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
-    full_at = excluded.full_at;
--- PostgreSQL: one statement for any number of them.
 insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
 select * from unnest(:name::text[], :key::text[], :value::bigint[], :parts::bigint[], :moment::timestamptz[],
     :open_at::timestamptz[], :full_at::timestamptz[])
