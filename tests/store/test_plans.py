@@ -351,6 +351,7 @@ FEW = {
     "SCAN job",
     "SCAN few",
     "SCAN first",
+    "SCAN old",
     "SCAN CONSTANT ROW",
     "SCAN gate",
     "SCAN free",

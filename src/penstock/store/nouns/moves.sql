@@ -418,12 +418,9 @@ select greatest(found.number, case when found.number >= :most then c.reltuples e
 from (select count(*) as number from (select from penstock.finished_job where day = :day limit :most) few) found
 left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
--- prune: forget finished jobs once their time is over.
--- SQLite: they are all in one table.
-delete from penstock.finished_job
-where id in (select id from penstock.finished_job where expires_at <= :now order by expires_at limit :limit);
--- PostgreSQL: jobs that stayed longer than the ring of partitions turns. It skips locked ones.
+-- prune: forget finished jobs once their time is over; where they are parted, those that stayed longer than the ring of
+-- partitions turns. It skips locked ones.
 with old as materialized (
     select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit for update skip locked
 )
-delete from penstock.finished_job_long j using old where j.id = old.id;
+delete from penstock.finished_job_long where id in (select id from old);

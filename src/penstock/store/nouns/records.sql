@@ -58,6 +58,32 @@ where j.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select
 -- {has_error}: as the view says it.
 f.error is not null and f.error not like 'The task is held%' and f.error not like 'Deferred by its handler%'
 
+-- {due}: jobs of pools with tasks that may start now.
+-- SQLite: there is no lateral join, so it counts over all pools.
+select * from (
+    select 'ready', {of_task} from penstock.ready_job j
+    where j.pool in (select t.pool from penstock.task t) and j.ending is null limit :most
+)
+union all
+select * from (
+    select 'ready', {of_task} from penstock.scheduled_job j
+    where j.pool in (select t.pool from penstock.task t) and j.waiting limit :most
+)
+-- PostgreSQL: of each pool it counts only so many.
+select 'ready', {of_task} from (select distinct t.pool from penstock.task t) p cross join lateral (
+    select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
+    order by r.rank, r.seq limit :most
+) j
+union all
+select 'ready', {of_task} from (select distinct t.pool from penstock.task t) p cross join lateral (
+    select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
+    order by w.concurrency_key, w.rank, w.place, w.id limit :most
+) j
+
+-- {of_task}: the task of a job, its time, and the key of its row if it has failed or was put off.
+(j.options::jsonb ->> 'task')::integer, j.run_at,
+case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
+
 -- {counted}: of each task, how many of its jobs stand where, and since when the first of them.
 select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
        count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
@@ -145,67 +171,21 @@ where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by 
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
 -- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
--- SQLite: there is no lateral join, so it counts over all pools.
-with few (task, place, run_at, key) as materialized (
-    select * from (
-        select r.options ->> 'task', 'ready', r.run_at,
-               case when r.error is not null and r.options ->> 'task' is not null then r.args ->> 'key' end
-        from penstock.ready_job r
-        where r.pool in (select t.pool from penstock.task t) and r.ending is null limit :most
-    )
+with few (place, task, run_at, key) as materialized (
+    {due}
     union all
-    select * from (
-        select w.options ->> 'task', 'ready', w.run_at,
-               case when w.error is not null and w.options ->> 'task' is not null then w.args ->> 'key' end
-        from penstock.scheduled_job w
-        where w.pool in (select t.pool from penstock.task t) and w.waiting limit :most
-    )
-    union all
-    select * from (
-        select s.options ->> 'task', 'scheduled', s.run_at,
-               case when s.error is not null and s.options ->> 'task' is not null then s.args ->> 'key' end
-        from penstock.scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
-    )
-    union all
-    select u.options ->> 'task', 'running', u.run_at, null from penstock.running_job u
-), counted as ({counted})
-select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
-           select count(*) from (
-               select 1 from penstock.finished_job f
-               where f.state = 'failed' and f.options ->> 'task' is not null and f.options ->> 'task' = t.id limit :most
-           )
-       ), c.oldest, t.paused, c.due_first, t.reconciled_at
-from penstock.task t left join counted c on c.task = t.id
-order by t.name;
--- PostgreSQL: of each pool it counts only so many.
-with few (task, place, run_at, key) as materialized (
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
-        order by r.rank, r.seq limit :most
-    ) j
-    union all
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
-        order by w.concurrency_key, w.rank, w.place, w.id limit :most
-    ) j
-    union all
-    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (
+    select 'scheduled', {of_task} from (
         select s.options, s.run_at, s.error, s.args from penstock.scheduled_job s
         where not s.waiting order by s.run_at, s.id limit :most
     ) j
     union all
-    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at, null from penstock.running_job u
+    select 'running', (u.options::jsonb ->> 'task')::integer, u.run_at, null from penstock.running_job u
 ), counted as ({counted})
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
            select count(*) from (
                select from penstock.finished_job_long f
-               where f.state = 'failed' and f.options::jsonb ->> 'task' = t.id::text limit :most
+               where f.state = 'failed' and f.options::jsonb ->> 'task' is not null
+                 and f.options::jsonb ->> 'task' = t.id::text limit :most
            ) failed
        ), c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock.task t left join counted c on c.task = t.id

@@ -34,7 +34,8 @@ _RESPELL = (
     ),
     (r"::[a-z]+(\[\])?", ""),  # parameters need no type
     (r" for (no key update|update|key share|share)( of \w+)?( skip locked)?", ""),  # there is one writer
-    (r" and f\.day = -1", ""),  # all finished jobs are in one table
+    (r"finished_job_long\b", "finished_job"),  # all finished jobs are in one table
+    (r" and f\.day = -1", ""),
     (r"/\* by id \*/ ", "+"),  # so that the index of the column is not taken
     (r"\bselect from\b", "select 1 from"),
     (r"\bgreatest\(", "max("),
