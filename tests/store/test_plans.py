@@ -300,7 +300,7 @@ def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_pla
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])
 def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
     query = load_queries("pools", POSTGRES)["backlog"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query, {"most": 10}, how))
+    plan = asyncio.run(postgres_plan(postgres_plans, query, {"most": 10, "first": 10}, how))
     scans = [node for node in plan if node.get("Relation Name", "").endswith("_job")]
     assert {scan["Index Name"] for scan in scans} == {"ready_job_order", "scheduled_job_gate", "scheduled_job_run_at"}
     assert all(scan.get("Actual Rows", 0) <= 10 for scan in scans)

@@ -15,6 +15,7 @@ from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
 
+_FIRST = 100  # jobs, of which the oldest is shown
 _DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
 
@@ -92,13 +93,13 @@ class Pools(Noun, queries=("pools",)):
         """The waiting work of each pool, and of the jobs without one, counted up to `most`."""
         return [
             Backlog(pool, limit, granted, ready, self._access.time(oldest), scheduled)
-            for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most)
+            for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most, first=most)
         ]
 
     async def now(self, session: Session, most: int) -> tuple[builtins.list[PoolRow], builtins.list[Activity]]:
         """All pools, by name, and the present jobs of each, and of the one without a limit, counted up to `most`."""
         pools, activity = builtins.list[PoolRow](), builtins.list[Activity]()
-        for *row, oldest in await self._fetch(session, "now", most=most):
+        for *row, oldest in await self._fetch(session, "now", most=most, first=_FIRST):
             name, declared, _limit, _paused, _granted, ready, scheduled, running, *_rest = row
             if declared is not None:
                 pools.append(_pool_row_of(row))
