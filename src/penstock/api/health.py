@@ -27,7 +27,7 @@ from penstock.store.contract.jobs import LeaseRow
 from penstock.store.contract.pools import Backlog
 from penstock.store.contract.records import TaskBacklog
 from penstock.store.contract.session import reading
-from penstock.store.contract.statistics import Statistics
+from penstock.store.nouns.statistics import Statistics
 from penstock.store.push.migrate import Plan, push
 
 Severity = Literal["critical", "warning", "notice"]
