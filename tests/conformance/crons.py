@@ -19,8 +19,7 @@ from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.store.contract.session import Session
 from penstock.store.nouns import crons as store
-from penstock.store.nouns.crons import CronLook, CronMove, CronScope
-from penstock.store.rows.crons import job_text
+from penstock.store.nouns.crons import CronLook, CronMove, CronScope, job_text
 
 MINUTE = timedelta(minutes=1)
 SCOPE = CronScope(["a", "b", "c"], ["conformance:function"])
