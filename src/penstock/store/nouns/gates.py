@@ -13,10 +13,9 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import Job
 from penstock.pools.gate import Gate, Passage, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.keys import RateRow
 from penstock.store.contract.session import Session
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.rates import Rates, rate_of, state_of
+from penstock.store.nouns.rates import RateRow, Rates, rate_of, state_of
 
 _KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 
