@@ -22,7 +22,7 @@ from penstock.outbox.trouble import Noted, Trouble
 from penstock.store.contract.changes import Batch
 from penstock.store.contract.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import Move
+from penstock.store.nouns.tasks import Move
 
 _SEEN = 100
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from penstock.changes.change import CapturedChange
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract.tasks import Move
+from penstock.store.nouns.tasks import Move
 
 AsideState = Literal["waiting", "halted", "parked"]
 Forgets = Literal["again", "pending", "all"]

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD
 from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.tasks import HELD
 
 
 class PostgresTaskEnds(TaskEnds):

@@ -10,8 +10,8 @@ from uuid import UUID
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD
 from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.tasks import HELD
 
 
 class SqliteTaskEnds(TaskEnds):
