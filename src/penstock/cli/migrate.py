@@ -31,7 +31,7 @@ from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
-from penstock.store.contract.outboxes import OutboxRow
+from penstock.store.nouns.outboxes import OutboxRow
 from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.tasks import TaskRow, newly
 from penstock.store.open import scheme_of
