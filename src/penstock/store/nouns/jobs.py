@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
@@ -14,7 +15,6 @@ from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Noun, Values
-from penstock.store.rows.jobs import filter_values
 
 
 class Jobs(Noun, ABC, queries=("jobs", "moves")):
@@ -33,7 +33,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
-        return await self._execute(session, "request_cancel_all", **filter_values(where), now=now)
+        return await self._execute(session, "request_cancel_all", **asdict(where), now=now)
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
@@ -49,7 +49,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
     ) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first, those below one id."""
         query = "list_failed" if where.state == JobState.FAILED.value else "list"
-        rows = await self._fetch(session, query, **filter_values(where), limit=limit, now=now, below=below)
+        rows = await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below)
         return [self._access.status(row) for row in rows]
 
     async def naming(
@@ -63,7 +63,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
-        values = {**filter_values(where), "limit": limit, "now": now, "below": below}
+        values = {**asdict(where), "limit": limit, "now": now, "below": below}
         query = "matching_failed" if where.state == JobState.FAILED.value else "matching"
         return [self._access.uuid(row[0]) for row in await self._fetch(session, query, **values)]
 
