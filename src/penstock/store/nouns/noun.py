@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
+from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 
@@ -27,16 +27,10 @@ class Access(ABC):
 
     dialect: ClassVar[Dialect]  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
+    begin_read: Begin  # begins a snapshot
+    begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
     # The functions whose jobs this process leaves to others: parameters of queries that look for jobs.
     left: Values = {"others": (), "shared": (), "programs": ()}  # noqa: RUF012 - replaced, and never changed
-
-    @abstractmethod
-    async def begin_read(self) -> Session:
-        """A snapshot."""
-
-    @abstractmethod
-    async def begin_write(self) -> Session:
-        """A transaction for writes of services: it need not be serializable."""
 
     @abstractmethod
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
