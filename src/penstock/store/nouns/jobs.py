@@ -6,7 +6,7 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
@@ -15,6 +15,8 @@ from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Noun, Values
+
+_REQUEST_KEPT = timedelta(minutes=1)
 
 
 class Jobs(Noun, ABC, queries=("jobs", "moves")):
@@ -77,6 +79,19 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         count: int = rows[0][0]
         return count
 
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
+        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
+        before = now - _REQUEST_KEPT
+        running = [self._access.uuid(row[0]) for row in await self._look("cancel_running")]
+        if not await self._look("any_cancelable", before=before):
+            return running
+        async with self._writing() as session:
+            rows = await self._fetch(session, "cancelable", now=now, limit=limit)
+            if rows:
+                await self._settle_pending(session, settle([self._access.job(row) for row in rows]))
+            await self._fetch(session, "clear_old_requests", before=before)
+        return running
+
     # ----- different on each store
 
     @abstractmethod
@@ -120,8 +135,8 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """The same for many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
+    async def _settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        """Write the settlements of pending jobs."""
 
     @abstractmethod
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:

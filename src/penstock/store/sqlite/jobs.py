@@ -15,7 +15,7 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
@@ -45,7 +45,6 @@ _PROMOTE_MOST = 1000
 _PIECE = 1000
 _TOGETHER = 4  # jobs; for fewer, statements of their own are as fast
 _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of others
-_REQUEST_KEPT = timedelta(minutes=1)
 
 
 class SqliteGates(Gates):
@@ -166,19 +165,6 @@ class SqliteJobs(Jobs):
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_all(session, lease, settlements))
 
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        before = encode_datetime(now - _REQUEST_KEPT)
-        async with self._reading() as session:
-            running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
-            if not await self._fetch(session, "any_cancelable", before=before):
-                return running
-        async with self._writing() as session:
-            rows = await self._fetch(session, "cancelable", now=encode_datetime(now), limit=limit)
-            for settlement in settle([job_from(row) for row in rows]):
-                await self.settle_pending(session, settlement)
-            await self._write(session, "clear_old_requests", {"before": before})
-        return running
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         async with self._writing() as session:
             tasks = await self._ends.retry(session, ids, now)
@@ -193,8 +179,7 @@ class SqliteJobs(Jobs):
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
     async def prune(self, now: datetime, limit: int) -> int:
-        async with self._writing() as session:
-            return await self._execute(session, "prune", now=now, limit=limit)
+        return await self._prune(now, limit)
 
     # ----- steps
 
@@ -270,6 +255,10 @@ class SqliteJobs(Jobs):
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
         if rows:
             await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
+
+    async def _settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            await self.settle_pending(session, settlement)
 
     async def settle_pending(self, session: Session, settlement: Settlement) -> None:
         """Write the settlement of a pending job."""
