@@ -88,7 +88,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         async with self._writing() as session:
             rows = await self._fetch(session, "cancelable", now=now, limit=limit)
             if rows:
-                await self._settle_pending(session, settle([self._access.job(row) for row in rows]))
+                await self.settle_pending(session, settle([self._access.job(row) for row in rows]))
             await self._fetch(session, "clear_old_requests", before=before)
         return running
 
@@ -135,7 +135,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """The same for many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
-    async def _settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         """Write the settlements of pending jobs."""
 
     @abstractmethod

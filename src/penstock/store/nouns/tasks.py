@@ -11,17 +11,19 @@ from typing import Any
 from uuid import UUID
 
 from penstock.changes.position import Position
-from penstock.jobs.job import Job, Options
-from penstock.jobs.states import JobState
+from penstock.config import FOR_EVER
+from penstock.jobs.job import Job, Mark, Options, Settlement
+from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import options_of, options_text
 
-LAST_GENERATION = 2**62  # no row has changed so often
+_LAST_GENERATION = 2**62  # no row has changed so often
 _PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
@@ -114,9 +116,10 @@ def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
 class Tasks(Noun, ABC, queries=("moves", "tasks")):
     """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
-    def __init__(self, access: Access, changes: Changes) -> None:
+    def __init__(self, access: Access, changes: Changes, jobs: Jobs) -> None:
         super().__init__(access)
         self._changes = changes
+        self._jobs = jobs
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
@@ -239,11 +242,31 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         """Forget expired records, and their jobs with them, in one bounded step; their number."""
         return int((await self._run("forget", now=now, limit=limit))[0][0])
 
-    # ----- steps
-
-    @abstractmethod
     async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
         """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
+        if not rows:
+            return set()
+        ids = {row[2]: self._access.uuid(row[2]) for row in rows}
+        pending = {row[0] for row in await self._fetch(session, "pending", ids=[*ids.values()])}
+        settlements = [
+            Settlement(
+                id=ids[job],
+                state=state,
+                event=JobEvent.SKIPPED if state is JobState.SKIPPED else JobEvent.CANCELED,
+                attempt=0,
+                run_at=now,
+                finished_at=now,
+                expires_at=now + FOR_EVER,
+                mark=Mark(task, key, _LAST_GENERATION),
+            )
+            for task, key, job, *_ in rows
+            if job in pending
+        ]
+        if settlements:
+            await self._jobs.settle_pending(session, settlements)
+        return pending
+
+    # ----- steps
 
     @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:

@@ -162,7 +162,7 @@ class PostgresJobs(Jobs):
             count += await self._execute(session, "prune", now=now, limit=limit)
         return count
 
-    async def _settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
         await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
 

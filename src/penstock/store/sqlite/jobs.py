@@ -256,12 +256,11 @@ class SqliteJobs(Jobs):
         if rows:
             await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
 
-    async def _settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
-            await self.settle_pending(session, settlement)
+            await self._settle_one_pending(session, settlement)
 
-    async def settle_pending(self, session: Session, settlement: Settlement) -> None:
-        """Write the settlement of a pending job."""
+    async def _settle_one_pending(self, session: Session, settlement: Settlement) -> None:
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
         for row in rows:
