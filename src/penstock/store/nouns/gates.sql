@@ -20,7 +20,7 @@ union all
 select from penstock.scheduled_job s
 where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
 
--- {line}: the keys that wait at a gate, in order: those after the one that had the last turn, and the others from the first on.
+-- {line}: the keys whose jobs wait at a gate, in order: those after the one that had the last turn, then from the first on.
 ahead (key) as (
     select * from (
         select s.concurrency_key from penstock.scheduled_job s
