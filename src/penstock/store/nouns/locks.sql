@@ -41,8 +41,10 @@ select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.l
 
 -- prune: forget locks that nobody has given back, some time after they ran out, but for those that others have locked.
 -- Unbounded: it reads all locks.
-with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
-delete from penstock.lock where fence in (select fence from gone) and expires_at <= :now;
+delete from penstock.lock where expires_at <= :now and fence in (
+    with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
+    select fence from gone
+);
 
 -- any_old: whether there are such locks.
 -- Unbounded: it reads all locks.

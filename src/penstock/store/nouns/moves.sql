@@ -420,7 +420,9 @@ left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
 -- prune: forget finished jobs once their time is over; where they are parted, those that stayed longer than the ring of
 -- partitions turns. It skips locked ones.
-with old as materialized (
-    select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit for update skip locked
-)
-delete from penstock.finished_job_long where id in (select id from old);
+delete from penstock.finished_job_long where id in (
+    with old as materialized (
+        select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit
+        for update skip locked
+    ) select id from old
+);

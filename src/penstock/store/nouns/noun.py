@@ -150,7 +150,7 @@ class Noun:
         return await session.execute(query.statement, self._access.args(query, values))
 
     async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
-        """Delete expired rows by the query `prune`, if a look finds any; their number."""
+        """Delete expired rows by the query `prune`, if a look finds any; their number, if it begins with DELETE."""
         values = {"now": now, "limit": limit}
         if look and self._access.looks_first and not await self._look(look, **values):
             return 0

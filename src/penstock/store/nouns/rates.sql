@@ -22,10 +22,11 @@ set value = excluded.value, parts = excluded.parts, moment = excluded.moment, op
 delete from penstock.rate_limit where name = :name and key = :key;
 
 -- prune: forget rate limits that are full again, but for those that others have locked.
-with full_again as materialized (
-    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
-)
-delete from penstock.rate_limit where (name, key) in (select name, key from full_again) and full_at <= :now;
+delete from penstock.rate_limit where full_at <= :now and (name, key) in (
+    with gone as materialized (
+        select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
+    ) select name, key from gone
+);
 
 -- any_full: whether a rate limit is full again.
 -- SQLite: looking takes no lock.

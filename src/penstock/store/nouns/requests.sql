@@ -13,11 +13,12 @@ select r.session, r.request, r.call from penstock.session_request r
 join t on r.session = t.session and r.request = t.request and r.call = t.call;
 
 -- prune: forget requests that nobody sends again, but for those that others have locked.
-with gone as materialized (
-    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
-    for update skip locked
-)
-delete from penstock.session_request where (session, request, call) in (select session, request, call from gone);
+delete from penstock.session_request where (session, request, call) in (
+    with gone as materialized (
+        select session, request, call from penstock.session_request where kept_until <= :now
+        order by kept_until limit :limit for update skip locked
+    ) select session, request, call from gone
+);
 
 -- any_old: whether there are such requests.
 -- SQLite: looking takes no lock.
