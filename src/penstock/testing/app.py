@@ -25,7 +25,7 @@ from penstock.services.planner.planner import Planner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.tasks import HELD
+from penstock.store.nouns.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000

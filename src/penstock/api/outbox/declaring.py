@@ -21,7 +21,7 @@ from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.outboxes import OutboxRow
+from penstock.store.nouns.outboxes import OutboxRow
 from penstock.store.sql.ddl import describe
 from penstock.store.sql.dialect import Dialect
 

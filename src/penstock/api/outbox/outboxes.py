@@ -36,7 +36,7 @@ from penstock.outbox.message import is_topic
 from penstock.outbox.outbox import Event, OnFailure, Outbox, Start
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.outboxes import KEPT
+from penstock.store.nouns.outboxes import KEPT
 
 T = TypeVar("T", bound=Table)
 H = TypeVar("H", bound=Callable[..., Any])

@@ -50,7 +50,7 @@ from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_w
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.contract.session import Session
 from penstock.store.contract.store import Store
-from penstock.store.contract.tasks import TaskPlan, TaskRow, from_the_beginning
+from penstock.store.nouns.tasks import TaskPlan, TaskRow, from_the_beginning
 from penstock.store.sql.conditions import condition_sql, watch_sql
 from penstock.store.sql.dialect import Dialect
 

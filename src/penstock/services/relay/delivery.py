@@ -28,7 +28,7 @@ from penstock.services.relay.source import Source
 from penstock.services.relay.window import LOOK_EVERY, OF_ALL_KEYS, Window
 from penstock.services.service import Service, end
 from penstock.store.contract.feed import BACKSTOP
-from penstock.store.contract.outboxes import Aside
+from penstock.store.nouns.outboxes import Aside
 
 _STATE_EVERY = 1.0
 _STAND_BY = 1.0
