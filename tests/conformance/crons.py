@@ -17,10 +17,9 @@ from penstock.crons.schedule import Interval
 from penstock.jobs.job import NewJob
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
-from penstock.store.contract.crons import CronLook, CronMove, CronScope
 from penstock.store.contract.session import Session
 from penstock.store.nouns import crons as store
-from penstock.store.rows.crons import job_text
+from penstock.store.nouns.crons import CronLook, CronMove, CronScope, job_text
 
 MINUTE = timedelta(minutes=1)
 SCOPE = CronScope(["a", "b", "c"], ["conformance:function"])

@@ -22,8 +22,8 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.keys import KeyHolder
 from penstock.store.contract.session import Session
+from penstock.store.nouns.keys import KeyHolder
 
 _POOLS = (
     PoolDefinition("limited", 100, key_parallelism=2),

@@ -22,7 +22,7 @@ from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.keys import KeyHolder
+from penstock.store.nouns.keys import KeyHolder
 
 
 class Keys(Suite):

@@ -17,8 +17,8 @@ from penstock.changes.position import BEGINNING, Position
 from penstock.errors import CursorInvalid
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import reader_lost
-from penstock.store.contract.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxRow, Step
-from penstock.store.contract.tasks import Move
+from penstock.store.nouns.outboxes import KEPT, Aside, AsideCount, AsideState, Forgets, OutboxRow, Step
+from penstock.store.nouns.tasks import Move
 
 LEFT, ANEW = '{"after": "[7]", "count": 7, "order": []}', '{"after": null, "count": 0, "order": []}'
 

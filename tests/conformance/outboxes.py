@@ -14,8 +14,8 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import BEGINNING, Position
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
-from penstock.store.contract.tasks import Move
+from penstock.store.nouns.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
+from penstock.store.nouns.tasks import Move
 
 PLAN = OutboxPlan("o", "app:send", "action", "topic t", '{"on": []}', 1, timedelta(seconds=90))
 STATES: tuple[AsideState, ...] = ("waiting", "halted", "parked")

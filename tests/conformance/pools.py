@@ -31,9 +31,9 @@ from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.pools import Backlog, PoolRow, PoolView
 from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
+from penstock.store.nouns.pools import Backlog, PoolRow, PoolView
 
 
 class Pools(Suite):

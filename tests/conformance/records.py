@@ -15,8 +15,9 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
-from penstock.store.contract.records import RecordQuery, RecordState, RowKey, TaskBacklog
 from penstock.store.contract.session import Session
+from penstock.store.nouns.records import RecordQuery, RecordState, TaskBacklog
+from penstock.store.nouns.taskends import RowKey
 
 ALL = RecordQuery()
 STANDS = ("canceled", "failed", "gone", "later", "ready", "retried", "running", "skipped", "success")

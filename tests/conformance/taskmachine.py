@@ -23,7 +23,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.reactive.planning import RowPlan
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import RecordRow
+from penstock.store.nouns.tasks import RecordRow
 
 _YEAR = timedelta(days=366)
 _ALL = 1000

@@ -30,7 +30,7 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow
 from penstock.reactive.reconciling import Reconciling
-from penstock.store.contract.tasks import Progress, TaskPlan, from_the_beginning
+from penstock.store.nouns.tasks import Progress, TaskPlan, from_the_beginning
 
 ODD_KEYS = (
     '["a"]',

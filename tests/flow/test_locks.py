@@ -28,7 +28,7 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
-from penstock.store.contract.locks import LOCK_KEPT, LockRow
+from penstock.store.nouns.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
 pytestmark = pytest.mark.one_store_each

@@ -21,7 +21,7 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.crons import CronLook
+from penstock.store.nouns.crons import CronLook
 from penstock.testing import TestClock, gate
 from penstock.testing.gates import raising
 

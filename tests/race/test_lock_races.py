@@ -19,7 +19,7 @@ from stage.waits import until
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import LockLost, LockTaken
-from penstock.store.contract.locks import LockRow
+from penstock.store.nouns.locks import LockRow
 from penstock.testing import TestClock, gate
 
 OPENED = ledger.app

@@ -16,7 +16,7 @@ from stage.windows import SECOND, TEN, Item, Slow, got, handing_over, is_set, lo
 
 from penstock import Retry
 from penstock.outbox.message import Message
-from penstock.store.contract.outboxes import Aside
+from penstock.store.nouns.outboxes import Aside
 from penstock.testing import TestClock
 
 ALL_THE_TIME = Retry.fixed(SECOND, max_attempts=None, jitter=0)

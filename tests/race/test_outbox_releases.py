@@ -11,7 +11,7 @@ from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row
 
 from penstock import Index, MutationCtx, NonRetryableError, Table
 from penstock.outbox.backfill import BackfillProgress
-from penstock.store.contract.outboxes import OutboxPlan
+from penstock.store.nouns.outboxes import OutboxPlan
 
 AFTER = timedelta(seconds=5)
 

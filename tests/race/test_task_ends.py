@@ -18,7 +18,7 @@ from stage.reacting import Done, Item, booking, done
 from stage.waits import until
 
 from penstock import App, Id, TaskCtx
-from penstock.store.contract.tasks import RecordRow
+from penstock.store.nouns.tasks import RecordRow
 
 telling = App(tables=[Done])
 told: list[tuple[str, int]] = []

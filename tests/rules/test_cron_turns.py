@@ -15,7 +15,7 @@ from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, sc
 from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.order import rank
-from penstock.store.rows.crons import job_text, run_of
+from penstock.store.nouns.crons import job_text, run_of
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

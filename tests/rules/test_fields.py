@@ -206,7 +206,7 @@ def test_values_are_brought_into_one_form(name: str, given: Any, stored: Any) ->
 def test_values_that_a_store_cannot_hold_are_refused(kind: Kind, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ValueInvalid, match=r"^note\.column"):
-            ENCODERS[kind]("note.column")(value)
+            ENCODERS[kind]("note.column", value)
 
 
 @pytest.mark.parametrize(("kind", "encoder"), ENCODERS.items())
@@ -217,7 +217,7 @@ def test_values_of_another_type_never_pass_as_they_are(kind: Kind, encoder: Any)
         if kind is Kind.DATETIME and isinstance(value, datetime):
             continue
         try:
-            found = encoder("note.column")(value)
+            found = encoder("note.column", value)
         except (TypeError, ValueError, AttributeError, ValueInvalid):
             continue
         assert isinstance(found, int | float), "numbers of one sort are numbers of another"

@@ -13,7 +13,7 @@ from stage.feed import write
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.app import Backend
 from penstock.store.contract.session import Statement
-from penstock.store.contract.tasks import RecordRow, TaskRow
+from penstock.store.nouns.tasks import RecordRow, TaskRow
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count()

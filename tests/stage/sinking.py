@@ -15,7 +15,7 @@ from stage.programs import EXAMPLES
 
 from penstock import Retry
 from penstock.observe import points
-from penstock.store.contract.outboxes import Step
+from penstock.store.nouns.outboxes import Step
 
 SOON = Retry.fixed(0.1, max_attempts=3)
 AT_MOST = timedelta(seconds=2)

@@ -14,7 +14,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.contract.jobs import Room
 from penstock.store.contract.store import Store
-from penstock.store.contract.tasks import RecordRow
+from penstock.store.nouns.tasks import RecordRow
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
 

@@ -18,7 +18,7 @@ from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import ALL_JOBS, JobFilter, check_limit
 from penstock.jobs.job import JobId, JobStatus, job_uuid
-from penstock.store.contract.pools import PoolRow
+from penstock.store.nouns.pools import PoolRow
 
 P = ParamSpec("P")
 R = TypeVar("R")

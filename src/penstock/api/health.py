@@ -25,10 +25,10 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
 from penstock.store.contract.feed import FeedSeen, see_feed
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Backlog
-from penstock.store.contract.records import TaskBacklog
 from penstock.store.contract.session import reading
-from penstock.store.contract.statistics import Statistics
+from penstock.store.nouns.pools import Backlog
+from penstock.store.nouns.records import TaskBacklog
+from penstock.store.nouns.statistics import Statistics
 from penstock.store.push.migrate import Plan, push
 
 Severity = Literal["critical", "warning", "notice"]

@@ -196,7 +196,7 @@ async def read_rows(session: Session, statements: TableStatements) -> AsyncItera
         if rows:
             yield rows
         if len(rows) == _PIECE:
-            last = definition.key_values(definition.key_at(rows[-1]))
+            last = statements.place_of(rows[-1], definition.key)
             pending = [*after(segment, definition.key, optional, last, "asc"), *pending]
 
 

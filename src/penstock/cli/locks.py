@@ -9,7 +9,7 @@ from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
 from penstock.errors import LockLost
-from penstock.store.contract.locks import LockRow
+from penstock.store.nouns.locks import LockRow
 
 
 @listing("locks")

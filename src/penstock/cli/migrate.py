@@ -30,10 +30,9 @@ from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.changes import InterestRow
-from penstock.store.contract.outboxes import OutboxRow
-from penstock.store.contract.pools import PoolRow
-from penstock.store.contract.tasks import TaskRow
-from penstock.store.nouns.tasks import newly
+from penstock.store.nouns.outboxes import OutboxRow
+from penstock.store.nouns.pools import PoolRow
+from penstock.store.nouns.tasks import TaskRow, newly
 from penstock.store.open import make_store, scheme_of
 from penstock.store.push.locks import hazards, lock_of
 from penstock.store.push.migrate import Plan, push

@@ -15,7 +15,7 @@ from penstock.cli.output import plain, print_json, print_table, say
 from penstock.observe.readable import capped
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, capacity, rate_words
-from penstock.store.contract.pools import KeyRow, PoolRow
+from penstock.store.nouns.pools import KeyRow, PoolRow
 
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 _NONE = "-"

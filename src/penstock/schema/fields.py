@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
@@ -182,15 +182,15 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
     if get_origin(annotation) is Literal:
         values = tuple(value for value in get_args(annotation) if value is not None)
         if (kind := _choice_kind(values)) is not None:
-            return kind, values, ENCODERS[kind](where), None
+            return kind, values, partial(ENCODERS[kind], where), None
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         values = tuple(member.value for member in annotation)
         if (kind := _choice_kind(values)) is not None and not issubclass(annotation, enum.Flag):
-            check = ENCODERS[kind](where)
+            check = partial(ENCODERS[kind], where)
             return kind, values, lambda value: check(value.value), annotation
     kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
-        return kind, (), ENCODERS[kind](where), None
+        return kind, (), partial(ENCODERS[kind], where), None
     return Kind.JSON, (), *_json(where, info)
 
 
@@ -250,87 +250,66 @@ def _id_encoder(where: str, annotation: Any) -> Encode:
     return encode
 
 
-def _text(where: str) -> Encode:
-    def encode(value: str) -> str:
-        if "\0" in value or not value.isascii():
-            check_text(value, where)
-        return value
-
-    return encode
+def _text(where: str, value: str) -> str:
+    if "\0" in value or not value.isascii():
+        check_text(value, where)
+    return value
 
 
-def _integer(where: str) -> Encode:
-    def encode(value: int) -> int:
-        if not INT64_MIN <= value <= INT64_MAX:
-            raise ValueInvalid(f"{where}: an integer does not fit into 64 bits.")
-        return int(value)
-
-    return encode
+def _integer(where: str, value: int) -> int:
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueInvalid(f"{where}: an integer does not fit into 64 bits.")
+    return int(value)
 
 
-def _real(where: str) -> Encode:
-    def encode(value: float) -> float:
-        if not isinstance(value, float | int):
-            raise TypeError(value)
-        if value != value:  # noqa: PLR0124 - NaN
-            raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
-        return float(value)
-
-    return encode
+def _real(where: str, value: float) -> float:
+    if not isinstance(value, float | int):
+        raise TypeError(value)
+    if value != value:  # noqa: PLR0124 - NaN
+        raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
+    return float(value)
 
 
-def _datetime(where: str) -> Encode:
-    def encode(value: datetime) -> datetime:
-        if value.tzinfo is None:
-            raise ValueInvalid(f"{where}: {value} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
-        try:
-            return value.astimezone(UTC)
-        except OverflowError as error:
-            raise ValueInvalid(f"{where}: {value} lies outside the years 1 to 9999 in UTC.") from error
-
-    return encode
+def _datetime(where: str, value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueInvalid(f"{where}: {value} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueInvalid(f"{where}: {value} lies outside the years 1 to 9999 in UTC.") from error
 
 
-def _interval(where: str) -> Encode:
-    def encode(value: timedelta) -> timedelta:
-        if abs(value) > timedelta(days=100_000_000):
-            raise ValueInvalid(f"{where}: {value} is longer than 100,000,000 days.")
-        return value
-
-    return encode
+def _interval(where: str, value: timedelta) -> timedelta:
+    if abs(value) > timedelta(days=100_000_000):
+        raise ValueInvalid(f"{where}: {value} is longer than 100,000,000 days.")
+    return value
 
 
-def _decimal(where: str) -> Encode:
-    def encode(value: Decimal) -> Decimal:
-        if not value.is_finite():
-            raise ValueInvalid(f"{where}: {value} is not a number that can be stored.")
-        if value.adjusted() > 1000 or value.as_tuple().exponent < -1000:  # type: ignore[operator]  # noqa: PLR2004
-            raise ValueInvalid(f"{where}: {value} has more than 1,000 digits before or after the point.")
-        return value
-
-    return encode
+def _decimal(where: str, value: Decimal) -> Decimal:
+    if not value.is_finite():
+        raise ValueInvalid(f"{where}: {value} is not a number that can be stored.")
+    if value.adjusted() > 1000 or value.as_tuple().exponent < -1000:  # type: ignore[operator]  # noqa: PLR2004
+        raise ValueInvalid(f"{where}: {value} has more than 1,000 digits before or after the point.")
+    return value
 
 
-def _unchanged(kind: type, but: type | tuple[()] = ()) -> Callable[[str], Encode]:
-    def encode(value: Any) -> Any:
-        if not isinstance(value, kind) or isinstance(value, but):
-            raise TypeError(value)
-        return value
-
-    return lambda _where: encode
+def _unchanged(kind: type, _where: str, value: Any, but: type | tuple[()] = ()) -> Any:
+    if not isinstance(value, kind) or isinstance(value, but):
+        raise TypeError(value)
+    return value
 
 
-ENCODERS: dict[Kind, Callable[[str], Encode]] = {
+ENCODERS: dict[Kind, Callable[[str, Any], Any]] = {  # from a name for errors and a value to the form a store takes
     Kind.TEXT: _text,
     Kind.INTEGER: _integer,
     Kind.REAL: _real,
-    Kind.BOOLEAN: _unchanged(bool),
-    Kind.BYTES: _unchanged(bytes),
+    Kind.BOOLEAN: partial(_unchanged, bool),
+    Kind.BYTES: partial(_unchanged, bytes),
     Kind.DATETIME: _datetime,
-    Kind.DATE: _unchanged(date, but=datetime),
+    Kind.DATE: partial(_unchanged, date, but=datetime),
     Kind.INTERVAL: _interval,
     Kind.DECIMAL: _decimal,
-    Kind.UUID: _unchanged(UUID),
+    Kind.UUID: partial(_unchanged, UUID),
 }
 
 

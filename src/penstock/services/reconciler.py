@@ -20,8 +20,7 @@ from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
 from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Session, reading
-from penstock.store.contract.tasks import Move, Progress, TaskRow
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.tasks import Move, Progress, TaskRow, Tasks
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200

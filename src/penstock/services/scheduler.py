@@ -19,8 +19,7 @@ from penstock.jobs.job import job_id
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.service import Service
-from penstock.store.contract.crons import CronMove, CronScope
-from penstock.store.rows.crons import run_of
+from penstock.store.nouns.crons import CronMove, CronScope, run_of
 
 _AT_ONCE = 100
 _SOON = 0.05

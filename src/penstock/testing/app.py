@@ -25,7 +25,7 @@ from penstock.services.planner.planner import Planner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.tasks import HELD
+from penstock.store.nouns.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
@@ -322,7 +322,7 @@ class TestApp(Backend):
             task = None if job.options.task is None else tasks.get(job.function)
             if task is not None:
                 args = json.loads(job.args)
-                run = TaskRun(task, self.engine, 0, args["key"], 0, args["change"], None, None)
+                run = TaskRun(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
 
 

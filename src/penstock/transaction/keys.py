@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.errors import Conflict, DuplicateJob
 from penstock.jobs.job import NewJob, job_id
 from penstock.pools.options import Duplicate
-from penstock.store.contract.keys import KeyHolder
+from penstock.store.nouns.keys import KeyHolder
 from penstock.transaction.transaction import Transaction
 
 _ATTEMPTS = 20

@@ -152,8 +152,8 @@ def _read(column: Column, value: Any, dialect: Dialect) -> Any:
         if kind is Kind.INTEGER and value % 1 != 0:
             raise ValueInvalid(f"A cursor: {value} is no integer.")
     else:
-        return ENCODERS[kind]("A cursor")(_reader(kind).validate_json(to_json(value)))
-    return ENCODERS[Kind.INTEGER]("A cursor")(value) if isinstance(value, int) else value
+        return ENCODERS[kind]("A cursor", _reader(kind).validate_json(to_json(value)))
+    return ENCODERS[Kind.INTEGER]("A cursor", value) if isinstance(value, int) else value
 
 
 @cache

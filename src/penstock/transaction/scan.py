@@ -489,12 +489,7 @@ class Scan(Generic[T]):
         return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
 
     def _place_of(self, row: Row) -> list[Any]:
-        """A row's place. The driver takes a time without zone, as other programs' columns give, for local time."""
-        definition, dialect = self._statements.definition, self._statements.dialect
-        return [
-            value if (kind := definition.column(name).kind) in dialect.encode else dialect.decode_value(kind, value)
-            for name, value in ((name, row[definition.positions[name]]) for name in self._order)
-        ]
+        return self._statements.place_of(row, self._order)
 
     def _cursor(self, mark: str, place: Place) -> str:
         if place is END:

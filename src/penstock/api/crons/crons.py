@@ -27,8 +27,7 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import JobId, NewJob, Options, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
-from penstock.store.contract.crons import CronMove, CronScope
-from penstock.store.rows.crons import job_text, run_of
+from penstock.store.nouns.crons import CronMove, CronScope, job_text, run_of
 from penstock.values import decode_json, encode_json
 
 AnySchedule = str | timedelta | Schedule

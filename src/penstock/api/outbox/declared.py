@@ -10,7 +10,7 @@ from penstock.changes.interest import Interest
 from penstock.functions.function import AnyFunction
 from penstock.outbox.outbox import MessageCriteria, Outbox
 from penstock.schema.encoder import MASKED
-from penstock.store.contract.outboxes import OutboxPlan
+from penstock.store.nouns.outboxes import OutboxPlan
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import Dialect
 

@@ -21,9 +21,9 @@ from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.contract.changes import Lag
-from penstock.store.contract.outboxes import Aside, AsideCount, AsideState, OutboxRow
 from penstock.store.contract.session import reading
 from penstock.store.contract.store import Store
+from penstock.store.nouns.outboxes import Aside, AsideCount, AsideState, OutboxRow
 from penstock.values import check_nesting
 
 MessageState = Literal["failing", "halted", "parked", "waiting"]
@@ -160,10 +160,10 @@ async def look_at(
     store: Store,
     rows: Sequence[OutboxRow],
     now: datetime,
-    is_declared: Callable[[str], bool],
+    find: Callable[[str], object],
     most: int = MOST_COUNTED,
 ) -> list[OutboxStatus]:
-    """The status of some outboxes, with up to `most` messages of each counted."""
+    """The status of some outboxes, with up to `most` messages of each counted; `find` gives those of this program."""
     readers = {one.name: one for one in await store.changes.readers()}
     async with reading(store.begin_read) as session:
         leases = {one.lease: one.holder for one in await store.leases.list(session)}
@@ -184,7 +184,7 @@ async def look_at(
             put,
             await _next_aside(store, row),
             now,
-            declared=is_declared(row.plan.name),
+            declared=bool(find(row.plan.name)),
             position=None if reader is None else str(reader.position),
             read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
             retry_at=min((at for at in again_at if at is not None), default=None),
@@ -198,7 +198,7 @@ async def look_at_one(
 ) -> tuple[OutboxStatus, list[OutboxMessage]]:
     """The status of one outbox, and the message that blocks it, or its key, if there is one."""
     row = await outbox_of(store, name)
-    (status,) = await look_at(store, [row], now, lambda name: find(name) is not None)
+    (status,) = await look_at(store, [row], now, find)
     return status, (await messages_of(store, row, ("failing", "halted"), 1, None, find(row.plan.name))).messages
 
 

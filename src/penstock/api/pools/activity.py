@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.pools import Activity, OldJob, PoolRow
 from penstock.store.contract.session import Session, reading
 from penstock.store.contract.store import Store
+from penstock.store.nouns.pools import Activity, OldJob, PoolRow
 
 MOST_COUNTED = 10_000  # jobs of a pool, by `glance`
 _WINDOW = 10.0  # seconds, for rates

@@ -26,10 +26,10 @@ from penstock.reactive.expression import TERMS, Expression
 from penstock.reactive.task import ReactiveTask, interest_name, kinds_of
 from penstock.schema.table import Table
 from penstock.store.contract.changes import Lag
-from penstock.store.contract.pools import PoolRow
-from penstock.store.contract.records import Ahead, RecordQuery, RecordState
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import HELD, RecordRow, TaskRow
+from penstock.store.nouns.pools import PoolRow
+from penstock.store.nouns.records import Ahead, RecordQuery, RecordState
+from penstock.store.nouns.tasks import HELD, RecordRow, TaskRow
 from penstock.store.sql.values import captured_like
 from penstock.transaction.rows import read_row
 

@@ -24,9 +24,10 @@ from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.records import RecordQuery, RecordState, RowKey
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import TaskRow, from_the_beginning
+from penstock.store.nouns.records import RecordQuery, RecordState
+from penstock.store.nouns.taskends import RowKey
+from penstock.store.nouns.tasks import TaskRow, from_the_beginning
 from penstock.store.sql.values import captured_key
 from penstock.values import is_storable
 

@@ -14,8 +14,8 @@ from penstock.jobs.states import JobState
 from penstock.reactive.describe import Finding
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change
-from penstock.store.contract.records import RecordState
 from penstock.store.contract.store import Store
+from penstock.store.nouns.records import RecordState
 
 
 @dataclass(frozen=True, slots=True)

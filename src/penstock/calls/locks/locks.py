@@ -19,7 +19,7 @@ from penstock.clock import Clock
 from penstock.errors import ContextError, DatabaseUnavailable, LockLost, LockTaken, PenstockError, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.locks import LockRow
+from penstock.store.nouns.locks import LockRow
 
 T = TypeVar("T")
 

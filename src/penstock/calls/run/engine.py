@@ -31,7 +31,7 @@ from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
 from penstock.store.contract.session import OpenTransaction
 from penstock.store.contract.store import Store
-from penstock.store.contract.tasks import TaskRow
+from penstock.store.nouns.tasks import TaskRow
 from penstock.store.sql.statements import Statements
 
 Turn = AbstractAsyncContextManager[Place | None]

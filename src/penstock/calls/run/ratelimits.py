@@ -15,7 +15,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ContextError, ValueInvalid
 from penstock.identity.caller import Caller
 from penstock.pools.rates import RateLimit, take
-from penstock.store.contract.keys import RateRow
+from penstock.store.nouns.rates import RateRow
 from penstock.transaction.transaction import Transaction
 
 _LONGEST_KEY = 200

@@ -49,4 +49,4 @@ def _encode(name: str, value: Any, dialect: Dialect) -> Any:
     """A value in the form in which the store holds such values, so that they compare."""
     plain = value.value if isinstance(value, enum.Enum) else value
     kind = PLAIN.get(type(plain))
-    return plain if kind is None else dialect.encode_value(kind, ENCODERS[kind](f"ctx.sql: {name}")(plain))
+    return plain if kind is None else dialect.encode_value(kind, ENCODERS[kind](f"ctx.sql: {name}", plain))

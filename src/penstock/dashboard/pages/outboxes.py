@@ -19,7 +19,7 @@ _MOST_COUNTED = 10_000  # messages of an outbox
 async def _load(view: View) -> Mapping[str, Any]:
     calls = view.backend.job_calls
     rows = await calls.store.outboxes.list()
-    found = await look_at(calls.store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    found = await look_at(calls.store, rows, calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     found.sort(key=lambda one: (not one.halted, one.error is None, not one.parked, one.name))
     return {"outboxes": found, "most": _MOST_COUNTED}
 
@@ -27,7 +27,7 @@ async def _load(view: View) -> Mapping[str, Any]:
 async def _load_one(view: View) -> Mapping[str, Any]:
     backend, calls = view.backend, view.backend.job_calls
     row = await outbox_of(calls.store, view.needed("outbox"))
-    (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.declares, _MOST_COUNTED)
+    (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.find, _MOST_COUNTED)
     after = None if view.word("after") is None else _number(view, "after")
     page = await backend.app.outboxes.messages(backend, one.name, limit=_LISTED, after=after)
     declared = backend.app.outboxes.find(one.name)
@@ -66,7 +66,7 @@ async def _sure_to_move(view: View) -> str:
     read_place(view.needed("to"))  # refuse a wrong place before asking
     calls = view.backend.job_calls
     row = await outbox_of(calls.store, view.needed("outbox"))
-    (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     what = "None of these will be delivered." if view.word("to") == "end" else "Some are skipped, or delivered again."
     return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
 

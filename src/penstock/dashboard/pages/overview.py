@@ -35,7 +35,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
-    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, MOST_COUNTED)
+    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.find, MOST_COUNTED)
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:

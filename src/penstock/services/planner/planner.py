@@ -23,7 +23,7 @@ from penstock.reactive.planning import PlannedTask, plan_rows
 from penstock.services.reading import ReadSize
 from penstock.services.reconciler import Reconciler, write_plans
 from penstock.services.service import LeasedService
-from penstock.store.contract.tasks import Move, TaskRow, from_the_beginning
+from penstock.store.nouns.tasks import Move, TaskRow, from_the_beginning
 from penstock.store.sql.values import captured_value
 
 _AT_ONCE = 2000

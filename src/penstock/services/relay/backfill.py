@@ -15,8 +15,8 @@ from penstock.changes.position import Position
 from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor, Item, unkeyed
 from penstock.store.contract.changes import Batch, Source
-from penstock.store.contract.outboxes import Aside, OutboxRow
 from penstock.store.contract.session import OpenTransaction, Row, reading
+from penstock.store.nouns.outboxes import Aside, OutboxRow
 
 _AT_ONCE = 2000
 

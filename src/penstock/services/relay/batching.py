@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.clock import Clock
 from penstock.outbox.outbox import Outbox
 from penstock.services.relay.cursor import Item
-from penstock.store.contract.outboxes import Identity
+from penstock.store.nouns.outboxes import Identity
 
 _GROUP = 100  # messages that share a transaction
 _CALLS = 500  # likewise, where one call takes many

@@ -20,9 +20,9 @@ from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Noted, Trouble
 from penstock.store.contract.changes import Batch
-from penstock.store.contract.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.contract.session import Session
-from penstock.store.contract.tasks import Move
+from penstock.store.nouns.outboxes import Aside, Identity, OutboxRow, Step
+from penstock.store.nouns.tasks import Move
 
 _SEEN = 100
 
@@ -94,7 +94,6 @@ class Cursor:
     # ----- taking the outbox
 
     def forget(self) -> None:
-        """Forget the state of the outbox."""
         self.row = self.lease = None
         self.uncertain = False
 

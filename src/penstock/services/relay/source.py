@@ -21,7 +21,7 @@ from penstock.services.relay.backfill import Backfill, Captured, key_of
 from penstock.services.relay.batching import Batching
 from penstock.services.relay.cursor import Cursor, Item
 from penstock.store.contract.changes import Batch
-from penstock.store.contract.outboxes import OutboxRow
+from penstock.store.nouns.outboxes import OutboxRow
 
 _AT_ONCE = 2000
 _ASIDE_AT_ONCE = 500

@@ -23,7 +23,7 @@ from penstock.services.relay.cursor import Cursor, Item
 from penstock.services.relay.sending import Failure, Sending
 from penstock.services.relay.source import Source
 from penstock.services.service import end
-from penstock.store.contract.outboxes import Aside
+from penstock.store.nouns.outboxes import Aside
 
 OF_ALL_KEYS = frozenset({"truncate", "lost"})
 LOOK_EVERY = 0.05  # seconds; writers that use penstock wake it at once

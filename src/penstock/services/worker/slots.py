@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from penstock.clock import Clock
 from penstock.pools.shares import Need, change
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.pools import PoolView
 from penstock.store.contract.store import Store
+from penstock.store.nouns.pools import PoolView
 
 _NEVER = -1e9
 _LOOK_EVERY = 0.05

@@ -83,6 +83,7 @@ class Session(OpenTransaction, Protocol):
         """Undo all of it; never raises for a connection that is gone."""
 
 
+Begin = Callable[[], Awaitable[Session]]
 S = TypeVar("S", bound=Session)
 
 

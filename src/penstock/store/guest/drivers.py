@@ -126,7 +126,7 @@ class Psycopg2Driver(CursorDriver):
     style = NAMED_WITHOUT_UUID
 
     def check(self) -> None:
-        check_psycopg2(self._connection)
+        check_psycopg(self._connection)
 
     async def _open_cursor(self) -> Any:
         cursor_class = sys.modules["psycopg2.extensions"].cursor
@@ -222,10 +222,8 @@ class SqlalchemyDriver:
             raise aborted(self.name)
         raw = connection.connection.driver_connection
         match connection.dialect.driver:
-            case "psycopg" | "psycopg_async":
+            case "psycopg" | "psycopg_async" | "psycopg2":
                 check_psycopg(raw)
-            case "psycopg2":
-                check_psycopg2(raw)
             case "pysqlite":
                 check_sqlite(raw, is_async=False)
 
@@ -277,8 +275,7 @@ class DjangoDriver(CursorDriver):
         if connection.in_atomic_block and connection.needs_rollback:
             raise aborted(self.name)
         if connection.connection is not None and self.dialect == "postgres":
-            is_psycopg2 = type(connection.connection).__module__.startswith("psycopg2")
-            (check_psycopg2 if is_psycopg2 else check_psycopg)(connection.connection)
+            check_psycopg(connection.connection)
 
     async def _open_cursor(self) -> Any:
         cursor = self._connection.cursor()
@@ -291,24 +288,19 @@ class DjangoDriver(CursorDriver):
 
 
 def check_psycopg(connection: Any) -> None:
-    """Raise if a connection of psycopg 3 can run nothing."""
+    """Raise if a connection of psycopg 3 or psycopg2 can run nothing."""
+    is_third = hasattr(connection, "broken")
+    name = "psycopg" if is_third else "psycopg2"
     if connection.closed:
-        raise lost("psycopg") if connection.broken else not_open("psycopg")
+        is_broken = connection.broken if is_third else connection.closed == _BROKEN
+        raise lost(name) if is_broken else not_open(name)
     if connection.info.transaction_status == _FAILED:
-        raise aborted("psycopg")
-    if connection.pgconn.pipeline_status:
+        raise aborted(name)
+    if is_third and connection.pgconn.pipeline_status:
         raise ContextError(
             "The psycopg connection is in a pipeline, which reports errors too late.",
             fix="Call penstock before or after the pipeline.",
         )
-
-
-def check_psycopg2(connection: Any) -> None:
-    """Raise if a connection of psycopg2 can run nothing."""
-    if connection.closed:
-        raise lost("psycopg2") if connection.closed == _BROKEN else not_open("psycopg2")
-    if connection.info.transaction_status == _FAILED:
-        raise aborted("psycopg2")
 
 
 def check_sqlite(connection: Any, *, is_async: bool) -> None:

@@ -113,7 +113,7 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
 
         Changes of whole tables have no keys, and count as more.
         """
-        values = position.bounds() | {"high": position.high, "interest": interest, "limit": limit + 1}
+        values = position.bounds() | {"high": position.high, "interests": [interest], "limit": limit + 1}
         keys = [row[0] for row in await self._fetch(session, "unread", **values)]
         if len(keys) > limit or None in keys:
             return None

@@ -22,6 +22,33 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
+-- {told}: changes with the snapshot of this statement, its clock and its server in each row. The clock is the place of the
+-- write-ahead log up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does
+-- not lower it. A replica names no server, as it shows only what its primary has flushed.
+with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
+    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
+    case when pg_is_in_recovery() then null else {server} end as server)
+select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
+from moment m left join lateral
+
+-- {unread}: changes that a snapshot did not show: two ranges of the index, and nothing between them is looked at.
+select seq, xid, interests, kinds, key, before, after, changed_at from penstock.change
+where xid >= :seen_end and {wanted}
+union all
+select seq, xid, interests, kinds, key, before, after, changed_at from penstock.change
+where xid = any(:seen_open::bigint[]) and {wanted}
+
+-- {left}: of these the ones that were not handed over in a batch that is under way.
+(seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
+
+-- {wanted}: a change of some interests, or of any.
+-- SQLite: numbers are kept as JSON.
+(:interests is null or exists (
+    select 1 from json_each(penstock.change.interests) i where i.value in (select value from json_each(:interests))
+))
+-- PostgreSQL: numbers are kept as text.
+(:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
+
 -- {server}: the server since its last crash. A server that has recovered from a crash, and a replica that takes over, may
 -- give the numbers of lost transactions to others; its statistics then begin anew. A crash of one process leaves the time
 -- at which the server was started.
@@ -31,43 +58,16 @@ coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '')
 -- SQLite: the order of commits is that of numbers, so there are no batches to be kept together. Captured text may be no
 -- Unicode, which other programs can store.
 select seq, interests, kinds, cast(key as blob), cast(before as blob), cast(after as blob), changed_at
-from penstock.change
-where seq > :high and (:interests is null or exists (
-    select 1 from json_each(penstock.change.interests) i where i.value in (select value from json_each(:interests))
-))
-order by seq limit :limit;
--- PostgreSQL: the first of a new batch: the changes that this statement's snapshot shows; the snapshot comes in each row.
--- There are two ranges of the index, and nothing between them is looked at. The clock is the place of the write-ahead log
--- up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does not lower it.
--- A replica names no server, as it shows only what its primary has flushed.
-with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
-    case when pg_is_in_recovery() then null else {server} end as server)
-select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
-from moment m left join lateral (
-    select * from (
-        select seq, interests, kinds, key, before, after, changed_at from penstock.change
-        where xid >= :seen_end
-          and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
-        union all
-        select seq, interests, kinds, key, before, after, changed_at from penstock.change
-        where xid = any(:seen_open::bigint[])
-          and (:interests is null or string_to_array(interests, ',') && :interests::integer[]::text[])
-    ) unread order by seq limit :limit
-) c on true
-order by c.seq;
+from penstock.change where seq > :high and {wanted} order by seq limit :limit;
+-- PostgreSQL: the first of a new batch: the changes that this statement's snapshot shows.
+{told} (select * from ({unread}) unread order by seq limit :limit) c on true order by c.seq;
 
 -- begin_far: the same for a reader so far behind that `begin` takes too long. It reads in the order of numbers,
 -- passing over seen changes, of which the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
-with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
-    then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
-    case when pg_is_in_recovery() then null else {server} end as server)
-select m.snapshot, m.clock, m.server, c.seq, c.interests, c.kinds, c.key, c.before, c.after, c.changed_at
-from moment m left join lateral (
+{told} (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
-    where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
-      and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
+    where (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[])) and {wanted}
     order by seq limit :limit
 ) c on true
 order by c.seq;
@@ -79,7 +79,7 @@ select seq, interests, kinds, key, before, after, changed_at from penstock.chang
 where seq > :last
   and (xid + 0 >= :seen_end or xid + 0 = any(:seen_open::bigint[]))
   and xid + 0 < :batch_end and xid + 0 <> all(:batch_open::bigint[])
-  and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
+  and {wanted}
 order by seq limit :limit;
 
 -- move: move a reader on, if it is under this lease and where it was.
@@ -98,38 +98,16 @@ select name, position, lease, registered_at, moved_at from penstock.change_reade
 -- lag: how much is unread, up to a number, and when the oldest of it was written.
 -- SQLite: numbers say it all.
 select count(*), min(changed_at) from (
-    select changed_at from penstock.change
-    where seq > :high and (:interests is null or exists (
-    select 1 from json_each(penstock.change.interests) i where i.value in (select value from json_each(:interests))
-))
-    order by seq limit :most
+    select changed_at from penstock.change where seq > :high and {wanted} order by seq limit :most
 );
--- PostgreSQL: two ranges of the index, as in begin.
-select count(*), min(changed_at) from (
-    select changed_at from (
-        select seq, xid, changed_at from penstock.change
-        where xid >= :seen_end
-          and (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
-        union all
-        select seq, xid, changed_at from penstock.change
-        where xid = any(:seen_open::bigint[])
-          and (:interests is null or string_to_array(interests, ',') && :interests::integer[]::text[])
-    ) unread where seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]) limit :most
-) counted;
+-- PostgreSQL: as in begin.
+select count(*), min(changed_at) from (select changed_at from ({unread}) unread where {left} limit :most) counted;
 
 -- unread: the keys of rows with unread changes.
 -- SQLite: numbers say it all.
-select key from penstock.change
-where seq > :high and exists (select 1 from json_each(penstock.change.interests) i where i.value = :interest) limit :limit;
--- PostgreSQL: two ranges of the index, as in begin.
-select key from (
-    select seq, xid, key from penstock.change
-    where xid >= :seen_end and :interest::integer::text = any(string_to_array(interests, ','))
-    union all
-    select seq, xid, key from penstock.change
-    where xid = any(:seen_open::bigint[]) and :interest::integer::text = any(string_to_array(interests, ','))
-) unread where (seq > :last or xid >= :batch_end or xid = any(:batch_open::bigint[]))
-limit :limit;
+select key from penstock.change where seq > :high and {wanted} limit :limit;
+-- PostgreSQL: as in begin.
+select key from ({unread}) unread where {left} limit :limit;
 
 -- first_since: the beginning of the changes written at a time or later: a transaction and the greatest number given, or a
 -- number.

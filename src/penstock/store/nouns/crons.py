@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import builtins
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
+from penstock.jobs.job import NewJob
+from penstock.jobs.order import rank
 from penstock.observe.logs import event
-from penstock.store.contract.crons import CronDecide, CronLook, CronMove, CronScope
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.crons import kept_of, plan_values
+from penstock.store.rows.jobs import options_of, options_text
+from penstock.values import decode_json, encode_json
+
+_PLAN = tuple(field.name for field in fields(CronPlan))
+_OF_EACH_RUN = {"id", "run_at", "rank", "options"}
+_JOB = tuple(field.name for field in fields(NewJob) if field.name not in _OF_EACH_RUN)
+
+
+@dataclass(frozen=True, slots=True)
+class CronScope:
+    """The crons that a program keeps: those it declares, and those created at run time whose function it has."""
+
+    names: Sequence[str]
+    functions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CronLook:
+    """The result of one look at crons."""
+
+    due: bool  # whether the time of one has come that waits for nothing
+    waiting: bool  # whether the time of one has come that waits for its run under way
+    next_at: datetime | None  # the next planned time after now
+
+
+@dataclass(frozen=True, slots=True)
+class CronMove:
+    """The decision about a cron: its new state, and the job of its run if there is one."""
+
+    kept: KeptCron
+    job: NewJob | None = None
+
+
+CronDecide = Callable[[list[tuple[KeptCron, bool]]], Awaitable[list[CronMove]]]
 
 
 class Crons(Noun, queries=("crons",)):
@@ -40,11 +77,11 @@ class Crons(Noun, queries=("crons",)):
                         kept = changed(before := self._kept(row), plan, now)
                         if not before.plan.declared:
                             event("cron.replaced", logging.WARNING, cron=plan.name, function=before.plan.function)
-                        await self._fetch(session, "plan", **plan_values(plan), **_times(kept))
+                        await self._fetch(session, "plan", **asdict(plan), **_times(kept))
 
     async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
         """Add one in a transaction; False if its name is taken."""
-        return bool(await self._fetch(session, "create", **plan_values(plan), **_times(begun(plan, now))))
+        return bool(await self._fetch(session, "create", **asdict(plan), **_times(begun(plan, now))))
 
     async def remove(self, session: Session, name: str) -> bool:
         """Remove one in a transaction; False if there is none."""
@@ -110,10 +147,12 @@ class Crons(Noun, queries=("crons",)):
         await session.execute_many(query.statement, [self._access.args(query, row) for row in rows])
 
     def _kept(self, row: Row) -> KeptCron:
-        *plan, last_at, next_at, job_id, planned_at = row
-        moments = self._access.time(last_at), self._access.time(next_at)
+        *plan, paused, last_at, next_at, job_id, planned_at = row
+        given = dict(zip(_PLAN, plan, strict=True))
+        given |= {name: bool(given[name]) for name in ("takes_planned_at", "declared")}
+        time = self._access.time
         uuid = None if job_id is None else self._access.uuid(job_id)
-        return kept_of((*plan, *moments, uuid, self._access.time(planned_at)))
+        return KeptCron(CronPlan(**given), bool(paused), time(last_at), time(next_at), uuid, time(planned_at))
 
 
 def _scope(scope: CronScope, now: datetime) -> dict[str, Any]:
@@ -122,3 +161,20 @@ def _scope(scope: CronScope, now: datetime) -> dict[str, Any]:
 
 def _times(kept: KeptCron) -> dict[str, datetime]:
     return {"last_at": kept.last_at, "next_at": kept.next_at}
+
+
+def job_text(job: NewJob) -> str:
+    """The common part of the jobs of all runs of a cron, as JSON."""
+    common = {name: getattr(job, name) for name in _JOB}
+    ahead = rank(job.run_at) - job.rank  # of a job without priority; the same at any time
+    return json.dumps({**common, "ahead": ahead, "options": options_text(job.options)}, ensure_ascii=False)
+
+
+def run_of(plan: CronPlan, planned_at: datetime, run_at: datetime, uuid: UUID) -> NewJob:
+    """The job of one run. Unknown fields, written by another version, are left out."""
+    given = json.loads(plan.job)
+    common = {name: given[name] for name in _JOB if name in given}
+    if plan.takes_planned_at:
+        common["args"] = encode_json({**decode_json(common["args"]), "planned_at": planned_at}, "The arguments")
+    place = rank(run_at) - given["ahead"]
+    return NewJob(id=uuid, run_at=run_at, rank=place, options=options_of(given["options"]), **common)

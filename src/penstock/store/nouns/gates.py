@@ -13,10 +13,9 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import Job
 from penstock.pools.gate import Gate, Passage, WaitingKey, passage, passed
 from penstock.store.contract.jobs import Room
-from penstock.store.contract.keys import RateRow
 from penstock.store.contract.session import Session
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.rates import Rates, rate_of, state_of
+from penstock.store.nouns.rates import RateRow, Rates, rate_of, state_of
 
 _KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 
@@ -34,7 +33,7 @@ class Gates(Noun, ABC, queries=("gates",)):
         if not await self._fetch(session, "lock", pool=room.pool):
             return [], None
         gate, turns = await self._turns(session, room, now)
-        if gate.rate_limit is not None and await self._close(session, room.pool):
+        if gate.rate_limit is not None and await self._fetch(session, "close", pool=room.pool):
             gate, turns = await self._turns(session, room, now)
         found = passage(gate, turns, room.room, now)
         if not found.counts:
@@ -58,10 +57,6 @@ class Gates(Noun, ABC, queries=("gates",)):
         ]
 
     # ----- different on each store
-
-    @abstractmethod
-    async def _close(self, session: Session, pool: str) -> bool:
-        """Have jobs that are ready pass the gate from now on; whether there are any."""
 
     @abstractmethod
     async def _start(

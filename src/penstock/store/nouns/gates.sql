@@ -20,20 +20,13 @@ union all
 select from penstock.scheduled_job s
 where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
 
--- lock: hold the gate of a pool against other workers.
-select pool from penstock.gate where pool = :pool for update;
-
--- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
--- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
--- while they wait for their next attempt count as if they ran.
--- SQLite: there is no LATERAL.
-with recursive {gate}, ahead (key) as (
+-- {line}: the keys whose jobs wait at a gate, in order: those after the one that had the last turn, then from the first on.
+ahead (key) as (
     select * from (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key > (select last from gate)
         order by s.concurrency_key limit 1
-    )
+    ) first
     union all
     select (
         select s.concurrency_key from penstock.scheduled_job s
@@ -43,13 +36,23 @@ with recursive {gate}, ahead (key) as (
     select * from (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool order by s.concurrency_key limit 1
-    )
+    ) first
     union all
     select (
         select s.concurrency_key from penstock.scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key > again.key order by s.concurrency_key limit 1
     ) from again where again.key < (select last from gate)
-), turn as (
+)
+
+-- lock: hold the gate of a pool against other workers.
+select pool from penstock.gate where pool = :pool for update;
+
+-- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
+-- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
+-- while they wait for their next attempt count as if they ran.
+-- SQLite: there is no LATERAL.
+with recursive {gate}, {line}, turn as (
     select k.key, (
         select count(*) from (
             {runs}
@@ -76,25 +79,7 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
        ), free.running, free.value, free.parts, free.moment
 from gate left join free on true;
 -- PostgreSQL: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
-with recursive {gate}, ahead (key) as (
-    select first.key from gate cross join lateral (
-        select s.concurrency_key as key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > gate.last order by s.concurrency_key limit 1
-    ) first
-    union all
-    select (
-        select s.concurrency_key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > ahead.key order by s.concurrency_key limit 1
-    ) from ahead where ahead.key is not null
-), again (key) as (
-    (select s.concurrency_key from penstock.scheduled_job s
-     where s.waiting and s.pool = :pool order by s.concurrency_key limit 1)
-    union all
-    select (
-        select s.concurrency_key from penstock.scheduled_job s
-        where s.waiting and s.pool = :pool and s.concurrency_key > again.key order by s.concurrency_key limit 1
-    ) from again cross join gate where again.key < gate.last
-)
+with recursive {gate}, {line}
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
        gate.next_open_at, turn.key, turn.waiting, turn.running, turn.value, turn.parts, turn.moment
 from gate left join lateral (
@@ -208,15 +193,12 @@ select id, function, kind, args, run_at, pool, priority, options, on_complete, n
        concurrency_key
 from taken order by number, turn;
 
--- started: put a job under its lease that has passed a gate.
+-- started: put a job under its lease that has passed a gate. Another job may have its key, if it had that until it started.
 -- SQLite: part of start.
 insert into penstock.running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
     ending, attempt, enqueued_at, started_at, error, gated, concurrency_key, attempts)
 values (:id, :lease, :function, :kind, :args, :run_at, :pool, :priority, :rank, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :started_at, :error, 1, :concurrency_key, :attempts);
-
--- free_started: another job may have the key of one that has started.
--- SQLite: part of start.
 delete from penstock.job_key where job_id = :id and until_start;
 
 -- turned: remember who had the last turn.
@@ -224,22 +206,17 @@ delete from penstock.job_key where job_id = :id and until_start;
 update penstock.gate set concurrency_key = :last where pool = :pool;
 
 -- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
--- SQLite: copies them; closed takes them out.
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error, attempts)
-select id, pool, function, kind, args, priority, rank, 1, 1, run_at, options, on_complete, attempt, enqueued_at, error, attempts
-from penstock.ready_job where pool = :pool and ending is null;
+-- SQLite: there is no DELETE in WITH.
+insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting)
+select {job_columns}, attempt, enqueued_at, error, attempts, true, true
+from penstock.ready_job where pool = :pool and ending is null
+returning id;
+delete from penstock.ready_job where pool = :pool and ending is null;
 -- PostgreSQL: one statement takes them out and puts them in.
 with gone as (
     delete from penstock.ready_job where pool = :pool and ending is null
     returning {job_columns}, attempt, enqueued_at, error, attempts
 )
-insert into penstock.scheduled_job (id, pool, function, kind, args, priority, rank, gated, waiting, run_at, options,
-    on_complete, attempt, enqueued_at, error, attempts)
-select id, pool, function, kind, args, priority, rank, true, true, run_at, options, on_complete, attempt, enqueued_at, error,
-       attempts
-from gone;
-
--- closed: take out the jobs that pass the gate now.
--- SQLite: the other half of close.
-delete from penstock.ready_job where pool = :pool and ending is null;
+insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting)
+select {job_columns}, attempt, enqueued_at, error, attempts, true, true from gone
+returning id;

@@ -40,6 +40,8 @@ Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite,
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
 
+    _first: Sequence[Statement] = ()  # run before triggers are mended, so that it waits for nobody
+
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
         stored, numbers = await self._stored(), builtins.list[int]()
@@ -201,6 +203,23 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
         return self._source(interest, one, held=only is not None)
 
+    async def mend(self, id_: int) -> bool:
+        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+
+        Raises:
+            DeclarationError: It does not fit the table any more.
+            DatabaseBusy: Others hold locks on the table.
+        """
+        async with self._writing() as session:
+            for statement in self._first:
+                await session.execute(statement)
+            stored = await self._stored(session)
+            one = next((one for one in stored.values() if one.id == id_), None)
+            if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
+                return False
+            await self._release(session, Rebuild(stored, [one]))
+        return True
+
     # ----- steps
 
     async def _stored(self, session: OpenTransaction | None = None) -> Stored:
@@ -327,15 +346,6 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     @abstractmethod
     def _lost(self, numbers: Sequence[int]) -> str:
         """The statement that tells interests that a change was lost."""
-
-    @abstractmethod
-    async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
-
-        Raises:
-            DeclarationError: It does not fit the table any more.
-            DatabaseBusy: Others hold locks on the table.
-        """
 
 
 async def by_one_if_refused(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.jobs.filter import JobFilter
@@ -14,7 +15,8 @@ from penstock.jobs.states import JobState
 from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
 from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Noun, Values
-from penstock.store.rows.jobs import filter_values
+
+_REQUEST_KEPT = timedelta(minutes=1)
 
 
 class Jobs(Noun, ABC, queries=("jobs", "moves")):
@@ -33,7 +35,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
         """The same for all jobs that meet a filter and have not ended; how many."""
-        return await self._execute(session, "request_cancel_all", **filter_values(where), now=now)
+        return await self._execute(session, "request_cancel_all", **asdict(where), now=now)
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
         """One job, wherever it stands; None if unknown, or its time is over."""
@@ -49,7 +51,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
     ) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first, those below one id."""
         query = "list_failed" if where.state == JobState.FAILED.value else "list"
-        rows = await self._fetch(session, query, **filter_values(where), limit=limit, now=now, below=below)
+        rows = await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below)
         return [self._access.status(row) for row in rows]
 
     async def naming(
@@ -63,7 +65,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
-        values = {**filter_values(where), "limit": limit, "now": now, "below": below}
+        values = {**asdict(where), "limit": limit, "now": now, "below": below}
         query = "matching_failed" if where.state == JobState.FAILED.value else "matching"
         return [self._access.uuid(row[0]) for row in await self._fetch(session, query, **values)]
 
@@ -76,6 +78,19 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         rows = await self._fetch(session, "count_failed", now=now, most=most)
         count: int = rows[0][0]
         return count
+
+    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
+        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
+        before = now - _REQUEST_KEPT
+        running = [self._access.uuid(row[0]) for row in await self._look("cancel_running")]
+        if not await self._look("any_cancelable", before=before):
+            return running
+        async with self._writing() as session:
+            rows = await self._fetch(session, "cancelable", now=now, limit=limit)
+            if rows:
+                await self.settle_pending(session, settle([self._access.job(row) for row in rows]))
+            await self._fetch(session, "clear_old_requests", before=before)
+        return running
 
     # ----- different on each store
 
@@ -120,8 +135,8 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """The same for many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        """Write the settlements of pending jobs."""
 
     @abstractmethod
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:

@@ -107,10 +107,7 @@ union all select 'running', count(*) from penstock.running_job
 union all select state, count(*) from penstock.finished_job where expires_at > :now group by state;
 
 -- request_cancel: ask that jobs be canceled.
--- SQLite: one statement a job.
-insert into penstock.cancel_request (job_id, requested_at) values (:id, :now);
--- PostgreSQL: one statement for any number of jobs.
-insert into penstock.cancel_request (job_id, requested_at) select id, :now::timestamptz from unnest(:id::uuid[]) as t (id);
+insert into penstock.cancel_request (requested_at, job_id) select :now::timestamptz, t.* from unnest(:id::uuid[]) as t;
 
 -- request_cancel_all: ask that all jobs be canceled that meet a filter and have not ended.
 -- Unbounded: it reads all that have not.

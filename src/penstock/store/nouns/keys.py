@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from penstock.jobs.job import NewJob
-from penstock.store.contract.keys import KeyHolder
 from penstock.store.contract.session import OpenTransaction
 from penstock.store.nouns.noun import Noun
 from penstock.store.rows.jobs import options_text
 
 _JOB = ("function", "kind", "args", "priority", "rank", "run_at", "on_complete", "concurrency_key")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The job that has a key."""
+
+    job_id: UUID
+    until_start: bool  # whether it has the key only until it starts
+    # the time it was enqueued, if it may be replaced, since it is pending and was never tried
+    enqueued_at: datetime | None
+    canceled: bool = False  # whether it is to be canceled and has not started, so that its key is about to be free
 
 
 class Keys(Noun, queries=("keys",)):

@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from penstock.store.contract.locks import LOCK_KEPT, LockRow
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
+
+LOCK_KEPT = timedelta(hours=1)  # the time for which an expired one can be seen, if nobody takes it over
+
+
+@dataclass(frozen=True, slots=True)
+class LockRow:
+    """A lock that is held, or has run out and was not given back."""
+
+    key: str
+    fence: int  # the number of its holder; it rises from one to the next, also over all keys, and none is given twice
+    attempt: UUID  # the caller's own number of the request
+    holder: str  # the name of its holder, for people
+    taken_at: datetime  # the time at which it was taken
+    expires_at: datetime  # the time at which it expires, unless it is renewed
+    wanted: bool  # whether somebody waits for it
 
 
 class Locks(Noun, queries=("locks",)):

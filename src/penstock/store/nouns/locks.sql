@@ -39,13 +39,12 @@ select fence from penstock.lock where key = :key and fence = :fence for key shar
 -- Unbounded: it reads all locks.
 select key, fence, attempt, holder, taken_at, expires_at, wanted from penstock.lock order by taken_at, fence limit :limit;
 
--- prune: forget locks that nobody has given back, some time after they ran out.
+-- prune: forget locks that nobody has given back, some time after they ran out, but for those that others have locked.
 -- Unbounded: it reads all locks.
--- SQLite: there is one writer.
-delete from penstock.lock where fence in (select fence from penstock.lock where expires_at <= :now limit :limit);
--- PostgreSQL: skips those that others have locked.
-with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
-delete from penstock.lock l using gone g where l.fence = g.fence and l.expires_at <= :now;
+delete from penstock.lock where expires_at <= :now and fence in (
+    with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)
+    select fence from gone
+);
 
 -- any_old: whether there are such locks.
 -- Unbounded: it reads all locks.

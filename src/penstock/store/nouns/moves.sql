@@ -39,7 +39,7 @@ values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options
 
 -- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
 -- gate wait for it from now on.
--- SQLite: takes them out; enqueue puts them back in.
+-- SQLite: takes out those that pass no gate; enqueue puts them back in.
 delete from penstock.scheduled_job
 where id in (
     select s.id from penstock.scheduled_job s
@@ -48,6 +48,13 @@ where id in (
     order by s.run_at, s.id limit :limit
 )
 returning {job_columns}, ending, attempt, enqueued_at, error, attempts;
+update penstock.scheduled_job set waiting = 1
+where id in (
+    select s.id from penstock.scheduled_job s
+    where s.run_at <= :now and not s.waiting and s.gated
+      and (s.ending is not null or not exists (select 1 from penstock.cancel_request c where c.job_id = s.id))
+    order by s.run_at, s.id limit :limit
+);
 -- PostgreSQL: SKIP LOCKED steps around other workers, and one statement does both halves.
 with due as materialized (
     select s.id, s.gated from penstock.scheduled_job s
@@ -63,16 +70,6 @@ with due as materialized (
 insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
 select {job_columns}, ending, attempt, enqueued_at, error, attempts
 from moved order by run_at, id;
-
--- promote_gated: let scheduled jobs that are due wait for their gate.
--- SQLite: the other half of promote.
-update penstock.scheduled_job set waiting = 1
-where id in (
-    select s.id from penstock.scheduled_job s
-    where s.run_at <= :now and not s.waiting and s.gated
-      and (s.ending is not null or not exists (select 1 from penstock.cancel_request c where c.job_id = s.id))
-    order by s.run_at, s.id limit :limit
-);
 
 -- look: whether a job waits for its on_complete, is ready in one of these pools, or waits at its gate; when the next
 -- scheduled job is due; and whether anybody has asked for a cancel.
@@ -98,7 +95,7 @@ select ({next_run_at}), exists (select 1 from penstock.cancel_request);
 -- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
 -- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
 -- more, those of the pools that run the least come first, of equals of those named first.
--- SQLite: chooses the jobs of one pool, the most urgent first; start and started move them.
+-- SQLite: chooses the jobs of one pool, the most urgent first; start moves them.
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
        r.attempt + 1, r.enqueued_at,
        case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
@@ -183,15 +180,12 @@ where r.ending is not null and exists (select 1 from penstock.lease l where l.id
 order by r.seq limit :limit;
 
 -- start: put chosen jobs under their lease.
--- SQLite: the second part of claim.
+-- SQLite: the last part of claim.
 insert into penstock.running_job (id, lease, function, kind, args, run_at, pool, priority, rank, options, on_complete,
     ending, attempt, enqueued_at, started_at, error, attempts)
 select id, :lease, function, kind, args, run_at, pool, priority, rank, options, on_complete, ending,
     attempt + (ending is null), enqueued_at, :started_at, error, attempts
 from penstock.ready_job where seq in (select value from json_each(:seqs)) order by seq;
-
--- started: jobs that are under a lease are not ready any more.
--- SQLite: the last part of claim.
 delete from penstock.ready_job where seq in (select value from json_each(:seqs));
 
 -- held: the jobs that run under a lease.
@@ -206,6 +200,7 @@ select id, rowid from penstock.running_job where lease = :lease;
 insert into penstock.finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, attempts)
 select {r.ended_columns}, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
 from json_each(:results) returned join penstock.running_job r on r.rowid = cast(returned.key as integer);
+delete from penstock.running_job where rowid in (select cast(key as integer) from json_each(:results));
 -- PostgreSQL: one statement for any number of jobs.
 with gone as (
     delete from penstock.running_job r where r.id = any(:ids::uuid[]) and r.lease = :lease
@@ -220,10 +215,6 @@ with gone as (
 )
 select t.id from unnest(:ids) as t (id)
 where (select count(*) from gone) < cardinality(:ids) and t.id not in (select id from gone);
-
--- succeeded: jobs that have returned run no more.
--- SQLite: the second half of succeed.
-delete from penstock.running_job where rowid in (select cast(key as integer) from json_each(:results));
 
 -- settle: write the settlements of running jobs. If only its on_complete was left of one, it keeps the time when its last
 -- attempt began. The lease is the fence: a job it no longer holds is not returned.
@@ -289,15 +280,7 @@ values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_c
     :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
     :on_complete_attempts, :attempts);
 
--- cancelable: pending jobs for which a request to cancel stands.
--- SQLite: there is one writer.
-select {j.claimed_columns}, :now, null
-from penstock.cancel_request c join penstock.ready_job j on j.id = c.job_id where j.ending is null
-union
-select {j.claimed_columns}, :now, null
-from penstock.cancel_request c join penstock.scheduled_job j on j.id = c.job_id where j.ending is null
-limit :limit;
--- PostgreSQL: holds them against other workers.
+-- cancelable: pending jobs for which a request to cancel stands, held against other workers.
 with asked as materialized (
     select c.job_id as id from penstock.cancel_request c
     where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
@@ -315,8 +298,10 @@ select {claimed_columns}, :now, null
 from scheduled;
 
 -- settle_pending: write the settlements of pending jobs that were canceled.
--- SQLite: takes a job out of ready; end or enqueue puts it in.
+-- SQLite: takes a job out of either place; end or enqueue puts it in.
 delete from penstock.ready_job where id = :id
+returning {job_columns}, attempt, enqueued_at, attempts;
+delete from penstock.scheduled_job where id = :id
 returning {job_columns}, attempt, enqueued_at, attempts;
 -- PostgreSQL: one statement for any number of jobs.
 with outcome as materialized (
@@ -346,11 +331,6 @@ with outcome as materialized (
     delete from penstock.job_key k where k.job_id = any(:freed::uuid[]) and k.job_id in (select id from gone)
 )
 select id from gone;
-
--- settle_scheduled: take a job out of scheduled.
--- SQLite: the other half of settle_pending.
-delete from penstock.scheduled_job where id = :id
-returning {job_columns}, attempt, enqueued_at, attempts;
 
 -- free_key: another job may have the key of this one.
 -- SQLite: part of settle and settle_pending.
@@ -438,12 +418,11 @@ select greatest(found.number, case when found.number >= :most then c.reltuples e
 from (select count(*) as number from (select from penstock.finished_job where day = :day limit :most) few) found
 left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
--- prune: forget finished jobs once their time is over.
--- SQLite: they are all in one table.
-delete from penstock.finished_job
-where id in (select id from penstock.finished_job where expires_at <= :now order by expires_at limit :limit);
--- PostgreSQL: jobs that stayed longer than the ring of partitions turns. It skips locked ones.
-with old as materialized (
-    select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit for update skip locked
-)
-delete from penstock.finished_job_long j using old where j.id = old.id;
+-- prune: forget finished jobs once their time is over; where they are parted, those that stayed longer than the ring of
+-- partitions turns. It skips locked ones.
+delete from penstock.finished_job_long where id in (
+    with old as materialized (
+        select id from penstock.finished_job_long where expires_at <= :now order by expires_at limit :limit
+        for update skip locked
+    ) select id from old
+);

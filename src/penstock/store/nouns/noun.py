@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
+from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 
@@ -27,16 +27,10 @@ class Access(ABC):
 
     dialect: ClassVar[Dialect]  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
+    begin_read: Begin  # begins a snapshot
+    begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
     # The functions whose jobs this process leaves to others: parameters of queries that look for jobs.
     left: Values = {"others": (), "shared": (), "programs": ()}  # noqa: RUF012 - replaced, and never changed
-
-    @abstractmethod
-    async def begin_read(self) -> Session:
-        """A snapshot."""
-
-    @abstractmethod
-    async def begin_write(self) -> Session:
-        """A transaction for writes of services: it need not be serializable."""
 
     @abstractmethod
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
@@ -156,7 +150,7 @@ class Noun:
         return await session.execute(query.statement, self._access.args(query, values))
 
     async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
-        """Delete expired rows by the query `prune`, if a look finds any; their number."""
+        """Delete expired rows by the query `prune`, if a look finds any; their number, if it begins with DELETE."""
         values = {"now": now, "limit": limit}
         if look and self._access.looks_first and not await self._look(look, **values):
             return 0

@@ -2,14 +2,6 @@
 seq, interest, kind, row_key, before, after, changed_at, key, state, attempts, failed_at, retry_at, error, traceback,
 deaths, used_up, as_insert
 
--- {columns}: the columns of one.
-outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts, failed_at, retry_at, error,
-traceback, deaths, used_up, as_insert
-
--- {known}: what is written anew of one that is aside already.
-state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
-error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up
-
 -- add: make an outbox known, if none of its name is.
 insert into penstock.outbox (name, function, kind, source, spec, version, keep_for, declared_at, backfill)
 values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
@@ -120,13 +112,10 @@ where id = :outbox and epoch = :epoch and exists (select from moved)
 returning id;
 
 -- put: set messages aside, or write the trouble of those that are aside.
--- SQLite: one statement for each message.
-insert into penstock.outbox_message ({columns})
-values (:outbox, :seq, :key, :state, :interest, :kind, :row_key, :before, :after, :changed_at, :attempts, :failed_at,
-    :retry_at, :error, :traceback, :deaths, :used_up, :as_insert)
-on conflict (outbox, seq) do update set {known};
--- PostgreSQL: one statement for any number of messages.
-insert into penstock.outbox_message ({columns})
+insert into penstock.outbox_message (
+    outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts, failed_at, retry_at, error,
+    traceback, deaths, used_up, as_insert
+)
 select :outbox, t.*
 from unnest(
     :seq::bigint[], :key::text[], :state::text[], :interest::integer[], :kind::text[], :row_key::text[],
@@ -134,7 +123,9 @@ from unnest(
     :retry_at::timestamptz[], :error::text[], :traceback::text[],
     :deaths::integer[], :used_up::boolean[], :as_insert::boolean[]
 ) as t
-on conflict (outbox, seq) do update set {known};
+on conflict (outbox, seq) do update set
+    state = excluded.state, attempts = excluded.attempts, failed_at = excluded.failed_at, retry_at = excluded.retry_at,
+    error = excluded.error, traceback = excluded.traceback, deaths = excluded.deaths, used_up = excluded.used_up;
 
 -- take: messages are aside no more.
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);

@@ -49,6 +49,19 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
     group by few.pool
 )
 
+-- {oldest}: since when the oldest ready job of a pool is due, as far as its first ones tell.
+(select min(few.run_at) from (
+    select * from (
+        select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
+        order by r.rank, r.seq limit :first
+    ) first
+    union all
+    select * from (
+        select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
+        order by w.concurrency_key, w.rank, w.place, w.id limit :first
+    ) gated
+) few)
+
 -- declared: what was declared last.
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
@@ -200,19 +213,7 @@ select p.name, l.declared, l.max_parallelism, l.paused, p.granted, (
            ) few
        ) + waiting.number, coalesce(later.number, 0),
        (select count(*) from penstock.running_job j where j.pool = p.name), waiting.number,
-       l.key_parallelism, l.rate_limit, l.key_rate_limit, l.pool_group, l.ageing, (
-           select min(few.run_at) from (
-               select * from (
-                   select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
-                   order by r.rank, r.seq limit 100
-               ) first
-               union all
-               select * from (
-                   select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
-                   order by w.concurrency_key, w.rank, w.place, w.id limit 100
-               ) gated
-           ) few
-       )
+       l.key_parallelism, l.rate_limit, l.key_rate_limit, l.pool_group, l.ageing, {oldest}
 from {limited} p
 left join penstock.pool l on l.name = p.name
 left join {scheduled} later on later.pool = p.name
@@ -258,18 +259,7 @@ select p.name, p.max_parallelism, p.granted,
             select 1 from penstock.scheduled_job w where w.pool = p.name and w.waiting
             order by w.concurrency_key, w.rank, w.place, w.id limit :most
        ) few),
-       (select min(few.run_at) from (
-            select * from (
-                select r.run_at from penstock.ready_job r where r.pool = p.name and r.ending is null
-                order by r.rank, r.seq limit :most
-            ) first
-            union all
-            select * from (
-                select w.run_at from penstock.scheduled_job w where w.pool = p.name and w.waiting
-                order by w.concurrency_key, w.rank, w.place, w.id limit :most
-            ) gated
-       ) few),
-       coalesce(later.number, 0)
+       {oldest}, coalesce(later.number, 0)
 from {limited} p left join {scheduled} later on later.pool = p.name
 order by p.name;
 

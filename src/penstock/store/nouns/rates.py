@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, full_at, open_at
-from penstock.store.contract.keys import RateRow
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.nouns.noun import Noun
 
 TICK = timedelta.resolution
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """The token count of a rate limit."""
+
+    name: str
+    key: str
+    policy: RateLimit
+    state: RateState
 
 
 class Rates(Noun, queries=("rates",)):

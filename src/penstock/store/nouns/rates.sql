@@ -11,13 +11,6 @@ on conflict (name, key) do update set value = r.value returning value, parts, mo
 select value, parts, moment from penstock.rate_limit where name = :name and key = :key and parts > 0;
 
 -- keep: store the token counts of rate limits.
--- SQLite: one statement a rate limit.
-insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
-values (:name, :key, :value, :parts, :moment, :open_at, :full_at)
-on conflict (name, key) do update
-set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
-    full_at = excluded.full_at;
--- PostgreSQL: one statement for any number of them.
 insert into penstock.rate_limit (name, key, value, parts, moment, open_at, full_at)
 select * from unnest(:name::text[], :key::text[], :value::bigint[], :parts::bigint[], :moment::timestamptz[],
     :open_at::timestamptz[], :full_at::timestamptz[])
@@ -28,17 +21,12 @@ set value = excluded.value, parts = excluded.parts, moment = excluded.moment, op
 -- forget: forget a rate limit, of which all may be taken again.
 delete from penstock.rate_limit where name = :name and key = :key;
 
--- prune: forget rate limits that are full again.
--- SQLite: there is one writer.
-delete from penstock.rate_limit
-where (name, key) in (
-    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit
+-- prune: forget rate limits that are full again, but for those that others have locked.
+delete from penstock.rate_limit where full_at <= :now and (name, key) in (
+    with gone as materialized (
+        select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
+    ) select name, key from gone
 );
--- PostgreSQL: skips those that others have locked.
-with full_again as materialized (
-    select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked
-)
-delete from penstock.rate_limit r using full_again f where r.name = f.name and r.key = f.key and r.full_at <= :now;
 
 -- any_full: whether a rate limit is full again.
 -- SQLite: looking takes no lock.

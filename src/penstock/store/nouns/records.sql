@@ -58,6 +58,32 @@ where j.options::jsonb ->> 'task' = any(coalesce(:tasks::integer[], array(select
 -- {has_error}: as the view says it.
 f.error is not null and f.error not like 'The task is held%' and f.error not like 'Deferred by its handler%'
 
+-- {due}: jobs of pools with tasks that may start now.
+-- SQLite: there is no lateral join, so it counts over all pools.
+select * from (
+    select 'ready', {of_task} from penstock.ready_job j
+    where j.pool in (select t.pool from penstock.task t) and j.ending is null limit :most
+)
+union all
+select * from (
+    select 'ready', {of_task} from penstock.scheduled_job j
+    where j.pool in (select t.pool from penstock.task t) and j.waiting limit :most
+)
+-- PostgreSQL: of each pool it counts only so many.
+select 'ready', {of_task} from (select distinct t.pool from penstock.task t) p cross join lateral (
+    select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
+    order by r.rank, r.seq limit :most
+) j
+union all
+select 'ready', {of_task} from (select distinct t.pool from penstock.task t) p cross join lateral (
+    select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
+    order by w.concurrency_key, w.rank, w.place, w.id limit :most
+) j
+
+-- {of_task}: the task of a job, its time, and the key of its row if it has failed or was put off.
+(j.options::jsonb ->> 'task')::integer, j.run_at,
+case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
+
 -- {counted}: of each task, how many of its jobs stand where, and since when the first of them.
 select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filter (where f.place = 'scheduled') as scheduled,
        count(*) filter (where f.place = 'running') as running, min(f.run_at) filter (where f.place = 'ready') as oldest,
@@ -145,67 +171,21 @@ where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by 
 -- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
 -- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
--- SQLite: there is no lateral join, so it counts over all pools.
-with few (task, place, run_at, key) as materialized (
-    select * from (
-        select r.options ->> 'task', 'ready', r.run_at,
-               case when r.error is not null and r.options ->> 'task' is not null then r.args ->> 'key' end
-        from penstock.ready_job r
-        where r.pool in (select t.pool from penstock.task t) and r.ending is null limit :most
-    )
+with few (place, task, run_at, key) as materialized (
+    {due}
     union all
-    select * from (
-        select w.options ->> 'task', 'ready', w.run_at,
-               case when w.error is not null and w.options ->> 'task' is not null then w.args ->> 'key' end
-        from penstock.scheduled_job w
-        where w.pool in (select t.pool from penstock.task t) and w.waiting limit :most
-    )
-    union all
-    select * from (
-        select s.options ->> 'task', 'scheduled', s.run_at,
-               case when s.error is not null and s.options ->> 'task' is not null then s.args ->> 'key' end
-        from penstock.scheduled_job s where not s.waiting order by s.run_at, s.id limit :most
-    )
-    union all
-    select u.options ->> 'task', 'running', u.run_at, null from penstock.running_job u
-), counted as ({counted})
-select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
-           select count(*) from (
-               select 1 from penstock.finished_job f
-               where f.state = 'failed' and f.options ->> 'task' is not null and f.options ->> 'task' = t.id limit :most
-           )
-       ), c.oldest, t.paused, c.due_first, t.reconciled_at
-from penstock.task t left join counted c on c.task = t.id
-order by t.name;
--- PostgreSQL: of each pool it counts only so many.
-with few (task, place, run_at, key) as materialized (
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select r.options, r.run_at, r.error, r.args from penstock.ready_job r where r.pool = p.pool and r.ending is null
-        order by r.rank, r.seq limit :most
-    ) j
-    union all
-    select (j.options::jsonb ->> 'task')::integer, 'ready', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (select distinct t.pool from penstock.task t) p cross join lateral (
-        select w.options, w.run_at, w.error, w.args from penstock.scheduled_job w where w.pool = p.pool and w.waiting
-        order by w.concurrency_key, w.rank, w.place, w.id limit :most
-    ) j
-    union all
-    select (j.options::jsonb ->> 'task')::integer, 'scheduled', j.run_at,
-           case when j.error is not null and j.options::jsonb ->> 'task' is not null then j.args::jsonb ->> 'key' end
-    from (
+    select 'scheduled', {of_task} from (
         select s.options, s.run_at, s.error, s.args from penstock.scheduled_job s
         where not s.waiting order by s.run_at, s.id limit :most
     ) j
     union all
-    select (u.options::jsonb ->> 'task')::integer, 'running', u.run_at, null from penstock.running_job u
+    select 'running', (u.options::jsonb ->> 'task')::integer, u.run_at, null from penstock.running_job u
 ), counted as ({counted})
 select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
            select count(*) from (
                select from penstock.finished_job_long f
-               where f.state = 'failed' and f.options::jsonb ->> 'task' = t.id::text limit :most
+               where f.state = 'failed' and f.options::jsonb ->> 'task' is not null
+                 and f.options::jsonb ->> 'task' = t.id::text limit :most
            ) failed
        ), c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock.task t left join counted c on c.task = t.id
@@ -262,32 +242,19 @@ from ahead order by stands desc, rank, place, id limit 1;
 select exists (select from penstock.cancel_request where job_id = :id::uuid);
 
 -- held_records: the states of the jobs of locked records.
--- SQLite: takes rows as JSON.
 select r.task, r.key, r.id, r.live, r.state
-from json_each(:rows) g cross join penstock.task_state r
-where r.task = g.value ->> 0 and r.key = g.value ->> 1
-order by r.task, r.key;
--- PostgreSQL: takes rows as two arrays.
-select r.task, r.key, r.id, r.live, r.state from penstock.task_state r
-join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
+from unnest(:tasks::integer[], :keys::text[]) as g (task, key) cross join penstock.task_state r
+where r.task = g.task and r.key = g.key
 order by r.task, r.key;
 
 -- rerun: locked records have one generation more, which is due now. The run of a row that has left or
 -- is gone is repeated as such.
--- SQLite: takes rows as JSON.
 update penstock.task_record as r set
-    generation = r.generation + 1, idle = not r.live, live = 1, due_at = :now, latest_at = :now,
-    change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
-from json_each(:rows) g
-where r.task = g.value ->> 0 and r.key = g.value ->> 1
-returning task, key, idle;
--- PostgreSQL: takes rows as two arrays.
-update penstock.task_record r set
     generation = r.generation + 1, idle = not r.live, live = true, due_at = :now, latest_at = :now,
     change = case when r.change in ('leave', 'delete') then r.change else 'manual' end, for_version = -1
-from unnest(:tasks::integer[], :keys::text[]) as g (task, key)
-where r.task = g.task and r.key = g.key
-returning r.task, r.key, r.idle;
+from unnest(:tasks::integer[], :keys::text[]) as g (of_task, of_key)
+where r.task = g.of_task and r.key = g.of_key
+returning task, key, idle;
 
 -- forgive: forget requests to cancel jobs, but for those that run.
 -- SQLite: there is one writer.
@@ -321,12 +288,6 @@ with gone as (
 select task, key from gone;
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
--- SQLite: all finished jobs are in one table.
-select f.id, f.options ->> 'task', f.args ->> 'key'
-from penstock.finished_job f
-where f.id in (select penstock_bytes(value) from json_each(:ids)) and f.state in ('failed', 'canceled')
-  and f.options ->> 'task' is not null;
--- PostgreSQL: those of tasks are kept in one part of the table.
 select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
 from penstock.finished_job f
 where f.id = any(:ids::uuid[]) and f.day = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

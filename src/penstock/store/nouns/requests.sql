@@ -8,26 +8,17 @@ on conflict do nothing
 returning request;
 
 -- shown: which of some requests have taken effect.
--- SQLite: one statement a request.
-select session, request, call from penstock.session_request
-where session = :session and request = :request and call = :call;
--- PostgreSQL: one statement for any number of them.
+with t (session, request, call) as (select * from unnest(:session::text[], :request::bigint[], :call::bigint[]))
 select r.session, r.request, r.call from penstock.session_request r
-join unnest(:session::text[], :request::bigint[], :call::bigint[]) as t (session, request, call)
-    on r.session = t.session and r.request = t.request and r.call = t.call;
+join t on r.session = t.session and r.request = t.request and r.call = t.call;
 
--- prune: forget requests that nobody sends again.
--- SQLite: there is one writer.
+-- prune: forget requests that nobody sends again, but for those that others have locked.
 delete from penstock.session_request where (session, request, call) in (
-    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
+    with gone as materialized (
+        select session, request, call from penstock.session_request where kept_until <= :now
+        order by kept_until limit :limit for update skip locked
+    ) select session, request, call from gone
 );
--- PostgreSQL: skips those that others have locked.
-with gone as materialized (
-    select session, request, call from penstock.session_request where kept_until <= :now order by kept_until limit :limit
-    for update skip locked
-)
-delete from penstock.session_request r using gone g
-where r.session = g.session and r.request = g.request and r.call = g.call;
 
 -- any_old: whether there are such requests.
 -- SQLite: looking takes no lock.

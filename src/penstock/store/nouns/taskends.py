@@ -10,11 +10,11 @@ from uuid import UUID
 
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import RETRIABLE
-from penstock.store.contract.records import RowKey
 from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.nouns.noun import Noun
 
 _RETRIABLE = {state.value for state in RETRIABLE}
+RowKey = tuple[int, str]  # the number of a task, and the key of a row as the change feed spells it
 Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
 
 

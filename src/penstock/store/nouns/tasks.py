@@ -4,34 +4,122 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.job import Job
-from penstock.jobs.states import JobState
+from penstock.changes.position import Position
+from penstock.config import FOR_EVER
+from penstock.jobs.job import Job, Mark, Options, Settlement
+from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
-from penstock.reactive.task import TaskSpec
+from penstock.reactive.task import Change, OnVersionChange, TaskSpec
 from penstock.store.contract.session import OpenTransaction, Row, Session
-from penstock.store.contract.tasks import HELD, Move, Progress, RecordRow, TaskPlan, TaskRow
 from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.rows.jobs import options_of, options_text
 
-LAST_GENERATION = 2**62  # no row has changed so often
+_LAST_GENERATION = 2**62  # no row has changed so often
 _PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
+
+
+HELD = "The task is held"  # the reason of a job that waits because its task is held
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """A task as a program declares it to the store."""
+
+    name: str
+    function: str  # the name of the function that its jobs run
+    kind: str
+    pool: str
+    priority: int
+    options: Options  # the other options of its jobs; the number of the task is added
+    resets: bool  # whether a change lets attempts count anew
+    history: int  # the number of runs that are kept with each row
+    version: int  # of its handler
+    signature: str  # its filter and watch, as text
+    spec: TaskSpec  # the part that planners need
+    # the rows to run again if the version is higher than the one before
+    on_version_change: OnVersionChange = field(default="none", compare=False)
+    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at anew if the signature is another
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as it is kept."""
+
+    id: int  # its number, by which its jobs name it
+    plan: TaskPlan  # its last declaration
+    interest: int | None  # the number of the interest that it is declared with; None if there is none now
+    interests: tuple[int, ...]  # the numbers of all of its interests that there are
+    # those that there were when it was declared, which may be gone; the feed may still have their changes
+    earlier: tuple[int, ...]
+    declared_at: datetime  # when that was
+    paused: bool  # whether none of its jobs starts
+    held_until: datetime | None  # the time until which none starts; None for no such time
+    reconciling: Reconciling | None  # the progress of a scan of all rows; None if that is done
+    reconciled_at: datetime | None  # the end of the last scan
+    begun: int  # the number of times it was begun anew
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """The record of one row of a task, with the captured values before and after its last change.
+
+    All else is told in `RecordState`.
+    """
+
+    task: int
+    key: str
+    job: UUID
+    generation: int
+    live: bool
+    change: Change
+    before: str | None
+    after: str | None
+    changed_at: datetime
+    due_at: datetime
+    gone: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a reader of the change feed moves on with what it has planned; see `store.nouns.Changes.move`."""
+
+    reader: str
+    lease: int
+    before: Position
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a scan of the rows of a task."""
+
+    task: TaskRow  # the task as it was declared at the time of the scan; a scan does not serve another declaration
+    reconciling: Reconciling | None  # the progress; None once it is done
+    begins: bool = False  # whether it is begun anew with this, so that who goes on with an earlier look finds that out
+
+
+def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
+    """Begin the scan of all rows of tasks anew; rows that were to run again in any case still are."""
+    return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
 class Tasks(Noun, ABC, queries=("moves", "tasks")):
     """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
-    def __init__(self, access: Access, changes: Changes) -> None:
+    def __init__(self, access: Access, changes: Changes, jobs: Jobs) -> None:
         super().__init__(access)
         self._changes = changes
+        self._jobs = jobs
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
@@ -154,11 +242,31 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         """Forget expired records, and their jobs with them, in one bounded step; their number."""
         return int((await self._run("forget", now=now, limit=limit))[0][0])
 
-    # ----- steps
-
-    @abstractmethod
     async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
         """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
+        if not rows:
+            return set()
+        ids = {row[2]: self._access.uuid(row[2]) for row in rows}
+        pending = {row[0] for row in await self._fetch(session, "pending", ids=[*ids.values()])}
+        settlements = [
+            Settlement(
+                id=ids[job],
+                state=state,
+                event=JobEvent.SKIPPED if state is JobState.SKIPPED else JobEvent.CANCELED,
+                attempt=0,
+                run_at=now,
+                finished_at=now,
+                expires_at=now + FOR_EVER,
+                mark=Mark(task, key, _LAST_GENERATION),
+            )
+            for task, key, job, *_ in rows
+            if job in pending
+        ]
+        if settlements:
+            await self._jobs.settle_pending(session, settlements)
+        return pending
+
+    # ----- steps
 
     @abstractmethod
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:

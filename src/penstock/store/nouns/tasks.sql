@@ -119,16 +119,13 @@ cross join lateral (select case when not :unkeyed or g.gate = '' then g.gate end
 where (s.options::jsonb ->> 'task')::integer = :task and g.id = s.id and j.id = s.id;
 
 -- unkey: rows of a task are run beside each other until it is known which of them have the same key, as that is another
--- column now, or none.
+-- column now, or none. It locks the records in the order of their keys.
 -- Unbounded: it reads all records of the task.
--- SQLite: there is one writer.
-update penstock.task_record set concurrency_key = null where task = :task and concurrency_key is not null;
--- PostgreSQL: locks the records in the order of their keys.
 with held as (
     select task, key from penstock.task_record where task = :task::integer and concurrency_key is not null
-    order by key collate "C" for no key update
+    order by key for no key update
 )
-update penstock.task_record r set concurrency_key = null from held h where r.task = h.task and r.key = h.key;
+update penstock.task_record as r set concurrency_key = null from held h where r.task = h.task and r.key = h.key;
 
 -- follow: jobs of rows that are to run again do so as their tasks are declared now, if that was while they ran.
 -- SQLite: takes rows as JSON.
@@ -228,16 +225,13 @@ returning id;
 -- SQLite: the other half of postpone.
 delete from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids));
 
--- informed: ready jobs get the later changes of their rows.
+-- informed: pending jobs get the later changes of their rows, and scheduled ones their new times.
+-- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
+-- hold has put off.
 -- SQLite: part of launch.
 update penstock.ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
-
--- put_off: scheduled jobs get the later changes of their rows, and their new times.
--- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
--- hold has put off.
--- SQLite: part of launch.
 update penstock.scheduled_job as j
 set {later}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
@@ -330,16 +324,11 @@ delete from penstock.cancel_request where job_id in (
     where not exists (select 1 from penstock.running_job j where j.id = r.id)
 );
 
--- pending: which of some jobs are pending, in the order of their ids.
--- SQLite: there is one writer, who holds them all.
-select id from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids))
-union all
-select id from penstock.scheduled_job where id in (select penstock_bytes(value) from json_each(:ids));
--- PostgreSQL: locks them, and skips those that other workers have locked.
+-- pending: which of some jobs are pending. It locks them, and skips those that other workers have locked.
 with ready as (
     select j.id from penstock.ready_job j where j.id = any(:ids::uuid[]) for update skip locked
 ), scheduled as (
-    select j.id from penstock.scheduled_job j where j.id = any(:ids) for update skip locked
+    select j.id from penstock.scheduled_job j where j.id = any(:ids::uuid[]) for update skip locked
 )
 select id from ready union all select id from scheduled;
 
@@ -426,16 +415,13 @@ returning id;
 -- mark: mark a running job as completed; nothing if the lease does not hold this attempt of it any more.
 update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;
 
--- marked: the jobs under a lease that are marked as completed.
--- SQLite: there is one writer, and this query waits for its turn to write.
-select id, marked from penstock.running_job
-where id in (select penstock_bytes(value) from json_each(:ids)) and lease = :lease;
--- PostgreSQL: null for those that a transaction has locked, which may be about to mark them; waits for none.
+-- marked: whether jobs under a lease are marked as completed; null for those that a transaction has locked, which may be
+-- about to mark them. It waits for none.
 with free as materialized (
     select j.id, j.marked from penstock.running_job j where j.id = any(:ids::uuid[]) and j.lease = :lease for update skip locked
 )
 select j.id, f.marked from penstock.running_job j left join free f on f.id = j.id
-where j.id = any(:ids) and j.lease = :lease;
+where j.id = any(:ids::uuid[]) and j.lease = :lease;
 
 -- failed: attempts of a task have failed at these times; the times of the last ones.
 -- SQLite: times are kept as JSON.
@@ -462,18 +448,10 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 
 -- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
--- SQLite: all finished jobs are in one table.
 select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and u.args ->> 'generation' = r.generation),
-       r.change, r.before, r.version
-from penstock.task_record r left join penstock.finished_job f on f.id = r.id
-where r.task = :task and r.key > :after order by r.key limit :limit;
--- PostgreSQL:
-select r.key, r.after, r.gone, f.state,
-       exists (select 1 from penstock.running_job u where u.id = r.id and (u.args::jsonb ->> 'generation')::bigint = r.generation),
-       r.change, r.before, r.version
+       {runs}, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
-where r.task = :task and r.key > :after::text collate "C" order by r.key limit :limit;
+where r.task = :task and r.key > :after::text order by r.key limit :limit;
 
 -- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared
 -- anew meanwhile, or its scan was begun anew.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import asyncpg
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session, writing
+from penstock.store.contract.session import OpenTransaction, Row, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -30,12 +31,8 @@ class PostgresAccess(Access):
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-
-    async def begin_read(self) -> Session:
-        return await begin(self._connections, BEGIN_READ)
-
-    async def begin_write(self) -> Session:
-        return await begin(self._connections, BEGIN_INTERNAL)
+        self.begin_read = partial(begin, connections, BEGIN_READ)
+        self.begin_write = partial(begin, connections, BEGIN_INTERNAL)
 
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
         return await run(self._connections, query, values)

@@ -22,7 +22,6 @@ from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.triggerbodies import append_plain
 from penstock.store.rows.interests import (
-    IN_ORDER,
     FoundTable,
     Rebuild,
     Stored,
@@ -68,26 +67,11 @@ _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table",
 class PostgresInterests(Interests[SchemaLock]):
     """See `store.nouns.Interests`."""
 
+    _first = (_IMPATIENT, Statement(_LOCK_INTERESTS))
+
     def __init__(self, access: Access, catalog: PostgresCatalog) -> None:
         super().__init__(access)
         self._catalog = catalog
-
-    async def mend(self, id_: int) -> bool:
-        try:
-            async with self._writing() as session:
-                await session.execute(_IMPATIENT)
-                await session.execute(Statement(_LOCK_INTERESTS))
-                stored = await self._stored(session)
-                one = next((one for one in stored.values() if one.id == id_), None)
-                if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
-                    return False
-                for statement in await self._statements(Rebuild(stored, [one]), session):
-                    await session.execute(Statement(statement))
-        except DataError as error:
-            raise DeclarationError(f"PostgreSQL refuses the triggers of interest {id_}: {error.what}") from error
-        return True
-
-    # ----- steps
 
     def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
         return source(interest, _checked(one).columns, held=" for share of r" if held else "")

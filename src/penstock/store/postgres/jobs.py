@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room
 from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
@@ -38,7 +38,6 @@ _PIECE = 5000  # jobs in one statement, of a transaction that is shared
 _RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
 _CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
 _FAILING_SINCE = 17  # of the others
-_REQUEST_KEPT = timedelta(minutes=1)
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{day}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
@@ -46,9 +45,6 @@ _IMPATIENT = Statement("set local lock_timeout = '200ms'")
 
 class PostgresGates(Gates):
     """See `store.nouns.Gates`."""
-
-    async def _close(self, session: Session, pool: str) -> bool:
-        return bool(await self._execute(session, "close", pool=pool))
 
     async def _start(
         self, session: Session, lease: int, room: Room, found: Passage, now: datetime
@@ -142,20 +138,6 @@ class PostgresJobs(Jobs):
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_within(session, lease, settlements))
 
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        before = now - _REQUEST_KEPT
-        running = [row[0] for row in await self._run("cancel_running")]
-        if not await self._run("any_cancelable", before=before):
-            return running
-        async with self._writing() as session:
-            jobs = [job_of(row) for row in await self._fetch(session, "cancelable", now=now, limit=limit)]
-            if jobs:
-                settlements = settle(jobs)
-                rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
-                await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
-            await self._fetch(session, "clear_old_requests", before=before)
-        return running
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         async with self._writing() as session:
             tasks = await self._ends.retry(session, list(ids), now)
@@ -179,6 +161,10 @@ class PostgresJobs(Jobs):
                 await session.execute(Statement(_TRUNCATE.format(day=day)))
             count += await self._execute(session, "prune", now=now, limit=limit)
         return count
+
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
+        await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         name, values = _settling(settlements)

@@ -65,7 +65,7 @@ class PostgresStore(Store):
         self.catalog = PostgresCatalog(self._connections, self._direct)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
-        self.tasks = PostgresTasks(access, self.changes, ends, clock)
+        self.tasks = PostgresTasks(access, self.changes, self.jobs, ends, clock)
         self._add_shared(access, PostgresAccess(self._connections), ends)
         self.signals = PostgresSignals(for_services, self._direct, self._queries)
         self.replica: PostgresReplica | None = None

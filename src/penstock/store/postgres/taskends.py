@@ -9,8 +9,8 @@ from typing import Any
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD
 from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.tasks import HELD
 
 
 class PostgresTaskEnds(TaskEnds):
@@ -19,7 +19,7 @@ class PostgresTaskEnds(TaskEnds):
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
         if ours:
-            await self.end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
+            await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
         if again := [mark for mark, finished, _ in ours if not finished]:
             tasks, keys = [mark.task for mark in again], [mark.key for mark in again]
             await self._fetch(session, "follow", tasks=tasks, keys=keys)
@@ -28,7 +28,7 @@ class PostgresTaskEnds(TaskEnds):
         tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
         await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now, held=HELD)
 
-    async def end(
+    async def _end(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
     ) -> None:
         """Look whether rows have changed whose jobs have ended, or are to run again."""

@@ -13,45 +13,23 @@ from typing import Any
 from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 
 from penstock.clock import Clock
-from penstock.config import FOR_EVER
-from penstock.jobs.job import Mark
 from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.session import Row, Session
+from penstock.store.contract.session import Session
 from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
+from penstock.store.nouns.tasks import Tasks
 from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
-from penstock.store.rows.jobs import LONG_DAY
 
 
 class PostgresTasks(Tasks):
     """See `store.nouns.Tasks`."""
 
-    def __init__(self, access: Access, changes: Changes, ends: PostgresTaskEnds, clock: Clock) -> None:
-        super().__init__(access, changes)
+    def __init__(self, access: Access, changes: Changes, jobs: Jobs, ends: PostgresTaskEnds, clock: Clock) -> None:
+        super().__init__(access, changes, jobs)
         self._ends = ends
         self._clock = clock
-
-    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
-        found = (
-            {row[0] for row in await self._fetch(session, "pending", ids=[row[2] for row in rows])} if rows else set()
-        )
-        ended = [row for row in rows if row[2] in found]
-        if ended:
-            values: dict[str, Any] = {
-                "ids": [row[2] for row in ended],
-                "states": [state.value] * len(ended),
-                "finished_ats": [now] * len(ended),
-                "expires_ats": [now + FOR_EVER] * len(ended),
-                "days": [LONG_DAY] * len(ended),
-                "endings": None,
-                "freed": None,
-            }
-            await self._fetch(session, "settle_pending", **values)
-            marks = [Mark(row[0], row[1], LAST_GENERATION) for row in ended]
-            await self._ends.end(session, marks, [True] * len(ended), now)
-        return found
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         running = sum(plan.runs for plan in plans)

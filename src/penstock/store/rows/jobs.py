@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
 from penstock.jobs.progress import progress_from
 from penstock.jobs.states import JobState
@@ -147,11 +146,6 @@ def _time_text(time: datetime | None) -> str | None:
 
 def _time_of(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
-
-
-def filter_values(where: JobFilter) -> dict[str, Any]:
-    """A filter as the parameters of a query; times are the store's to convert."""
-    return asdict(where)
 
 
 def job_of(row: Sequence[Any]) -> Job:

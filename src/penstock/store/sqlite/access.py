@@ -10,14 +10,13 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session, reading, writing
+from penstock.store.contract.session import Begin, OpenTransaction, Row, reading, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.rows.jobs import status_of
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import SQLITE, encode_datetime
 from penstock.store.sqlite.jobrows import job_from, time_of
-from penstock.store.sqlite.session import Begin
 
 
 def _item(value: UUID | datetime) -> str:
@@ -45,25 +44,19 @@ class SqliteAccess(Access):
     looks_first = True  # one transaction writes at a time, of all processes
 
     def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
-        self._begin_read = begin_read
-        self._begin_write = begin_write
-
-    async def begin_read(self) -> Session:
-        return await self._begin_read()
-
-    async def begin_write(self) -> Session:
-        return await self._begin_write()
+        self.begin_read = begin_read
+        self.begin_write = begin_write
 
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
-        async with reading(self._begin_read) as session:
+        async with reading(self.begin_read) as session:
             return await self.fetch(session, query, values)
 
     async def run(self, query: Query, values: Values) -> Sequence[Row]:
-        async with writing(self._begin_write) as session:
+        async with writing(self.begin_write) as session:
             return await self.fetch(session, query, values)
 
     async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        async with writing(self._begin_write) as session:
+        async with writing(self.begin_write) as session:
             return await self.fetch_each(session, query, rows, values)
 
     async def fetch_each(

@@ -20,7 +20,15 @@ _RESPELL = (
     (r"\bpenstock\.", "penstock_"),  # there are no schemas
     (r"= any\((:\w+)::uuid\[\]\)", r"in (select penstock_bytes(value) from json_each(\1))"),
     (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
+    (
+        r"\bselect (:\w+(?:::\w+)?, )?(?:t\.)?\* from unnest\(([^()]*)\)(?: as t)?",
+        r"values (\1\2)",
+    ),  # row by row
     (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
+    (  # rows come as one list
+        r"\bunnest\(:tasks::integer\[\], :keys::text\[\]\) as (\w+) \((\w+), (\w+)\)",
+        r"(select value ->> 0 as \2, value ->> 1 as \3 from json_each(:rows)) \1",
+    ),
     (r"::jsonb -> -1 ->> '", " ->> '$[#-1]."),
     (r"\barray\(select (\S+) from", r"(select json_group_array(\1) from"),
     (  # times are text
@@ -29,6 +37,8 @@ _RESPELL = (
     ),
     (r"::[a-z]+(\[\])?", ""),  # parameters need no type
     (r" for (no key update|update|key share|share)( of \w+)?( skip locked)?", ""),  # there is one writer
+    (r"finished_job_long\b", "finished_job"),  # all finished jobs are in one table
+    (r" and f\.day = -1", ""),
     (r"/\* by id \*/ ", "+"),  # so that the index of the column is not taken
     (r"\bselect from\b", "select 1 from"),
     (r"\bgreatest\(", "max("),

@@ -19,7 +19,6 @@ from penstock.store.contract.changes import Source, State
 from penstock.store.contract.session import OpenTransaction, Session, Statement
 from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.rows.interests import (
-    IN_ORDER,
     Capture,
     FoundTable,
     Rebuild,
@@ -45,17 +44,6 @@ create table penstock_demanded (interest);
 
 class SqliteInterests(Interests[Session]):
     """See `store.nouns.Interests`."""
-
-    async def mend(self, id_: int) -> bool:
-        async with self._writing() as session:
-            stored = await self._stored(session)
-            one = next((one for one in stored.values() if one.id == id_), None)
-            if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
-                return False
-            await self._rebuild(session, Rebuild(stored, [one]))
-        return True
-
-    # ----- steps
 
     def _within(self, right: Session | None) -> OpenTransaction | None:
         return right

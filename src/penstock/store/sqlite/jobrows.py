@@ -11,30 +11,17 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.store.rows.jobs import attempts_text, job_of
 from penstock.store.sqlite.dialect import encode_datetime
 
-READY = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "ending",
-    "attempt", "enqueued_at", "error", "attempts",
-)  # fmt: skip
+_JOB = ("id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete")
+READY = (*_JOB, "ending", "attempt", "enqueued_at", "error", "attempts")
 CLAIMED = (
     "id", "function", "kind", "args", "run_at", "pool", "priority", "options", "on_complete", "ending", "attempt",
     "enqueued_at", "error", "rank", "attempts", "failing_since", "concurrency_key",
 )  # fmt: skip
-TAKEN = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "enqueued_at",
-    "started_at", "error", "gated", "concurrency_key", "attempts",
-)  # fmt: skip
-CANCELED = (
-    "id", "pool", "function", "kind", "args", "priority", "rank", "run_at", "options", "on_complete", "attempt",
-    "enqueued_at", "attempts",
-)  # fmt: skip
-RETRIED = (
-    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "enqueued_at", "error", "attempts",
-)  # fmt: skip
-
-RECALLED = (
-    "id", "pool", "function", "kind", "args", "priority", "options", "on_complete", "attempt", "enqueued_at",
-    "attempts", "ending",
-)  # fmt: skip
+TAKEN = (*_JOB, "enqueued_at", "started_at", "error", "gated", "concurrency_key", "attempts")
+CANCELED = (*_JOB, "attempt", "enqueued_at", "attempts")
+_ENDED = ("id", "pool", "function", "kind", "args", "priority", "options", "on_complete")
+RETRIED = (*_ENDED, "enqueued_at", "error", "attempts")
+RECALLED = (*_ENDED, "attempt", "enqueued_at", "attempts", "ending")
 
 
 def claimed_job(row: Sequence[Any], now: datetime) -> Job:

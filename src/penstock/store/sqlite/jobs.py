@@ -15,7 +15,7 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room, Settle
+from penstock.store.contract.jobs import Claim, Room
 from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
@@ -45,15 +45,10 @@ _PROMOTE_MOST = 1000
 _PIECE = 1000
 _TOGETHER = 4  # jobs; for fewer, statements of their own are as fast
 _LARGEST_TOGETHER = 4096  # characters of a result that is sent with those of others
-_REQUEST_KEPT = timedelta(minutes=1)
 
 
 class SqliteGates(Gates):
     """See `store.nouns.Gates`."""
-
-    async def _close(self, session: Session, pool: str) -> bool:
-        await self._execute(session, "close", pool=pool)
-        return bool(await self._execute(session, "closed", pool=pool))
 
     async def _start(
         self, session: Session, lease: int, room: Room, found: Passage, now: datetime
@@ -64,8 +59,7 @@ class SqliteGates(Gates):
             for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
                 taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
-                await self._execute(session, "free_started", id=row[0])
-                await self._execute(session, "started", **taken)
+                await self._fetch(session, "started", **taken)
                 jobs.append(job_from((*row[:10], taken["attempt"], row[11], started_at, taken["failing_since"])))
                 keys.append(taken["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
@@ -171,19 +165,6 @@ class SqliteJobs(Jobs):
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_all(session, lease, settlements))
 
-    async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
-        before = encode_datetime(now - _REQUEST_KEPT)
-        async with self._reading() as session:
-            running = [UUID(bytes=row[0]) for row in await self._fetch(session, "cancel_running")]
-            if not await self._fetch(session, "any_cancelable", before=before):
-                return running
-        async with self._writing() as session:
-            rows = await self._fetch(session, "cancelable", now=encode_datetime(now), limit=limit)
-            for settlement in settle([job_from(row) for row in rows]):
-                await self.settle_pending(session, settlement)
-            await self._write(session, "clear_old_requests", {"before": before})
-        return running
-
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
         async with self._writing() as session:
             tasks = await self._ends.retry(session, ids, now)
@@ -198,8 +179,7 @@ class SqliteJobs(Jobs):
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
     async def prune(self, now: datetime, limit: int) -> int:
-        async with self._writing() as session:
-            return await self._execute(session, "prune", now=now, limit=limit)
+        return await self._prune(now, limit)
 
     # ----- steps
 
@@ -225,10 +205,8 @@ class SqliteJobs(Jobs):
                 results.setdefault((item.finished_at, item.expires_at), {})[row] = item.result
                 won.add(item.id)
         for (finished_at, expires_at), found in results.items():
-            values: dict[str, Any] = {"results": json.dumps(found)}
-            values |= {"finished_at": encode_datetime(finished_at), "expires_at": encode_datetime(expires_at)}
-            await self._write(session, "succeed", values)
-            await self._write(session, "succeeded", values)
+            values: dict[str, Any] = {"finished_at": finished_at, "expires_at": expires_at}
+            await self._fetch(session, "succeed", results=json.dumps(found), **values)
         return won
 
     async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
@@ -241,10 +219,9 @@ class SqliteJobs(Jobs):
         return time_of(first), bool(cancels)
 
     async def _promote(self, session: Session, now: datetime) -> None:
-        rows = await self._fetch(session, "promote", now=encode_datetime(now), limit=_PROMOTE_MOST)
+        rows = await self._fetch(session, "promote", now=now, limit=_PROMOTE_MOST)
         for row in sorted(rows, key=lambda row: (row[7], row[0])):
             await self._write(session, "enqueue", dict(zip(READY, row, strict=True)))
-        await self._write(session, "promote_gated", {"now": encode_datetime(now), "limit": _PROMOTE_MOST})
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -277,16 +254,15 @@ class SqliteJobs(Jobs):
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
         if rows:
-            seqs = json.dumps([row[0] for row in rows])
-            values = {"lease": lease, "seqs": seqs, "started_at": encode_datetime(now)}
-            await self._write(session, "start", values)
-            await self._write(session, "started", values)
+            await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
 
-    async def settle_pending(self, session: Session, settlement: Settlement) -> None:
-        """Write the settlement of a pending job."""
+    async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            await self._settle_one_pending(session, settlement)
+
+    async def _settle_one_pending(self, session: Session, settlement: Settlement) -> None:
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
-        rows = rows or await self._fetch(session, "settle_scheduled", id=job_id)
         for row in rows:
             values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:

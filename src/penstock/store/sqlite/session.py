@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.contract.session import PIECE_ROWS, Row, Session, Statement, left_behind
+from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
@@ -21,7 +21,6 @@ from penstock.values import total_bytes
 _QUERY = re.compile(r"(\s|--[^\n]*(\n|$)|/\*.*?\*/)*(select|with|values|explain)\b", re.IGNORECASE | re.DOTALL)
 
 T = TypeVar("T")
-Begin = Callable[[], Awaitable[Session]]
 WriteAlone = Callable[[Statement, Sequence[Any]], Awaitable[None]]
 
 _escaped = partial(str, encoding="utf-8", errors="surrogateescape")

@@ -10,8 +10,8 @@ from uuid import UUID
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED
 from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.tasks import HELD
 from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.tasks import HELD
 
 
 class SqliteTaskEnds(TaskEnds):
@@ -44,8 +44,7 @@ class SqliteTaskEnds(TaskEnds):
             postponed = await self._fetch(session, "postpone", **values)
             if postponed:
                 await self._execute(session, "postponed", ids=[UUID(bytes=row[0]) for row in postponed])
-            await self._execute(session, "informed", **values)
-            await self._execute(session, "put_off", **values)
+            await self._fetch(session, "informed", **values)
         await self._execute(session, "uncanceled", rows=values["rows"])
 
     async def launch_idle(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:

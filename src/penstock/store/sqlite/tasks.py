@@ -6,49 +6,26 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from penstock.clock import Clock
-from penstock.config import FOR_EVER
-from penstock.jobs.job import Mark, Settlement
-from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.session import Row, Session
+from penstock.store.contract.session import Session
 from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import LAST_GENERATION, Tasks
+from penstock.store.nouns.tasks import Tasks
 from penstock.store.sqlite.jobrows import time_texts
-from penstock.store.sqlite.jobs import SqliteJobs
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
 
 class SqliteTasks(Tasks):
     """See `store.nouns.Tasks`."""
 
-    def __init__(self, access: Access, changes: Changes, jobs: SqliteJobs, ends: SqliteTaskEnds, clock: Clock) -> None:
-        super().__init__(access, changes)
-        self._jobs = jobs
+    def __init__(self, access: Access, changes: Changes, jobs: Jobs, ends: SqliteTaskEnds, clock: Clock) -> None:
+        super().__init__(access, changes, jobs)
         self._ends = ends
         self._clock = clock
-
-    async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
-        if not rows:
-            return set()
-        pending = {row[0] for row in await self._fetch(session, "pending", ids=[UUID(bytes=row[2]) for row in rows])}
-        event = JobEvent.SKIPPED if state is JobState.SKIPPED else JobEvent.CANCELED
-        for task, key, job_id, *_ in (row for row in rows if row[2] in pending):
-            settlement = Settlement(
-                id=UUID(bytes=job_id),
-                state=state,
-                event=event,
-                attempt=0,
-                run_at=now,
-                finished_at=now,
-                expires_at=now + FOR_EVER,
-                mark=Mark(task, key, LAST_GENERATION),
-            )
-            await self._jobs.settle_pending(session, settlement)
-        return pending
 
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         texts = time_texts()
