@@ -155,22 +155,16 @@ _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
 _OF_TESTS = ("PENSTOCK_TEST_", "PENSTOCK_WRITE_")
 
 
-def load_config(
-    arguments: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> Config:
+def load_config(arguments: Mapping[str, Any] | None = None) -> Config:
     """The settings in force.
 
     Args:
         arguments: Settings given in code or on the command line; None values do not count.
-        environment: The process's environment by default.
-        folder: Where project files are looked for; the current folder by default.
 
     Raises:
         ConfigError: A setting is unknown, or its value cannot be read.
     """
-    found = find_settings(arguments, environment, folder)
+    found = find_settings(arguments)
     if found.get("database", ("default",))[0] == "":
         raise ConfigError(
             f"The database is set by {found['database'][1]}, but empty.",
@@ -179,22 +173,17 @@ def load_config(
     return replace(Config(), **{name: value for name, (value, _source) in found.items()})
 
 
-def find_settings(
-    arguments: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> dict[str, tuple[Any, str]]:
+def find_settings(arguments: Mapping[str, Any] | None = None) -> dict[str, tuple[Any, str]]:
     """Each setting that is not left at its default: its value, and where it was found. See `load_config`.
 
     Raises:
         ConfigError: A setting is unknown, or its value cannot be read.
     """
-    environment = os.environ if environment is None else environment
     found: dict[str, tuple[Any, str]] = {}
-    for file, content in project_files(folder or Path.cwd()):
+    for file, content in project_files(Path.cwd()):
         settings = {name: value for name, value in content.items() if name not in _NO_SETTINGS}
         found |= {name: (_read(f"{file}: {name}", name, value), str(file)) for name, value in settings.items()}
-    for variable, (name, value) in _environment_settings(environment).items():
+    for variable, (name, value) in _environment_settings().items():
         found[name] = (_read(variable, name, value), variable)
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     found.update({name: (_read(name, name, value), "an argument") for name, value in given.items()})
@@ -263,13 +252,13 @@ def _near(name: str) -> list[str]:
     return difflib.get_close_matches(name, _TYPES, 1)
 
 
-def _environment_settings(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _environment_settings() -> dict[str, tuple[str, str]]:
     """Variables that set something: the setting's name and its value, those that count more last."""
     variables = {"DATABASE_URL": "database"} | {_variable(name): name for name in _TYPES}
     return {
-        variable: (name, environment[variable])
+        variable: (name, os.environ[variable])
         for variable, name in variables.items()
-        if environment.get(variable) or (name == "database" and variable in environment)
+        if os.environ.get(variable) or (name == "database" and variable in os.environ)
     }
 
 
@@ -296,7 +285,6 @@ def _read(where: str, name: str, value: Any) -> Any:
 
 
 def _check(where: str, name: str, value: Any) -> None:
-    """Refuse a value that a setting cannot have."""
     kind = _TYPES[name]
     fits = type(value) is kind or (kind is float and type(value) is int)
     if fits and kind in _RANGES:

@@ -102,7 +102,7 @@ async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
         assert await page.evaluate("kept.isConnected && kept.value === '7' && document.activeElement === kept")
         await check(page)
         await page.get_by_role("button", name="Set the limit of mail").click()
-        await expect(page.get_by_text("mail runs at most 7 jobs at once.")).to_be_visible()
+        await expect(page.get_by_text("mail is limited to 7 jobs at once.")).to_be_visible()
         await page.get_by_role("button", name="Pause mail").click()
         await expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
         (pool,) = await test.pools()
@@ -129,7 +129,7 @@ async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
             await check(page)
         acts = [(one.act, one.outcome) for one in await test.engine.store.audit.list(10)]
         assert acts[::-1] == [
-            ("Work: limit", "mail runs at most 7 jobs at once."),
+            ("Work: limit", "mail is limited to 7 jobs at once."),
             ("Work: pause", "mail is paused. Running jobs continue."),
             ("Job: retry", "It is retried."),
             ("Job: cancel", "Asked for it to be canceled."),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from stage.jobmoves import moves
+
 from conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, lose, new_job, story
 from conformance.tokens import token_for
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.settle import completed, settle_cancel
-from penstock.jobs.states import FINISHED, JobEvent, JobState, moves
+from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.store.contract.session import Session
 
 Move = tuple[JobState, JobEvent, JobState]

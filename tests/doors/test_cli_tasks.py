@@ -126,7 +126,7 @@ def test_tasks_are_paused_and_resumed(shop: Console) -> None:
     work(shop, 1)
     assert "is paused" in shop.ok("tasks", "pause", "ship").err
     assert "paused" in shop.ok("tasks").out
-    assert "runs again; 0 runs" in shop.ok("tasks", "resume", "ship").err
+    assert "ship runs again. Deferred runs that are due now: 0." in shop.ok("tasks", "resume", "ship").err
     assert "All rows of ship will be checked" in shop.ok("tasks", "reconcile", "ship").err
     assert "looking at all rows: 0 rows so far" in shop.ok("tasks").out
     assert shop("tasks", "reconcile", "shipp").code != 0

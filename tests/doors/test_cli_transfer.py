@@ -317,6 +317,20 @@ def test_a_user_owned_table_survives_the_round_trip(
     assert console.ok("export", "orders", "-o", "-").out == first
 
 
+def test_rows_by_a_time_without_zone_are_exported_once(
+    console: Console, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    console.write("orders.py", OWNED.replace('key="order_id"', 'key="at"'))
+    _postgres(
+        postgres_url,
+        "create table orders (order_id bigint, at timestamp primary key, total numeric, note text)",
+        "insert into orders select 1, at from generate_series('2026-01-01'::timestamp, '2026-01-02', '1 minute') at",
+    )
+    lines = console.ok("export", "Order", "-o", "-").out.splitlines()
+    assert len({json.loads(line)["at"] for line in lines}) == len(lines) == 1441
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("how", ["--append", "--replace"])
 def test_numbers_that_the_database_gives_go_on_after_imported_ones(

@@ -110,7 +110,7 @@ async def test_there_is_none_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPa
         assert (await http.get("/dashboard/")).status_code == 404
 
         def missing(name: str) -> Any:
-            raise ModuleNotFoundError(name="pygal")
+            raise ModuleNotFoundError(name="jinja2")
 
         monkeypatch.setattr("penstock.server.asgi.importlib.import_module", missing)
         with pytest.raises(ConfigError, match=r"penstock\[dashboard\]"):

@@ -131,24 +131,24 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names(database_url: 
         texts_only, none = {"pools": "ext"}, {"pools": "nobody"}
         page = await one.get("/work", **texts_only)
         assert ("texts 0" in page, "mail 0" in page) == (True, False)
-        assert await one.act("/work", "pause pools", texts_only) == "Pause 1 pool: texts?"
-        assert await one.act("/work", "pause pools", texts_only, sure="yes") == "1 pool paused."
+        assert await one.act("/work", "pause", texts_only) == "Pause 1 pool: texts?"
+        assert await one.act("/work", "pause", texts_only, sure="yes") == "texts is paused. Running jobs continue."
         needs = await one.get("/")
         assert "Pool texts is paused" in needs
         assert "Pool mail is paused" not in needs
-        assert await one.act("/work", "limit pools", limit="3") == "Set the limit of 2 pools to 3: mail, texts?"
-        assert await one.act("/work", "limit pools", limit="-1", sure="yes") == (
+        assert await one.act("/work", "limit", limit="3") == "Set the limit of 2 pools to 3: mail, texts?"
+        assert await one.act("/work", "limit", limit="-1", sure="yes") == (
             f"Not done: limit is a whole number from 0 to {MOST_PARALLEL:,}."
         )
-        assert await one.act("/work", "limit pools", limit="3", sure="yes") == "2 pools changed."
-        assert await one.act("/work", "resume pools", sure="yes") == "2 pools resumed."
+        assert await one.act("/work", "limit", limit="3", sure="yes") == "2 pools are limited to 3 jobs at once."
+        assert await one.act("/work", "resume", sure="yes") == "2 pools are resumed."
         found = (await glance(one.test.engine.store, one.test.clock.now())).pools
         assert {row.name: (row.max_parallelism, row.paused) for row in found} == {
             "mail": (3, False),
             "texts": (3, False),
         }
-        assert "No pool matches." in await one.ask("/work", "pause pools", none)
-        assert "No pool matches." in await one.act("/work", "pause pools", none, sure="yes")
+        assert "No pool matches." in await one.ask("/work", "pause", none)
+        assert "No pool matches." in await one.act("/work", "pause", none, sure="yes")
 
 
 async def test_each_link_leads_to_a_page(database_url: str) -> None:

@@ -139,12 +139,12 @@ async def test_functions_tell_how_they_ran_and_where_their_time_went(database_ur
         await test.run_until_idle(raise_errors=False)
         meters = test.engine.journal.meters
         assert meters is not None
-        runs = meters.timings.find(book.name).runs
+        runs = meters.timings.of[book.name].runs
         assert [(run.outcome, run.error) for run in runs] == [("success", "")] * 3
         assert all(0 < run.spent.database < run.seconds and not run.spent.retries for run in runs)
-        (failed,) = meters.timings.find(send.name).runs
+        (failed,) = meters.timings.of[send.name].runs
         assert (failed.outcome, failed.error) == ("error", "ValueError: no mailbox nobody")
-        assert len(meters.timings.find(send.name).lags) == 1
+        assert len(meters.timings.of[send.name].lags) == 1
         listed = re.sub(r"<[^>]+>", " ", await one.see("/functions"))
         assert re.search(rf"{book.name}\s+mutation\s+public, not said\s+3\s+0\s+0\s", listed)
         assert re.search(rf"{send.name}\s+action\s+public, not said\s+1\s+1\s+0\s", listed)
@@ -163,7 +163,7 @@ async def test_calls_are_counted_where_there_is_a_dashboard() -> None:
         await test.run_query(bookings, "Ada")
         meters = test.engine.journal.meters
         assert meters is not None
-        (run,) = meters.timings.find(bookings.name).runs
+        (run,) = meters.timings.of[bookings.name].runs
         assert run.seconds == meters.timings.seconds[0] > run.spent.waits > 0
 
 

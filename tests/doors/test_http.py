@@ -238,7 +238,7 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
             added = asyncio.Event()
             scope = api.asgi.opening
             runner = (await scope.backend()).runner
-            once = runner._query_in
+            once = runner._in_transaction
 
             async def add_after_the_first(*args: Any, **more: Any) -> Any:
                 found = await once(*args, **more)
@@ -247,7 +247,7 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
                     await api.value("mutation", "add", title="Emma")
                 return found
 
-            runner._query_in = add_after_the_first  # type: ignore[method-assign]
+            runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
             queries = [{"path": "doors.http_fixtures:count"}] * 3
             results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
             assert [result["value"] for result in results] == [0, 0, 0]

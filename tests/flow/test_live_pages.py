@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import combinations
 from typing import Any, Literal
@@ -681,6 +681,24 @@ async def test_pages_of_values_that_another_program_spells_in_its_own_way(
                 assert found == everything
 
         await backend.run_query(look, compare)
+
+
+async def test_rows_by_a_time_without_zone_are_read_once_wherever_the_process_is(postgres_url: str) -> None:
+    minutes = "select at from generate_series('2026-01-01'::timestamp, '2026-01-01 03:19', '1 minute') at"
+    await run_sql(postgres_url, "create table timed (at timestamp primary key)", f"insert into timed {minutes}")
+
+    class Timed(Table, source="timed", key="at", managed=False):
+        at: datetime
+
+    timed = App(tables=[Timed])
+    _, look, _ = tell_in(timed)
+    async with TestApp(timed, postgres_url) as backend:
+
+        async def read(ctx: QueryCtx) -> list[datetime]:
+            return [row.at async for row in ctx.db.query(Timed)]
+
+        first = datetime(2026, 1, 1, tzinfo=UTC)
+        assert await backend.run_query(look, read) == [first + timedelta(minutes=minute) for minute in range(200)]
 
 
 @pytest.mark.parametrize(

@@ -138,5 +138,5 @@ async def test_rows_of_tasks_are_picked_by_a_filter(sqlite_url: str, where: Any)
     async with stage.open(sqlite_url) as test:
         for verb in ("records", "count", "retry", "cancel", "skip", "delete"):
             with pytest.raises(ValueInvalid, match="are picked by a TaskFilter"):
-                getattr(stage.app.tasks, verb)(test, where)
+                await getattr(stage.app.tasks, verb)(test, where)
         assert await stage.app.tasks.count(test, TaskFilter()) == {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from penstock import ActionCtx, App, ArgumentsInvalid, Id, MutationCtx, QueryCtx, Success, Table
-from penstock.pools.options import GivenOptions, WorkOptions
 from penstock.testing import TestApp
 
 app = App()
@@ -79,7 +78,3 @@ async def test_arguments_of_a_batch_are_written_like_a_call(database_url: str) -
         assert [row.text for row in rows if row] == ["a", "b"]
         with pytest.raises(ArgumentsInvalid, match="given twice"):
             keep.args("a", text="b")  # type: ignore[misc]  # wrong on purpose
-
-
-def test_type_checkers_see_the_options_that_there_are() -> None:
-    assert [*GivenOptions.__annotations__] == [field.name for field in fields(WorkOptions)]

@@ -1,8 +1,8 @@
 """Writes the synchronous faces: the classes that code without await uses, made of the asynchronous ones.
 
 Each public word of a class is a word of its face, waits, and gives the result. A word that does no more is made by
-`waits`, a property by `Given`. Rules here say how types and parameters of the others differ. `BODIES` holds the few
-words that follow no rule.
+`waits`, one that nobody awaits by `passes`, a property by `Given`. Rules here say how types and parameters of the
+others differ. `BODIES` holds the few words that follow no rule.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ NEEDED = {
     "finish": "penstock.store.guest.session",
     "guest_session": "penstock.store.guest.session",
     "in_thread": "penstock.calls.run.bridge",
+    "passes": "penstock.calls.run.bridge",
     "waits": "penstock.calls.run.bridge",
 }
 BODIES = {
@@ -195,11 +196,11 @@ def word(owner: ast.ClassDef, node: ast.FunctionDef | ast.AsyncFunctionDef, way:
     """A word of a face."""
     taken, passed = parameters(node.args)
     kind, waits = result_of(node)
-    if waits and same_for_both(owner, node):
-        yield f"{node.name} = waits({owner.name}.{node.name})"
-        return
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
         yield f"{node.name} = {given_by(f'{owner.name}.{node.name}', kind)}"
+        return
+    if same_for_both(owner, node):
+        yield f"{node.name} = {'waits' if waits else 'passes'}({owner.name}.{node.name})"
         return
     call = f"{way.twin}.{node.name}({passed})"
     value = f"{way.wait}({call})" if waits else faced(call, kind, way.wait)
@@ -226,15 +227,15 @@ def beginning(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> It
         yield f"def _reach(self) -> tuple[{node.name}, Wait]:"
         yield from ("    thread = self._thread()", "    return thread.backend, thread.wait")
         return
-    of = [name for name in bases if name in near and name not in FACES]
+    for base in (near[name] for name in bases if name in near and name not in FACES):
+        for one in (field for field in base.body if isinstance(field, ast.AnnAssign)):
+            name = ast.unparse(one.target)
+            yield f"{name} = Given[{renamed(one.annotation)}]({name!r})"
     lines = [
-        f"    self.{one} = twin.{one}  # noqa: SLF001 - it is its twin"
-        for base in of
-        for one in (ast.unparse(field.target) for field in near[base].body if isinstance(field, ast.AnnAssign))
+        f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}"
+        for field in fields
+        for name in [ast.unparse(field.target)]
     ]
-    for field in fields:
-        name = ast.unparse(field.target)
-        lines.append(f"    self.{name} = {faced(f'twin.{name}', field.annotation, 'wait')}")
     if not FACES.keys().isdisjoint(bases):
         yield f"_twin: {own(node)}"
     if lines:

@@ -32,7 +32,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     sdist = build(ROOT, folder, "sdist")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = lambda member, _folder: member  # the first releases of 3.11 take no argument for it
+        archive.extractall(folder)
     source = folder / sdist.name.removesuffix(".tar.gz")
     assert {"CHANGELOG.md", "LICENSE", "Makefile", "deploy", "docs", "examples", "requirements-dev.txt", "tests"} <= {
         path.name for path in source.iterdir()

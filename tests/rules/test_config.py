@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,21 @@ from penstock.config import Config, find_settings, load_config, unknown_variable
 from penstock.errors import ConfigError
 
 
+@contextmanager
+def place(folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Be in a folder, with these settings in the environment and no other ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in [one for one in os.environ if one.startswith("PENSTOCK_") or one == "DATABASE_URL"]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
 def load(tmp_path: Path, environment: dict[str, str] | None = None, **arguments: Any) -> Config:
-    return load_config(arguments, environment or {}, tmp_path)
+    with place(tmp_path, environment or {}):
+        return load_config(arguments)
 
 
 def test_without_anything_every_setting_has_its_default(tmp_path: Path) -> None:
@@ -115,8 +131,8 @@ def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
     variable = f"PENSTOCK_{name.upper()}"
     with pytest.raises(ConfigError, match=f"^{variable} must be {re.escape(words)}"):
         load(tmp_path, {variable: value})
-    with pytest.raises(ConfigError, match=f"^{name} must be {re.escape(words)}"):
-        load_config({name: value}, {}, tmp_path)
+    with place(tmp_path, {}), pytest.raises(ConfigError, match=f"^{name} must be {re.escape(words)}"):
+        load_config({name: value})
     file = tmp_path / "penstock.toml"
     file.write_text(f"{name} = '{value}'\n")
     with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: {name} must be {re.escape(words)}"):
@@ -125,8 +141,10 @@ def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
 
 def test_the_variable_that_counts_is_named(tmp_path: Path) -> None:
     both = {"DATABASE_URL": "sqlite:///a.db", "PENSTOCK_DATABASE": "sqlite:///b.db"}
-    assert find_settings({}, both, tmp_path)["database"] == ("sqlite:///b.db", "PENSTOCK_DATABASE")
-    assert find_settings({}, {"DATABASE_URL": "x"}, tmp_path)["database"] == ("x", "DATABASE_URL")
+    with place(tmp_path, both):
+        assert find_settings()["database"] == ("sqlite:///b.db", "PENSTOCK_DATABASE")
+    with place(tmp_path, {"DATABASE_URL": "x"}):
+        assert find_settings()["database"] == ("x", "DATABASE_URL")
 
 
 def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:

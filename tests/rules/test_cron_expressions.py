@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
 
-from penstock.crons.schedule import CronExpression, next_due
+from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError, ValueInvalid
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -26,7 +26,7 @@ def following(expression: str, timezone: str, after: datetime, count: int) -> li
     """The next times at which it is due, as the clock of its zone shows them."""
     schedule, found = CronExpression(expression, timezone), []
     for _ in range(count):
-        after = next_due(schedule, after)
+        after = schedule.next(after)
         assert after.tzinfo is UTC
         found.append(after.astimezone(ZoneInfo(timezone)).isoformat())
     return found
@@ -69,7 +69,7 @@ def test_a_sixth_field_gives_the_seconds_and_comes_first() -> None:
     schedule = CronExpression("*/20 30 9 * * *")
     after, found = at("2030-01-01T00:00Z"), []
     for _ in range(4):
-        after = next_due(schedule, after)
+        after = schedule.next(after)
         found.append(after.isoformat())
     assert found == [
         "2030-01-01T09:30:00+00:00", "2030-01-01T09:30:20+00:00", "2030-01-01T09:30:40+00:00",
@@ -79,17 +79,17 @@ def test_a_sixth_field_gives_the_seconds_and_comes_first() -> None:
 
 def test_what_is_due_now_is_not_due_after_now_but_is_due_after_a_moment_before() -> None:
     schedule, noon = CronExpression("0 12 * * *"), at("2030-01-01T12:00Z")
-    assert next_due(schedule, noon - timedelta.resolution) == noon
-    assert next_due(schedule, noon) == noon + 24 * HOUR
-    assert next_due(schedule, noon + timedelta.resolution) == noon + 24 * HOUR
+    assert schedule.next(noon - timedelta.resolution) == noon
+    assert schedule.next(noon) == noon + 24 * HOUR
+    assert schedule.next(noon + timedelta.resolution) == noon + 24 * HOUR
 
 
 def test_the_zone_of_the_instant_does_not_matter_but_it_needs_one() -> None:
     schedule = CronExpression("*/10 12 * * *", "Europe/Prague")
     utc, tokyo = at("2030-01-01T11:05Z"), at("2030-01-01T20:05+09:00")
-    assert next_due(schedule, utc) == next_due(schedule, tokyo) == at("2030-01-01T12:10+01:00")
+    assert schedule.next(utc) == schedule.next(tokyo) == at("2030-01-01T12:10+01:00")
     with pytest.raises(ValueInvalid, match="has no time zone"):
-        next_due(schedule, datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
+        schedule.next(datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
 
 
 # ----- clocks that are set
@@ -177,11 +177,11 @@ def test_seconds_change_nothing_about_clocks_that_are_set() -> None:
     prague = ZoneInfo("Europe/Prague")
     spring, autumn = at("2025-03-29T12:00+01:00"), at("2025-10-26T02:29:30+02:00")
     fixed, starred = CronExpression("15 30 2 * * *", prague.key), CronExpression("15 30 * * * *", prague.key)
-    assert next_due(fixed, spring) == at("2025-03-30T03:00:00+02:00")
-    first = next_due(fixed, autumn)
-    assert (first, next_due(fixed, first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-27T02:30:15+01:00"))
-    first = next_due(starred, autumn)
-    assert (first, next_due(starred, first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-26T02:30:15+01:00"))
+    assert fixed.next(spring) == at("2025-03-30T03:00:00+02:00")
+    first = fixed.next(autumn)
+    assert (first, fixed.next(first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-27T02:30:15+01:00"))
+    first = starred.next(autumn)
+    assert (first, starred.next(first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-26T02:30:15+01:00"))
 
 
 # ----- against slow and simple ones
@@ -270,7 +270,7 @@ def test_every_time_is_the_one_that_looking_at_each_minute_finds(
     expected = [instant for instant in slow if instant > after][:5]
     found, schedule = [after], CronExpression(text, timezone)
     while len(found) <= len(expected):
-        found.append(next_due(schedule, found[-1]))
+        found.append(schedule.next(found[-1]))
     assert found[1:] == expected
     assert expected
 
@@ -292,7 +292,7 @@ def test_times_of_day_are_those_of_the_library_that_knows_zones_itself(
     library = CronSim(text, after.astimezone(ZoneInfo(timezone)))
     # In the second of two equal hours the library gives times of the first one, which have passed.
     expected = next(instant for one in library if (instant := one.astimezone(UTC)) > after)
-    assert next_due(CronExpression(text, timezone), after) == expected
+    assert CronExpression(text, timezone).next(after) == expected
 
 
 @given(
@@ -302,11 +302,11 @@ def test_times_of_day_are_those_of_the_library_that_knows_zones_itself(
 )
 def test_nothing_lies_between_an_instant_and_the_next_due_one(timezone: str, expression: str, after: datetime) -> None:
     schedule = CronExpression(expression, timezone)
-    found = next_due(schedule, after)
+    found = schedule.next(after)
     assert found > after
     for share in (0.001, 0.5, 0.999):
-        assert next_due(schedule, after + (found - after) * share) in {found, next_due(schedule, found)}
-    assert next_due(schedule, found - timedelta.resolution) == found
+        assert schedule.next(after + (found - after) * share) in {found, schedule.next(found)}
+    assert schedule.next(found - timedelta.resolution) == found
 
 
 # ----- what cannot be declared
@@ -353,9 +353,9 @@ def test_an_hour_that_clocks_jump_over_since_some_year_never_comes_again() -> No
 
 
 def test_the_same_hour_is_well_where_no_clock_jumps_over_it() -> None:
-    assert next_due(CronExpression("*/15 2 * 3 0L", "UTC"), at("2025-03-01T00:00Z")) == at("2025-03-30T02:00Z")
+    assert CronExpression("*/15 2 * 3 0L", "UTC").next(at("2025-03-01T00:00Z")) == at("2025-03-30T02:00Z")
     fixed = CronExpression("15 2 * 3 0L", "Europe/Prague")
-    assert next_due(fixed, at("2025-03-01T00:00Z")) == at("2025-03-30T01:00Z")
+    assert fixed.next(at("2025-03-01T00:00Z")) == at("2025-03-30T01:00Z")
 
 
 @pytest.mark.parametrize(

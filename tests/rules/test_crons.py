@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.crons.cron import CatchUp, Cron, Decision, Skip, chance_of, decide
-from penstock.crons.schedule import CronExpression, Interval, Schedule, next_due
+from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.errors import DeclarationError
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -79,11 +79,11 @@ def test_every_planned_time_is_run_or_skipped_and_none_is_forgotten(schedule: Sc
     last, now = datetime(2025, 3, 25, tzinfo=UTC), datetime(2025, 3, 25, tzinfo=UTC) + passed
     for policy in get_args(CatchUp):
         step = turn(policy, last, now, schedule)
-        assert step.next == next_due(schedule, step.last)
+        assert step.next == schedule.next(step.last)
         assert step.next > now or (policy == "all" and step.run)
         assert step.run is None or last < step.run <= now
         known = [one for skip in step.skips for one in (skip.first, skip.last)] + ([step.run] if step.run else [])
-        assert not known or (min(known), max(known)) == (next_due(schedule, last), step.last)
+        assert not known or (min(known), max(known)) == (schedule.next(last), step.last)
         assert known or step.last == last
         assert not step.run or step.run == step.last
         assert policy != "all" or not step.skips
@@ -120,9 +120,9 @@ def test_jitter_ends_before_the_next_planned_time() -> None:
 @example(Interval(timedelta(seconds=1)), 10 * TICK, "x")
 @example(Interval(timedelta(seconds=1)), timedelta(days=1), "x")
 def test_no_run_begins_before_its_time_or_as_late_as_the_next(schedule: Schedule, jitter: timedelta, name: str) -> None:
-    planned = next_due(schedule, NOON)
+    planned = schedule.next(NOON)
     begun = Cron(name, schedule, jitter=jitter).begin(planned)
-    assert planned <= begun < next_due(schedule, planned)
+    assert planned <= begun < schedule.next(planned)
     assert begun - planned < jitter or begun == planned
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.crons.every import daily, hourly, interval, monthly, weekly
-from penstock.crons.schedule import CronExpression, Interval, Schedule, last_due, next_due
+from penstock.crons.schedule import CronExpression, Interval, Schedule, last_due
 from penstock.errors import DeclarationError, ValueInvalid
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -28,34 +28,34 @@ INTERVALS = st.builds(Interval, LENGTHS, INSTANTS)
 
 def test_an_interval_is_counted_from_its_anchor() -> None:
     schedule = Interval(timedelta(minutes=7), NOON)
-    assert next_due(schedule, NOON) == NOON + 7 * MINUTE
-    assert next_due(schedule, NOON + 7 * MINUTE - timedelta.resolution) == NOON + 7 * MINUTE
-    assert next_due(schedule, NOON + 60 * MINUTE) == NOON + 63 * MINUTE
-    assert next_due(schedule, NOON + timedelta(days=365)) == NOON + timedelta(days=365) + 2 * MINUTE
+    assert schedule.next(NOON) == NOON + 7 * MINUTE
+    assert schedule.next(NOON + 7 * MINUTE - timedelta.resolution) == NOON + 7 * MINUTE
+    assert schedule.next(NOON + 60 * MINUTE) == NOON + 63 * MINUTE
+    assert schedule.next(NOON + timedelta(days=365)) == NOON + timedelta(days=365) + 2 * MINUTE
     assert 365 * 24 * 60 % 7 == 5
 
 
 def test_an_interval_begins_at_its_anchor() -> None:
     schedule = Interval(HOUR, NOON)
-    assert next_due(schedule, NOON - 100 * HOUR) == NOON
-    assert next_due(schedule, NOON - timedelta.resolution) == NOON
+    assert schedule.next(NOON - 100 * HOUR) == NOON
+    assert schedule.next(NOON - timedelta.resolution) == NOON
 
 
 def test_an_interval_without_an_anchor_comes_at_whole_hours_of_utc() -> None:
-    assert next_due(Interval(6 * HOUR), NOON + 35 * MINUTE) == NOON + 6 * HOUR
-    assert next_due(Interval(15 * MINUTE), NOON + 35 * MINUTE) == NOON + 45 * MINUTE
+    assert Interval(6 * HOUR).next(NOON + 35 * MINUTE) == NOON + 6 * HOUR
+    assert Interval(15 * MINUTE).next(NOON + 35 * MINUTE) == NOON + 45 * MINUTE
 
 
 def test_an_interval_counts_real_time_while_clocks_are_set() -> None:
     prague = ZoneInfo("Europe/Prague")
     schedule = Interval(24 * HOUR, datetime(2025, 3, 1, 9, tzinfo=prague))
-    found = [next_due(schedule, datetime(2025, 3, day, 12, tzinfo=prague)).astimezone(prague) for day in (28, 29, 30)]
+    found = [schedule.next(datetime(2025, 3, day, 12, tzinfo=prague)).astimezone(prague) for day in (28, 29, 30)]
     assert [(one.day, one.hour) for one in found] == [(29, 9), (30, 10), (31, 10)]
 
 
 @given(INTERVALS, INSTANTS)
 def test_an_interval_never_drifts(schedule: Interval, after: datetime) -> None:
-    found = next_due(schedule, after)
+    found = schedule.next(after)
     assert found > after
     assert found >= schedule.anchor
     assert (found - schedule.anchor) % schedule.every == timedelta(0)
@@ -84,7 +84,7 @@ def test_a_time_without_a_zone_is_no_instant() -> None:
     naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
     for schedule in (Interval(HOUR), CronExpression("0 * * * *")):
         with pytest.raises(ValueInvalid, match="has no time zone"):
-            next_due(schedule, naive)
+            schedule.next(naive)
         with pytest.raises(ValueInvalid, match="has no time zone"):
             last_due(schedule, NOON, naive)
 
@@ -113,12 +113,10 @@ def test_schedules_in_words(schedule: Schedule, expected: Schedule) -> None:
 
 
 def test_words_mean_what_they_say() -> None:
-    monday = next_due(weekly("tidy", "monday", 9, 0, timezone="Europe/Prague"), NOON)
+    monday = weekly("tidy", "monday", 9, 0, timezone="Europe/Prague").next(NOON)
     assert (monday.strftime("%A"), monday) == ("Monday", datetime(2030, 1, 7, 8, tzinfo=UTC))
-    assert next_due(monthly("tidy", 31, 0, 0), datetime(2030, 2, 1, tzinfo=UTC)) == datetime(2030, 3, 31, tzinfo=UTC)
-    assert next_due(monthly("tidy", "last", 0, 0), datetime(2030, 2, 1, tzinfo=UTC)) == datetime(
-        2030, 2, 28, tzinfo=UTC
-    )
+    assert monthly("tidy", 31, 0, 0).next(datetime(2030, 2, 1, tzinfo=UTC)) == datetime(2030, 3, 31, tzinfo=UTC)
+    assert monthly("tidy", "last", 0, 0).next(datetime(2030, 2, 1, tzinfo=UTC)) == datetime(2030, 2, 28, tzinfo=UTC)
 
 
 def test_a_minute_that_is_not_given_belongs_to_the_name() -> None:
@@ -208,8 +206,8 @@ def test_nothing_is_due_between_the_last_time_and_the_end(
 ) -> None:
     found = last_due(schedule, after, after + passed)
     if found is None:
-        assert next_due(schedule, after) > after + passed
+        assert schedule.next(after) > after + passed
     else:
         assert after < found <= after + passed
-        assert next_due(schedule, found) > after + passed
-        assert next_due(schedule, found - timedelta.resolution) == found
+        assert schedule.next(found) > after + passed
+        assert schedule.next(found - timedelta.resolution) == found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, diagram, moved, moves
+from stage.jobmoves import moves
+
+from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, moved
 
 
 def reachable(state: JobState) -> set[JobState]:
@@ -38,17 +40,6 @@ def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
     assert [event for state, event in MOVES if state is JobState.PENDING] == [
         JobEvent.CLAIMED, JobEvent.CANCELED, JobEvent.SKIPPED,
     ]  # fmt: skip
-
-
-def test_the_diagram_shows_every_move_and_every_end() -> None:
-    lines = diagram().splitlines()
-    assert lines[:2] == ["stateDiagram-v2", "    [*] --> pending: enqueued"]
-    for state, event, to in moves():
-        assert f"    {state.value} --> {to.value}: {event.value}" in lines
-    assert [line for line in lines if line.endswith("--> [*]")] == [
-        f"    {state} --> [*]" for state in ("success", "failed", "canceled", "skipped")
-    ]
-    assert len(lines) == 2 + len(set(moves())) + len(FINISHED)
 
 
 def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:

@@ -31,6 +31,7 @@ _QUIET = {"log", "info"}  # what clients say there is no error
 
 def node_modules(folder: Path = CHAT) -> Path:
     """A folder where packages for JavaScript are installed, as by ``npm ci``: the chat's, or `COMPILERS`."""
+    program("node")
     if folder == CHAT:
         folder = Path(os.environ.get("PENSTOCK_TEST_NODE_MODULES", CHAT))
     if not (folder / "node_modules" / "convex").is_dir():
@@ -229,7 +230,7 @@ def build_page() -> None:
     npm = program("npm")
     node_modules()
     this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
-    with (Path(tempfile.gettempdir()) / "penstock-chat.lock").open("a+") as lock:
+    with (Path(tempfile.gettempdir()) / f"penstock-chat-{os.getuid()}.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
         if lock.read() == this_run != "":

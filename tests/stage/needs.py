@@ -20,10 +20,17 @@ _SYSTEM = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/opt/h
 _RABBITMQ = "/usr/lib/rabbitmq/bin"  # Debian's in the path is only for root and for rabbitmq
 _ONLY = os.environ.get("PENSTOCK_TEST_PATH")  # `make matrix` hides programs that the system has
 PLACES = (_ONLY,) if _ONLY else (_RABBITMQ, os.environ.get("PATH", os.defpath), *_SYSTEM)
-# The oldest version of each that tests can use; of some any that starts.
-OLDEST = {"node": (20,), "pgbouncer": (1, 18), "redis-server": (6, 2), "nats-server": (2, 9)} | dict.fromkeys(
-    ("chromium", "git", "npm", "promtool"), (0,)
-)
+# The oldest version of each that tests can use.
+OLDEST = {
+    "chromium": (100,),
+    "git": (2,),
+    "nats-server": (2, 9),
+    "node": (20,),
+    "npm": (8,),
+    "pgbouncer": (1, 18),
+    "promtool": (2,),
+    "redis-server": (6, 2),
+}
 
 
 def program(name: str, package: str | None = None, places: Sequence[str] = PLACES) -> str:

@@ -96,7 +96,7 @@ def handle_of(folder: Path, **options: Any) -> Any:
 
     For root the wheel makes a user first, who is made several times if many do so at once.
     """
-    with (Path(tempfile.gettempdir()) / "penstock-pg.lock").open("w") as lock, warnings.catch_warnings():
+    with (Path(tempfile.gettempdir()) / f"penstock-pg-{os.getuid()}.lock").open("w") as lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fcntl.flock(lock, fcntl.LOCK_EX)
         return get_server(folder, **options)

@@ -78,8 +78,9 @@ async def test_connections_know_the_types_of_arrays_from_each_other(
 def test_a_url_names_one_server_or_several() -> None:
     one, standbys = "postgresql://a:b,c@h:1/d?sslmode=require", "postgresql://h,i/d?target_session_attrs=prefer-standby"
     assert servers(one) == servers(standbys) == servers("postgresql:///d") == [{}]
-    for url in ("postgresql://a:b@h:1,[::1]:2,i/d", "postgresql://a@/d?host=h,[::1],i&port=1,2,5432"):
-        assert [(at["host"], at["port"] or 5432) for at in servers(url)] == [("h", 1), ("::1", 2), ("i", 5432)], url
+    # Newer releases of Python read a bracketed address only as the first host.
+    for url in ("postgresql://a:b@[::1]:2,h:1,i/d", "postgresql://a@/d?host=[::1],h,i&port=2,1,5432"):
+        assert [(at["host"], at["port"] or 5432) for at in servers(url)] == [("::1", 2), ("h", 1), ("i", 5432)], url
     assert servers("postgresql://%2Ftmp,i/d?port=7") == [{"host": "/tmp", "port": 7}, {"host": "i", "port": 7}]
 
 

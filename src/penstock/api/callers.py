@@ -22,6 +22,7 @@ P = ParamSpec("P")
 T_co = TypeVar("T_co", covariant=True)
 Async_contra = TypeVar("Async_contra", contravariant=True)
 Sync_contra = TypeVar("Sync_contra", contravariant=True)
+Body: TypeAlias = Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]]  # of a method, for all its callers
 
 
 class SyncConnection(Protocol):
@@ -77,7 +78,7 @@ class Method(Generic[Async_contra, Sync_contra, P, T_co]):
 
     def __init__(
         self,
-        run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
+        run: Body[P, T_co],
         *,
         writes: bool = False,
         connections: bool = False,
@@ -101,38 +102,28 @@ class Method(Generic[Async_contra, Sync_contra, P, T_co]):
         return call
 
 
-def for_writers(
-    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
-) -> Method[AsyncWriter, SyncWriter, P, T_co]:
+def for_writers(run: Body[P, T_co]) -> Method[AsyncWriter, SyncWriter, P, T_co]:
     """A method that writes: for mutations, actions, programs, and connections of the user's."""
     return Method(run, writes=True, connections=True)
 
 
-def for_readers(
-    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
-) -> Method[AsyncReader, SyncReader, P, T_co]:
+def for_readers(run: Body[P, T_co]) -> Method[AsyncReader, SyncReader, P, T_co]:
     """A method that reads: for queries, actions, programs, and connections of the user's."""
     return Method(run, connections=True)
 
 
-def for_ctx_readers(
-    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
-) -> Method[QueryCtx | AsyncWaiter, SyncQueryCtx | SyncWaiter, P, T_co]:
+def for_ctx_readers(run: Body[P, T_co]) -> Method[QueryCtx | AsyncWaiter, SyncQueryCtx | SyncWaiter, P, T_co]:
     """A method for queries, actions and programs; with the ctx of a mutation as well."""
     return Method(run)
 
 
-def for_functions(
-    run: Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]],
-) -> Method[AsyncInside, SyncInside, P, T_co]:
+def for_functions(run: Body[P, T_co]) -> Method[AsyncInside, SyncInside, P, T_co]:
     """A method for mutations, actions and programs."""
     return Method(run, writes=True)
 
 
 def for_programs(
     outside: str = "", *, connections: bool = False
-) -> Callable[
-    [Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]]], Method[AsyncWaiter, SyncWaiter, P, T_co]
-]:
+) -> Callable[[Body[P, T_co]], Method[AsyncWaiter, SyncWaiter, P, T_co]]:
     """A method for actions and programs; `outside` is the verb for the error in a transaction of a function."""
     return lambda run: Method(run, outside=outside, connections=connections)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
@@ -23,7 +23,12 @@ from penstock.schema.table import Table
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+C = TypeVar("C")
 TaskRow = TypeVar("TaskRow", bound=Table)
+Awaits: TypeAlias = Callable[Concatenate[C, P], Awaitable[R]]  # a handler written with async def, by its ctx
+Returns: TypeAlias = Callable[Concatenate[C, P], R]  # one written with def
+AsyncTask: TypeAlias = Callable[[C], Awaitable[None]]
+SyncTask: TypeAlias = Callable[[C], None]
 
 _BATCH_OPTIONS = ("batch", "of", "linger")
 _ACTION_OPTIONS = ("access", "rate_limit", "runtime", *_BATCH_OPTIONS)
@@ -154,13 +159,9 @@ class QueryDecorator(Protocol):
     @overload
     def __call__(self, *, access: Access | Guard = ...) -> QueryDecorator: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[QueryCtx, P], Awaitable[R]], /
-    ) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
+    def __call__(self, handler: Awaits[QueryCtx, P, R], /) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncQueryCtx, P], R], /
-    ) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
+    def __call__(self, handler: Returns[SyncQueryCtx, P, R], /) -> QueryFunction[SyncQueryCtx, P, R, R]: ...
 
 
 class MutationDecorator(Protocol):
@@ -169,13 +170,9 @@ class MutationDecorator(Protocol):
     @overload
     def __call__(self, *, access: Access | Guard = ..., rate_limit: str = ...) -> MutationDecorator: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
-    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
+    def __call__(self, handler: Awaits[MutationCtx, P, R], /) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncMutationCtx, P], R], /
-    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
+    def __call__(self, handler: Returns[SyncMutationCtx, P, R], /) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
 
 
 class BatchDecorator(Protocol[P, T]):
@@ -195,13 +192,9 @@ class ActionDecorator(Protocol):
     """The type of `App.action`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    def __call__(self, handler: Awaits[ActionCtx, P, R], /) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    def __call__(self, handler: Returns[SyncActionCtx, P, R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
     def __call__(
         self, handler: None = None, /, *, runtime: Runtime = ..., access: Access | Guard = ..., rate_limit: str = ...
@@ -224,47 +217,29 @@ class TaskDecorator(Protocol[TaskRow]):
     """The type of `App.reactive_task`: it declares a reactive task, and leaves its handler as it is."""
 
     @overload
-    def __call__(
-        self, handler: Callable[[TaskCtx[TaskRow]], Awaitable[None]], /
-    ) -> Callable[[TaskCtx[TaskRow]], Awaitable[None]]: ...
+    def __call__(self, handler: AsyncTask[TaskCtx[TaskRow]], /) -> AsyncTask[TaskCtx[TaskRow]]: ...
+    @overload
+    def __call__(self, handler: AsyncTask[MutationTaskCtx[TaskRow]], /) -> AsyncTask[MutationTaskCtx[TaskRow]]: ...
+    @overload
+    def __call__(self, handler: SyncTask[SyncTaskCtx[TaskRow]], /) -> SyncTask[SyncTaskCtx[TaskRow]]: ...
     @overload
     def __call__(
-        self, handler: Callable[[MutationTaskCtx[TaskRow]], Awaitable[None]], /
-    ) -> Callable[[MutationTaskCtx[TaskRow]], Awaitable[None]]: ...
+        self, handler: SyncTask[SyncMutationTaskCtx[TaskRow]], /
+    ) -> SyncTask[SyncMutationTaskCtx[TaskRow]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[[SyncTaskCtx[TaskRow]], None], /
-    ) -> Callable[[SyncTaskCtx[TaskRow]], None]: ...
+    def __call__(self, handler: AsyncTask[TaskBatchCtx[TaskRow]], /) -> AsyncTask[TaskBatchCtx[TaskRow]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[[SyncMutationTaskCtx[TaskRow]], None], /
-    ) -> Callable[[SyncMutationTaskCtx[TaskRow]], None]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[[TaskBatchCtx[TaskRow]], Awaitable[None]], /
-    ) -> Callable[[TaskBatchCtx[TaskRow]], Awaitable[None]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[[SyncTaskBatchCtx[TaskRow]], None], /
-    ) -> Callable[[SyncTaskBatchCtx[TaskRow]], None]: ...
+    def __call__(self, handler: SyncTask[SyncTaskBatchCtx[TaskRow]], /) -> SyncTask[SyncTaskBatchCtx[TaskRow]]: ...
 
 
 class CronDecorator(Protocol):
     """The type of `Crons.cron`: it declares a cron, and its function unless another decorator has declared that."""
 
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[MutationCtx, P], Awaitable[R]], /
-    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
+    def __call__(self, handler: Awaits[MutationCtx, P, R], /) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[ActionCtx, P], Awaitable[R]], /
-    ) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
+    def __call__(self, handler: Awaits[ActionCtx, P, R], /) -> ActionFunction[ActionCtx, P, R, Awaitable[R]]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncMutationCtx, P], R], /
-    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
+    def __call__(self, handler: Returns[SyncMutationCtx, P, R], /) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
     @overload
-    def __call__(
-        self, handler: Callable[Concatenate[SyncActionCtx, P], R], /
-    ) -> ActionFunction[SyncActionCtx, P, R, R]: ...
+    def __call__(self, handler: Returns[SyncActionCtx, P, R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...

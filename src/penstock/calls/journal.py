@@ -20,7 +20,7 @@ from penstock.clock import SystemClock, profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
-from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text
 from penstock.observe.following import Following, baggage_of, current_trace, trace_id
 from penstock.observe.logs import enabled
@@ -40,7 +40,6 @@ _LONGEST_ERROR = 300
 _OWN = "penstock.dashboard:"  # functions that are no part of the program
 _CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
 _MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
-_FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
 class Journal:
@@ -113,7 +112,7 @@ class Journal:
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
-                meters.timings.find(job.function).lags.append(lag)
+                meters.timings.of[job.function].lags.append(lag)
             if job.pool in talkative:
                 log_event(
                     "workpool.started",
@@ -156,17 +155,17 @@ class Journal:
         if (
             job.ending is not None
             and self.meters is not None
-            and (settlement.event in _FAILED or settlement.on_complete_error)
+            and (settlement.event in FAILED_ATTEMPT or settlement.on_complete_error)
         ):
             self.meters.add("penstock_on_complete_failed", job.pool)
         if settlement.state in FINISHED:
             self.completed(job, cast("Status", settlement.state.value), settlement.finished_at)
-        elif settlement.state is JobState.PENDING and settlement.event in _FAILED:
+        elif settlement.state is JobState.PENDING and settlement.event in FAILED_ATTEMPT:
             self.completed(job, "retrying", settlement.finished_at)
 
     def attempted(self, job: Job, event: JobEvent) -> None:
         """An attempt has ended, and its end is stored."""
-        if self.meters is not None and event in _FAILED:
+        if self.meters is not None and event in FAILED_ATTEMPT:
             self.meters.add("penstock_attempts_failed", job.pool)
 
     def failed(self, job: Job, settlement: Settlement) -> None:
@@ -193,9 +192,9 @@ class Journal:
         self.settled(lost)
         for job, settlement in lost:
             if job.ending is None:
-                if settlement.event in _FAILED:  # and its handler had not marked it as completed
+                if settlement.event in FAILED_ATTEMPT:  # and its handler had not marked it as completed
                     self.failed(job, settlement)
-            elif settlement.event in _FAILED or settlement.on_complete_error:
+            elif settlement.event in FAILED_ATTEMPT or settlement.on_complete_error:
                 error = settlement.on_complete_error or settlement.error
                 tell_of_failed_on_complete(job, error)
 
@@ -295,7 +294,7 @@ class Journal:
                     self.meters.add("penstock_calls", function.name, outcome)
                     self.meters.observe("penstock_call_seconds", seconds, kind)
                     timings.seconds.append(seconds)
-                    timings.find(function.name).runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
+                    timings.of[function.name].runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
                 if ran is not None and around is None:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 
@@ -360,7 +359,7 @@ class Journal:
         with self._run_of(job), _UNSEEN if self.tracing is None else self._span(self.tracing, job) as span:
             yield outcomes
             for outcome in outcomes:
-                if self.tracing is not None and outcome is not None and outcome.event in _FAILED:
+                if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
                     self.tracing.failed(span, outcome.error or "")
 
     def _span(self, tracing: Tracing, job: Job, *, carries: bool = True) -> AbstractContextManager[Any]:

@@ -478,9 +478,8 @@ class _Reader:
             )
             return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
-        if ctx is None or ctx.is_sync or not _awaits(of, name):
-            return None
-        return Pending(node)
+        awaited = _CTX_CALLS if isinstance(of, Ctx) else _AWAITED.get(getattr(of, "name", ""), set())
+        return Pending(node) if ctx is not None and not ctx.is_sync and name in awaited else None
 
     def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
         if name == "with_index":
@@ -537,12 +536,6 @@ def _takes_values(node: ast.Call, of: Any) -> bool:
     if isinstance(node.func, ast.Name):
         return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))
     return isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LOGGERS
-
-
-def _awaits(of: Any, name: str) -> bool:
-    if isinstance(of, Ctx):
-        return name in _CTX_CALLS
-    return name in _AWAITED.get(of.name, ())
 
 
 def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:

@@ -386,25 +386,13 @@ class Program:
 
     def is_table(self, module: Module, node: ast.ClassDef) -> bool:
         """Whether a class has rows: it derives from `Table`, perhaps through another class."""
-        return any(self._is_row_class(module, base, 0) for base in node.bases)
-
-    def _is_row_class(self, module: Module, base: ast.expr, depth: int) -> bool:
-        if self.is_penstock(module, base, "Table", "UserTable"):
-            return True
-        found = self.meaning(module, base)
-        if isinstance(found, Table):
-            return True
-        is_class = isinstance(found, Place) and isinstance(found.node, ast.ClassDef) and depth < 10  # noqa: PLR2004
-        return is_class and any(self._is_row_class(found.module, one, depth + 1) for one in found.node.bases)  # type: ignore[union-attr]
+        lineage = self.lineage(module, node)
+        return any(self.is_penstock(place, base, "Table", "UserTable") for place, one in lineage for base in one.bases)
 
     def _table(self, module: Module, node: ast.ClassDef) -> Table:
         table = Table(module, node)
-        for base in node.bases:  # what a class in between declares
-            found = self.meaning(module, base)
-            inner = found.node if isinstance(found, Place | Table) else None
-            if isinstance(inner, ast.ClassDef) and isinstance(found, Place | Table):
-                self._columns(table, found.module, inner)
-        self._columns(table, module, node)
+        for place, one in reversed([*self.lineage(module, node)]):
+            self._columns(table, place, one)
         return table
 
     def _columns(self, table: Table, module: Module, node: ast.ClassDef) -> None:
@@ -424,7 +412,7 @@ class Program:
         yield module, owner
         for base in owner.bases if depth < _DEEPEST else ():
             found = self.meaning(module, base.value if isinstance(base, ast.Subscript) else base)
-            if isinstance(found, Place) and isinstance(found.node, ast.ClassDef):
+            if isinstance(found, Place | Table) and isinstance(found.node, ast.ClassDef):
                 yield from self.lineage(found.module, found.node, depth + 1)
 
     def method(self, module: Module, owner: ast.ClassDef, name: str) -> Function | None:

@@ -15,7 +15,7 @@ from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.errors import DataError
-from penstock.observe.readable import counted, size_of, span
+from penstock.observe.readable import capped, counted, size_of, span
 from penstock.outbox.outbox import outbox_read
 from penstock.store.contract.changes import InterestRow, ReaderRow
 from penstock.store.contract.feed import FeedSeen, see_feed
@@ -89,8 +89,9 @@ async def _drop(backend: Backend, name: str, *, sure: bool) -> None:
 def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None:
     alone = max(0, standing.rows - others)
     say(
-        f"{row.name} has {_counted(standing.rows)} unread, and will never read them. About {_counted(alone)} of them "
-        f"are kept for it alone; the feed takes {size_of(look.feed.size)}."
+        f"{row.name} has {counted(standing.rows, 'change', most=_MOST)} unread, and will never read them. "
+        f"About {counted(alone, 'change', most=_MOST)} of them are kept for it alone; "
+        f"the feed takes {size_of(look.feed.size)}."
     )
     worker = look.worker(row)
     if worker is not None:
@@ -120,13 +121,8 @@ def _show(look: _Look) -> None:
 
 
 def _reader(look: _Look, row: ReaderRow, standing: ReaderLag) -> tuple[str, ...]:
-    rows = f"{standing.rows:,}{'+' if standing.rows >= _MOST else ''}"
     behind = span(standing.age(look.now)) if standing.rows else "-"
-    return row.name, rows, behind, readable_time(row.moved_at), look.worker(row) or "nobody"
-
-
-def _counted(rows: int) -> str:
-    return f"{'at least ' if rows >= _MOST else ''}{counted(rows, 'change')}"
+    return row.name, capped(standing.rows, _MOST), behind, readable_time(row.moved_at), look.worker(row) or "nobody"
 
 
 def _as_data(look: _Look) -> dict[str, Any]:

@@ -121,39 +121,24 @@ def short_path(path: Path) -> Path:
 
 
 def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
-    if not writes:
-        for path in _fixable(report):
-            before = _read(path)
-            after, _count = fixed(before, _of(report, path))
-            click.echo(difference(path, before, after), nl=False)
-        return report
-    mended = 0
-    for _pass in range(_MOST_PASSES):
+    mended, passes = 0, _MOST_PASSES if writes else 1
+    for _pass in range(passes):
         count = 0
-        for path in _fixable(report):
-            before = _read(path)
-            after, more = fixed(before, _of(report, path))
-            if more:
+        for path in dict.fromkeys(one.path for one in report.findings if one.edits):
+            before = path.read_bytes().decode()  # with its own ends of lines
+            after, more = fixed(before, (one for one in report.findings if one.path == path))
+            if not writes:
+                click.echo(difference(path, before, after), nl=False)
+            elif more:
                 path.write_bytes(after.encode())
                 count += more
         if not count:
             break
         mended += count
         report = check(places, settings.codes())
-    click.echo(f"Mended {mended}.", err=True)
+    if writes:
+        click.echo(f"Mended {mended}.", err=True)
     return report
-
-
-def _fixable(report: Report) -> list[Path]:
-    return list(dict.fromkeys(one.path for one in report.findings if one.edits))
-
-
-def _read(path: Path) -> str:
-    return path.read_bytes().decode()  # with its own ends of lines
-
-
-def _of(report: Report, path: Path) -> list[Finding]:
-    return [one for one in report.findings if one.path == path]
 
 
 def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from penstock.api.crons.crons import CronStatus
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_list, readable_time, say
+from penstock.cli.verbs import add_verb
 
 
 @listing("crons")
@@ -26,22 +29,9 @@ def run(options: Options, cron: str) -> None:
     click.echo(with_backend(options, lambda backend: backend.app.crons.run(backend, cron)))
 
 
-@command.command("pause")
-@click.argument("cron")
-@pass_options
-def pause(options: Options, cron: str) -> None:
-    """Pause a cron on all machines."""
-    with_backend(options, lambda backend: backend.app.crons.pause(backend, cron))
-    say(f"{cron} is paused. A current run continues; no other one starts.")
-
-
-@command.command("resume")
-@click.argument("cron")
-@pass_options
-def resume(options: Options, cron: str) -> None:
-    """Resume a paused cron, from its next planned time."""
-    with_backend(options, lambda backend: backend.app.crons.resume(backend, cron))
-    say(f"{cron} runs again.")
+_verb = partial(add_verb, command, "crons", "cron")
+_verb("pause", "Pause a cron on all machines.", "{} is paused. A current run continues; no other one starts.")
+_verb("resume", "Resume a paused cron, from its next planned time.", "{} runs again.")
 
 
 @command.command("remove")

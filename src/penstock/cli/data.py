@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import print_json, print_rows, print_table, readable_time, say
+from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.cli.visible import visible_json
 from penstock.clock import Clock
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
@@ -117,7 +117,7 @@ def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], lim
     headers = list(documents[0])
     numbers = {column.name for column in statements.definition.columns if column.kind in _NUMBERS}
     rows = [[_cell(name, value) for name, value in document.items()] for document in documents]
-    print_rows(headers, rows, right=numbers, all_with="--jsonl")
+    print_table(headers, rows, right=numbers, all_with="--jsonl")
     if len(rows) == limit:
         say(f"{counted(limit, 'row')} shown; see more with --limit.")
 
@@ -196,7 +196,7 @@ async def read_rows(session: Session, statements: TableStatements) -> AsyncItera
         if rows:
             yield rows
         if len(rows) == _PIECE:
-            last = definition.key_values(definition.key_at(rows[-1]))
+            last = statements.place_of(rows[-1], definition.key)
             pending = [*after(segment, definition.key, optional, last, "asc"), *pending]
 
 

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import indent, wrap
+from textwrap import indent
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ import click
 from penstock.cli.failure import in_colour, place_of, style
 from penstock.cli.opening import TextFormatter, set_up_logs
 from penstock.cli.options import Options
-from penstock.cli.output import say
+from penstock.cli.output import say, wrapper
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
 from penstock.observe.errortext import error_text, trace_text, trimmed
@@ -93,7 +93,7 @@ class DevFormatter(TextFormatter):
     def _practice(self, facts: Mapping[str, Any]) -> str:
         """A place that breaks a rule, and at the first one of each rule how to learn more."""
         place, seen = visible_line(facts["place"]), visible_line(facts["seen"])
-        lines = wrap(f"{place}  {seen}", _room() - 8, break_long_words=False, break_on_hyphens=False)
+        lines = wrapper(_room() - 8).wrap(f"{place}  {seen}")
         if facts["code"] not in self._explained:
             self._explained.add(facts["code"])
             lines.append(style(f"{facts['why']} says why", dim=True))
@@ -178,7 +178,7 @@ def _run_line(facts: Mapping[str, Any]) -> str:
 def _wrapped(text: str) -> str:
     """The first line of a record in the width of the terminal, each word whole; then the rest as it is."""
     line, newline, rest = text.partition("\n")
-    lines = wrap(line, _room() + _MARGIN, subsequent_indent=" " * 17, break_long_words=False, break_on_hyphens=False)
+    lines = wrapper(_room() + _MARGIN, subsequent_indent=" " * 17).wrap(line)
     return "\n".join(lines) + newline + rest
 
 

@@ -5,7 +5,6 @@ Owns how findings look, and the exit status. Leaves the findings to `api/health`
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from urllib.error import URLError
@@ -18,7 +17,7 @@ from penstock.api.health import SEVERITIES, HealthFinding
 from penstock.cli.failure import style
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import print_json
+from penstock.cli.output import print_json, wrapper
 from penstock.cli.visible import visible_line
 from penstock.config import load_config
 from penstock.errors import ConfigError, DatabaseUnavailable
@@ -52,25 +51,18 @@ def command(options: Options, metrics: Sequence[str]) -> int:
 
 
 def _show(found: Sequence[HealthFinding]) -> None:
+    indent = " " * _INDENT
+    fill = wrapper(_WIDTH, initial_indent=indent, subsequent_indent=indent).fill
     for one in found:
         severity = style(f"{one.severity:{_INDENT}}", fg=_COLOURS[one.severity], bold=True)
         click.echo(f"{severity}{visible_line(one.where)}  ({one.code})")
         for text in (one.what, one.fix):
-            click.echo(_wrapped(text))
+            click.echo(fill(visible_line(text)))
         if one.command:
             click.echo(f"{'':{_INDENT}}$ {visible_line(one.command)}")
         click.echo()
     numbers = Counter(one.severity for one in found)
     click.echo(", ".join(counted(numbers[one], one, one) for one in SEVERITIES if numbers[one]) or "nothing found")
-
-
-def _wrapped(text: str) -> str:
-    indent = " " * _INDENT
-    # Names and commands stay whole, so that they can be copied.
-    return textwrap.fill(
-        visible_line(text), _WIDTH, initial_indent=indent, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
 
 
 def _calls(urls: Sequence[str]) -> Mapping[str, tuple[int, int]]:

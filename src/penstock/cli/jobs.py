@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from penstock.app import Backend
 from penstock.cli.confirm import confirm, confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, whole_option
+from penstock.cli.options import Command, Options, combined, json_option, listing, whole_option
 from penstock.cli.output import (
     MOST_LINES,
     plain,
@@ -34,8 +34,6 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
 from penstock.store.rows.retries import retry_parts
 from penstock.values import decode_json
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -72,7 +70,7 @@ class Moment(click.ParamType[datetime]):
 
 def filter_options(
     states: Sequence[str], of_state: str = "Only jobs in this state.", *, ended: bool = True
-) -> Callable[[F], F]:
+) -> Callable[[Command], Command]:
     """The options that tell jobs apart; the command takes them as keyword arguments."""
     options = [
         click.option("--state", type=click.Choice(states), help=of_state),
@@ -93,13 +91,7 @@ def filter_options(
     if ended:
         told = "Only jobs whose on_complete failed for good with this text; '' for any."
         options.append(click.option("--on-complete-error", metavar="TEXT", help=told))
-
-    def decorate(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return combined(*options)
 
 
 async def read_filter(backend: Backend, given: dict[str, Any]) -> JobFilter:
@@ -131,15 +123,12 @@ _limit = click.option(
 )
 
 
-@click.group("jobs", invoke_without_command=True)
+@listing("jobs")
 @filter_options(_STATES)
 @_limit
-@json_option()
-@click.pass_context
-def command(context: click.Context, options: Options, /, limit: int, **given: Any) -> None:
+def command(options: Options, /, limit: int, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
-    if context.invoked_subcommand is None:
-        _list(options, limit, given)
+    _list(options, limit, given)
 
 
 @command.command("list")

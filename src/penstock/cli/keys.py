@@ -52,7 +52,8 @@ def create(options: Options, name: str, scopes: tuple[str, ...], expires: float 
 @pass_options
 def revoke(options: Options, name: str) -> None:
     """Revoke the API key NAME. All processes refuse it within a few seconds."""
-    with_backend(options, lambda backend: _revoke(backend, name))
+    if not with_backend(options, lambda backend: backend.engine.store.api_keys.revoke(name)):
+        raise DataError(f"There is no key {name!r}.", fix="Look at penstock keys.")
     say(f"{name} is revoked.")
 
 
@@ -61,11 +62,6 @@ async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...]
     until = None if expires is None else now + timedelta(seconds=expires)
     if not await backend.engine.store.api_keys.create(name, hash_of(key), scopes, now, until):
         raise DataError(f"There is a key {name!r} already.", fix="Revoke it first, or choose another name.")
-
-
-async def _revoke(backend: Backend, name: str) -> None:
-    if not await backend.engine.store.api_keys.revoke(name):
-        raise DataError(f"There is no key {name!r}.", fix="Look at penstock keys.")
 
 
 def _row(key: ApiKeyRow) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from penstock.cli.opening import open_app, with_backend
 from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
-from penstock.errors import ConfigError, SchemaMismatch, UsageError
+from penstock.errors import ConfigError, SchemaMismatch, UsageError, of_extra
 from penstock.observe.readable import counted
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.store import Store
@@ -150,13 +150,7 @@ def down(options: Options, name: str, folder: Path) -> None:
 @json_option()
 def status(options: Options, folder: Path) -> None:
     """Show each file, and how far it was run on this database."""
-
-    async def work(
-        store: Store, _definitions: Sequence[TableDefinition], files: list[MigrationFile]
-    ) -> list[tuple[MigrationFile, FileProgress | None]]:
-        return await files_with_progress(store, files)
-
-    found = _with_store(options, folder, work)
+    found = _with_store(options, folder, lambda store, _definitions, files: files_with_progress(store, files))
     if options.json:
         print_json({"files": [_as_data(file, progress) for file, progress in found]})
     for file, progress in found if not options.json else ():
@@ -251,14 +245,8 @@ def load(folder: Path) -> list[MigrationFile]:
 
 def lazy(name: str) -> Any:
     """A module of `penstock.migrations`, if Alembic is installed."""
-    try:
+    with of_extra("migrations", "A migration file", {"alembic", "sqlalchemy"}):
         return importlib.import_module(f"penstock.migrations.{name}")
-    except ModuleNotFoundError as error:
-        if error.name not in {"alembic", "sqlalchemy"}:
-            raise
-        raise ConfigError(
-            "Migration files need Alembic, which is not installed.", fix="pip install 'penstock[migrations]'"
-        ) from error
 
 
 def runner_of(store: Store) -> Runner:

@@ -63,6 +63,11 @@ def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
     return lambda command: option(pass_options(command))
 
 
+def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several decorators as one, in the order in which they would stand above the command."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
 whole_option = click.option("--all", "whole", is_flag=True, help="Show whole tracebacks, with penstock's own frames.")
 
 

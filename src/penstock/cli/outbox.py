@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from penstock.api.outbox.views import (
     MOST_COUNTED,
     OutboxMessage,
     OutboxStatus,
+    advice,
     look_at_one,
     outbox_of,
     read_place,
@@ -35,9 +36,10 @@ from penstock.cli.output import (
     say,
     trace_of,
 )
+from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line
 from penstock.errors import DataError, ValueInvalid
-from penstock.observe.readable import counted, span
+from penstock.observe.readable import capped, counted, span
 
 
 @listing("outbox")
@@ -69,8 +71,8 @@ def show(options: Options, outbox: str, whole: bool) -> None:
     for message in found:
         click.echo()
         _show_message(message, whole=whole)
-    if (advice := _advice(status, found)) is not None:
-        say(f"\n{advice}")
+    for text, next_step in advice(status, found):
+        say(f"\n{text}{next_step and f' Run: {next_step}'}")
 
 
 @command.command("messages")
@@ -114,7 +116,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
     behind = span(one.seconds) if one.messages else "-"
-    numbers = (_counted(one.messages), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
+    numbers = (capped(one.messages, MOST_COUNTED), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
     again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
     return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
 
@@ -145,7 +147,9 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
-        "messages": f"{_counted(one.messages)} to be delivered, {span(one.seconds)} behind" if one.messages else "0",
+        "messages": f"{capped(one.messages, MOST_COUNTED)} to be delivered, {span(one.seconds)} behind"
+        if one.messages
+        else "0",
         "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,
         "parked": f"{one.parked:,}" if one.parked else None,
         "delivered": f"{one.delivered:,}, {one.rate:,.1f} a second"
@@ -154,28 +158,6 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "again at": None if one.retry_at is None else readable_time(one.retry_at),
         "position": one.position,
     }
-
-
-def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> str | None:
-    name = one.name
-    if not one.declared and one.read_by is None:
-        return (
-            f"This program does not declare {name}, and nobody hands over its messages: its handler was renamed or "
-            f"removed. They wait for a program that declares it under this name, as name={name!r} does; or let it go "
-            f"with penstock outbox drop {name}."
-        )
-    if one.position is None:
-        return f"Start the program once: it halts {name}, and says what can be done."
-    if one.halted and not found:
-        return f"Go on with penstock outbox rebuild, move or retry {name}."
-    if found:
-        number = found[0].number
-        said = f"-- {number}" if number < 0 else str(number)
-        return (
-            f"Try it again at once with penstock outbox retry {name} {said}, or pass it by with "
-            f"penstock outbox skip {name} --reason … {said}"
-        )
-    return f"Go on with penstock outbox resume {name}." if one.paused else None
 
 
 def _show_message(one: OutboxMessage, *, whole: bool) -> None:
@@ -199,10 +181,6 @@ def _message_row(one: OutboxMessage) -> tuple[str, ...]:
     again = "" if one.retry_at is None else readable_time(one.retry_at)
     error = first_line(one.error or "")
     return (str(one.number), one.state, one.kind or "", one.key or "", written, str(one.attempts), again, error)
-
-
-def _counted(number: int) -> str:
-    return f"{number:,}{'+' if number >= MOST_COUNTED else ''}"
 
 
 def _word(value: Any) -> str:
@@ -250,22 +228,10 @@ def skip(options: Options, outbox: str, number: int, reason: str, yes: bool) -> 
     say(f"Message {number} of {outbox} is skipped.")
 
 
-@command.command("pause")
-@click.argument("outbox")
-@pass_options
-def pause(options: Options, outbox: str) -> None:
-    """Pause OUTBOX on all machines. New messages are kept."""
-    with_backend(options, lambda backend: backend.app.outboxes.pause(backend, outbox))
-    say(f"{outbox} is paused. The change feed keeps new messages, and grows.")
-
-
-@command.command("resume")
-@click.argument("outbox")
-@pass_options
-def resume(options: Options, outbox: str) -> None:
-    """Resume a paused OUTBOX."""
-    with_backend(options, lambda backend: backend.app.outboxes.resume(backend, outbox))
-    say(f"{outbox} is resumed.")
+_verb = partial(add_verb, command, "outboxes", "outbox")
+_PAUSED = "{} is paused. The change feed keeps new messages, and grows."
+_verb("pause", "Pause OUTBOX on all machines. New messages are kept.", _PAUSED)
+_verb("resume", "Resume a paused OUTBOX.", "{} is resumed.")
 
 
 @command.command("move")

@@ -36,7 +36,12 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def print_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), most_lines: int | None = None
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    most_lines: int | None = None,
+    all_with: str = "",
 ) -> None:
     """Print a table. On a terminal, columns without room stand below their row, with their names.
 
@@ -45,39 +50,22 @@ def print_table(
         rows: A text for each column.
         right: The columns of numbers.
         most_lines: The lines after which a text below a row is cut off; None for all.
+        all_with: The option that shows all: columns without room are then only counted, and long cells cut off.
     """
-    cells, room = _one_line_each(rows), _room()
-    if room is None:
-        _print_plainly(headers, cells, right)
-        return
-    longest = _longest(headers, cells)
-    widths = {headers[0]: longest[headers[0]]}
-    for header, width in longest.items():
-        if header not in widths and _total([*widths.values(), width]) <= room:
-            widths[header] = width
-    below = [place for place, header in enumerate(headers) if header not in widths]
-    inline = {header: width for header, width in longest.items() if header in widths}
-    _print_head(inline, right)
+    cells, room = [dict(zip(headers, map(visible_line, row), strict=True)) for row in rows], _room()
+    widths = {header: max(map(cell_len, (header, *(row[header] for row in cells)))) for header in headers}
+    if room is not None:
+        widths = _cut(widths, room) if all_with else _inline(widths, room)
+    head = _line(widths, {header: header for header in headers}, right)
+    click.echo(head if room is None else f"{click.style(head, bold=True)}\n{'─' * _total(widths.values())}")
+    below = [header for header in headers if header not in widths]
     for row in cells:
-        click.echo(_line(inline, dict(zip(headers, row, strict=True)), right))
-        for text in _packed([f"{headers[place]}: {row[place]}" for place in below if row[place]], room, most_lines):
+        click.echo(_line(widths, row, right))
+        texts = [f"{header}: {row[header]}" for header in below if row[header] and not all_with]
+        for text in _packed(texts, room or 0, most_lines):
             click.echo(text)
-
-
-def print_rows(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), all_with: str
-) -> None:
-    """Print the columns that find room, and the number of columns that did not. Long cells are cut off."""
-    cells, room = _one_line_each(rows), _room()
-    if room is None:
-        _print_plainly(headers, cells, right)
-        return
-    widths = _fitting(_longest(headers, cells), room)
-    _print_head(widths, right)
-    for row in cells:
-        click.echo(_line(widths, dict(zip(headers, row, strict=True)), right))
-    if left_out := len(headers) - len(widths):
-        say(f"{counted(left_out, 'column')} more; see all with {all_with}.")
+    if below and all_with:
+        say(f"{counted(len(below), 'column')} more; see all with {all_with}.")
 
 
 def print_list(
@@ -111,7 +99,7 @@ def print_field(name: str, value: Any) -> None:
     for line in visible(text.rstrip()).split("\n"):
         parts = [line]
         if room is not None and not line.startswith(" "):  # as those of a traceback do
-            parts = _wrapper(room - _LABEL - 1).wrap(line) or parts
+            parts = wrapper(room - _LABEL - 1).wrap(line) or parts
         for part in parts:
             click.echo(f"{label:{_LABEL}} {part}".rstrip())
             label = ""
@@ -141,22 +129,9 @@ def readable_time(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def _one_line_each(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[visible_line(cell) for cell in row] for row in rows]
-
-
 def _room() -> int | None:
     """The columns of the terminal; None without one."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _longest(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
-    return {header: max(map(cell_len, (header, *column))) for header, *column in zip(headers, *rows, strict=True)}
-
-
-def _print_head(widths: Mapping[str, int], right: Collection[str]) -> None:
-    click.echo(click.style(_line(widths, {header: header for header in widths}, right), bold=True))
-    click.echo("─" * _total(widths.values()))
 
 
 def _line(widths: Mapping[str, int], cells: Mapping[str, str], right: Collection[str]) -> str:
@@ -169,7 +144,8 @@ def _line(widths: Mapping[str, int], cells: Mapping[str, str], right: Collection
     return (" " * _GAP).join(found).rstrip()
 
 
-def _wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
+def wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
+    """Breaks lines at spaces only, so that names, ids and commands stay whole and can be copied."""
     return textwrap.TextWrapper(
         max(room, _NARROWEST_CELL), break_long_words=False, break_on_hyphens=False, placeholder=" …", **how
     )
@@ -179,23 +155,26 @@ def _packed(texts: Sequence[str], room: int, most_lines: int | None) -> list[str
     """Texts in as few indented lines as they need; only spaces are broken, so that ids stay whole."""
     lines: list[str] = []
     indent = " " * _INDENT
-    wrapper = _wrapper(room, initial_indent=indent, subsequent_indent=indent * 2, max_lines=most_lines)
+    wrap = wrapper(room, initial_indent=indent, subsequent_indent=indent * 2, max_lines=most_lines)
     for text in texts:
         if lines and cell_len(lines[-1]) + _GAP + cell_len(text) <= room:
             lines[-1] += " " * _GAP + text
         else:
-            lines += wrapper.wrap(text)
+            lines += wrap.wrap(text)
     return lines
 
 
-def _print_plainly(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]) -> None:
-    widths = _longest(headers, rows)
-    for row in (headers, *rows):
-        click.echo(_line(widths, dict(zip(headers, row, strict=True)), right))
+def _inline(longest: Mapping[str, int], room: int) -> dict[str, int]:
+    """The widths of the first column, and of all others for which a terminal has room, whole."""
+    found: dict[str, int] = {}
+    for header, width in longest.items():
+        if not found or _total([*found.values(), width]) <= room:
+            found[header] = width
+    return found
 
 
-def _fitting(longest: Mapping[str, int], room: int) -> dict[str, int]:
-    """The widths of the columns for which a terminal has room; the last of them may be cut short."""
+def _cut(longest: Mapping[str, int], room: int) -> dict[str, int]:
+    """The widths of the first columns for which a terminal has room; the last of them may be cut short."""
     found: dict[str, int] = {}
     for header, long in longest.items():
         width = min(long, _WIDEST_CELL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import plain, print_json, print_table, say
+from penstock.observe.readable import capped
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, capacity, rate_words
 from penstock.store.nouns.pools import KeyRow, PoolRow
@@ -21,17 +21,8 @@ KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 _NONE = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A pool, and the concurrency keys with the most waiting jobs, if they were asked for."""
-
-    row: PoolRow
-    keys: Sequence[KeyRow] | None = None
-
-    @property
-    def has_limits(self) -> bool:
-        row = self.row
-        return (row.key_parallelism, row.rate_limit, row.key_rate_limit, row.group) != (None,) * 4
+# A pool, and the concurrency keys with the most waiting jobs, if they were asked for.
+_Seen = tuple[PoolRow, Sequence[KeyRow] | None]
 
 
 @listing("pools")
@@ -46,7 +37,7 @@ def command(options: Options, keys: int | None) -> None:
     """
     pools = with_backend(options, lambda backend: _look(backend, keys))
     if options.json:
-        print_json({"pools": [_data(pool) for pool in pools]})
+        print_json({"pools": [_data(*pool) for pool in pools]})
     elif not pools:
         click.echo("no pools")
     else:
@@ -99,26 +90,26 @@ async def _change(
 async def _look(backend: Backend, number: int | None) -> list[_Seen]:
     rows, store = await backend.pools(), backend.engine.store
     if number is None:
-        return [_Seen(row) for row in rows]
+        return [(row, None) for row in rows]
     async with snapshot(backend) as session:
         waiting = [await store.pools.waiting(session, row.name, KEYS_READ, JOBS_COUNTED) for row in rows]
     most = [sorted(keys, key=lambda one: (-one.waiting, one.key))[:number] for keys in waiting]
-    return [_Seen(row, keys) for row, keys in zip(rows, most, strict=True)]
+    return list(zip(rows, most, strict=True))
 
 
 def _show(pools: Sequence[_Seen]) -> None:
     headers = ("pool", "limit", "running", "ready", "at its gate", "scheduled", "slots held")
-    print_table(headers, [_counts(pool.row) for pool in pools], right=headers[1:])
-    if limited := [pool.row for pool in pools if pool.has_limits]:
+    print_table(headers, [_counts(row) for row, _ in pools], right=headers[1:])
+    if limited := [row for row, _ in pools if row.key_parallelism or row.rate_limit or row.key_rate_limit or row.group]:
         click.echo()
         limits = ("pool", "limit of a key", "rate limit", "rate limit of a key", "group")
         print_table(limits, [_limits(pool) for pool in limited], right=limits[1:2])
-    if any(pool.keys is not None for pool in pools):
+    if any(keys is not None for _, keys in pools):
         click.echo()
         rows = [
-            (pool.row.name, one.key or _NONE, _counted(one.waiting), _counted(one.running))
-            for pool in pools
-            for one in pool.keys or ()
+            (row.name, one.key or _NONE, capped(one.waiting, JOBS_COUNTED), capped(one.running, JOBS_COUNTED))
+            for row, keys in pools
+            for one in keys or ()
         ]
         if rows:
             print_table(("pool", "key", "waiting", "running"), rows, right=("waiting", "running"))
@@ -138,12 +129,7 @@ def _limits(pool: PoolRow) -> tuple[str, ...]:
     return (pool.name, of_key, rate_words(pool.rate_limit), rate_words(pool.key_rate_limit), pool.group or _NONE)
 
 
-def _counted(number: int) -> str:
-    return f"{number:,}+" if number >= JOBS_COUNTED else f"{number:,}"
-
-
-def _data(pool: _Seen) -> dict[str, Any]:
-    row, keys = pool.row, pool.keys
+def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
     rates = {word: _rate_data(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
     waiting = {} if keys is None else {"keys": [{**plain(one), "key": one.key or None} for one in keys]}
     return {**plain(row), **rates, **waiting}

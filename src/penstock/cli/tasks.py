@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from penstock.api.tasks.selection import rows_by_text
+from penstock.api.tasks.selection import Verb, changeable, rows_by_text
 from penstock.api.tasks.views import TaskPage, TaskRecord, TaskStatus, key_text
 from penstock.app import App, Backend
 from penstock.cli.confirm import confirm_many
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, listing, pass_options
+from penstock.cli.options import Options, combined, json_option, listing
 from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_list, print_table, readable_time, say
+from penstock.cli.verbs import add_verb
 from penstock.cli.visible import first_line, visible
 from penstock.errors import DataError, ValueInvalid
 from penstock.observe.readable import counted
-from penstock.reactive.filter import STATES, TaskFilter
+from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class States(click.ParamType[tuple[str, ...]]):
@@ -36,22 +34,18 @@ class States(click.ParamType[tuple[str, ...]]):
         return found
 
 
-def task_filter_options(command: F) -> F:
-    options = (
-        click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
-        click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
-        click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
-        click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
-        click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
-        click.option(
-            "--rows",
-            metavar="TEXT",
-            help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+task_filter_options = combined(
+    click.option("--state", type=States(), metavar="STATE[,…]", help=f"Only these: {', '.join(STATES)}."),
+    click.option("--error", metavar="TEXT", help="Only rows whose last error contains this text; case-sensitive."),
+    click.option("--has-error/--no-error", default=None, help="Only rows with, or without, a last error."),
+    click.option("--key", metavar="KEY", help="Only the row with this id or key; several columns as a JSON array."),
+    click.option("--table", metavar="TABLE", help="Only rows of this table's tasks."),
+    click.option(
+        "--rows",
+        metavar="TEXT",
+        help="Only rows that match now, such as 'status == \"paid\" and amount > 100'. Needs TASK or --table.",
+    ),
+)
 
 
 def read_task_filter(app: App, task: str | None, given: dict[str, Any]) -> TaskFilter[Any]:
@@ -189,109 +183,69 @@ def _record_row(record: TaskRecord) -> tuple[str, ...]:
     return (record.task, key_text(record.key), state, str(record.attempt or 0), run_at, change, error)
 
 
-_all = click.option("--all", "everything", is_flag=True, help="All rows of all tasks.")
-_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
+# What is told of changed rows, and what the command is about.
+_CHANGES: dict[Verb, tuple[str, str]] = {
+    "retry": (
+        "retried",
+        """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
+
+        Their attempts count from one. Running rows run once more afterwards.
+        """,
+    ),
+    "cancel": (
+        "asked to be canceled",
+        """Cancel runs of TASK, or of all tasks.
+
+        Pending runs never start; running ones are asked to stop.
+        """,
+    ),
+    "skip": (
+        "skipped",
+        "End pending runs of TASK, or of all tasks, as skipped. A row's next change runs.",
+    ),
+    "delete": (
+        "forgotten",
+        """Delete the records of TASK, or of all tasks. The rows of the table stay.
+
+        Cancels pending runs and asks running ones to stop; repeat the command afterwards.
+        """,
+    ),
+}
 
 
-def _changing(verb: str) -> Callable[[F], click.Command]:
-    options = (click.argument("task", required=False), task_filter_options, _all, _yes, json_option())
-
-    def make(change: F) -> click.Command:
-        return command.command(verb)(functools.reduce(lambda made, option: option(made), reversed(options), change))
-
-    return make
-
-
-@_changing("retry")
-def retry(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
-
-    Their attempts count from one. Running rows run once more afterwards.
-    """
-    _change(options, "retry", task, given, everything=everything, sure=yes)
-
-
-@_changing("cancel")
-def cancel(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Cancel runs of TASK, or of all tasks.
-
-    Pending runs never start; running ones are asked to stop.
-    """
-    _change(options, "cancel", task, given, "pending", "running", everything=everything, sure=yes)
+def _add_change(verb: Verb, done: str, about: str) -> None:
+    @command.command(verb, help=about)
+    @click.argument("task", required=False)
+    @task_filter_options
+    @click.option("--all", "everything", is_flag=True, help="All rows of all tasks.")
+    @click.option("--yes", "-y", is_flag=True, help="Do not ask before changing several rows.")
+    @json_option()
+    def change(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
+        if task is None and not everything and all(value is None for value in given.values()):
+            options_of = "--state, --error, --has-error, --key, --table, --rows"
+            raise click.UsageError(f"Say which rows to {verb}: a task, {options_of}; or --all.")
+        found, changed = with_backend(options, lambda backend: _change(backend, verb, task, given, sure=yes))
+        if options.json:
+            print_json({"found": found, "changed": changed})
+        else:
+            say(f"{counted(changed, 'row')} {done}, of {found:,}." if found else "There are no such rows.")
 
 
-@_changing("skip")
-def skip(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
-    _change(options, "skip", task, given, "pending", everything=everything, sure=yes)
+async def _change(
+    backend: Backend, verb: Verb, task: str | None, given: dict[str, Any], *, sure: bool
+) -> tuple[int, int]:
+    where = changeable(verb, read_task_filter(backend.app, task, given))
+    counts = await backend.app.tasks.count(backend, where)
+    found = sum(number for state, number in counts.items() if state != GONE)
+    confirm_many(found, verb, "row", sure=sure)
+    return found, await getattr(backend.app.tasks, verb)(backend, where, everything=True) if found else 0
 
 
-@_changing("delete")
-def delete(options: Options, /, task: str | None, everything: bool, yes: bool, **given: Any) -> None:
-    """Delete the records of TASK, or of all tasks. The rows of the table stay.
-
-    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
-    """
-    _change(options, "delete", task, given, everything=everything, sure=yes)
-
-
-@command.command("pause")
-@click.argument("task")
-@pass_options
-def pause(options: Options, task: str) -> None:
-    """Pause TASK on all machines. Running runs continue."""
-    with_backend(options, lambda backend: backend.app.tasks.pause(backend, task))
-    say(f"{task} is paused. Running ones continue; no other ones start.")
-
-
-@command.command("resume")
-@click.argument("task")
-@pass_options
-def resume(options: Options, task: str) -> None:
-    """Resume a paused TASK."""
-    count = with_backend(options, lambda backend: backend.app.tasks.resume(backend, task))
-    say(f"{task} runs again; {counted(count, 'run')} that had been deferred {'is' if count == 1 else 'are'} due now.")
-
-
-@command.command("reconcile")
-@click.argument("task")
-@pass_options
-def reconcile(options: Options, task: str) -> None:
-    """Check all rows of TASK again. The planner does it; penstock tasks shows its progress."""
-    with_backend(options, lambda backend: backend.app.tasks.reconcile(backend, task))
-    say(f"All rows of {task} will be checked by the planner.")
-
-
-# ----- steps
-
-_DONE = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped", "delete": "forgotten"}
-
-
-def _change(
-    options: Options,
-    verb: str,
-    task: str | None,
-    given: dict[str, Any],
-    *states: str,
-    everything: bool,
-    sure: bool,
-) -> None:
-    if task is None and not everything and all(value is None for value in given.values()):
-        options_of = "--state, --error, --has-error, --key, --table, --rows"
-        raise click.UsageError(f"Say which rows to {verb}: a task, {options_of}; or --all.")
-
-    async def change(backend: Backend) -> tuple[int, int]:
-        where = read_task_filter(backend.app, task, given)
-        if states:
-            where = where.in_states(*states, verb=_DONE[verb])
-        counts = await backend.app.tasks.count(backend, where)
-        found = sum(number for state, number in counts.items() if state != "gone")
-        confirm_many(found, verb, "row", sure=sure)
-        act = getattr(backend.app.tasks, verb)
-        return found, await act(backend, where, everything=True) if found else 0
-
-    found, changed = with_backend(options, change)
-    if options.json:
-        print_json({"found": found, "changed": changed})
-    else:
-        say(f"{counted(changed, 'row')} {_DONE[verb]}, of {found:,}." if found else "There are no such rows.")
+for _name, _texts in _CHANGES.items():
+    _add_change(_name, *_texts)
+_verb = partial(add_verb, command, "tasks", "task")
+_PAUSED = "{} is paused. Running ones continue; no other ones start."
+_verb("pause", "Pause TASK on all machines. Running runs continue.", _PAUSED)
+_verb("resume", "Resume a paused TASK.", "{} runs again. Deferred runs that are due now: {:,}.")
+_RECONCILES = "Check all rows of TASK again. The planner does it; see its progress with penstock tasks."
+_verb("reconcile", _RECONCILES, "All rows of {} will be checked by the planner.")

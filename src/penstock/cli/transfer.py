@@ -225,7 +225,9 @@ async def _load_piece(transaction: Transaction, statements: TableStatements, pie
     try:
         await load_rows(transaction, statements, piece.rows)
     except (DataError, InputError) as error:
-        raise piece.blame(error) from error
+        if (place := error.facts.get("row")) is None:
+            raise
+        raise LineRefused(piece.numbers[place], error.what) from error
 
 
 PIECE_ROWS = 1000
@@ -239,11 +241,6 @@ class Piece:
     rows: list[list[Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     size: int = 0
-
-    def blame(self, error: DataError | InputError) -> Exception:
-        """Name the line that caused an error, if it is known."""
-        place = error.facts.get("row")
-        return error if place is None else LineRefused(self.numbers[place], error.what)
 
 
 class LineRefused(ValueInvalid):

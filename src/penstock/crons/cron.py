@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Literal, get_args
 
-from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, last_due, next_due
+from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, last_due
 from penstock.errors import DeclarationError
 
 CatchUp = Literal["skip", "one", "all"]
@@ -53,7 +53,7 @@ class Cron:
 
     def begin(self, planned: datetime) -> datetime:
         """The time at which the run of a planned time begins, in UTC: before the next planned time."""
-        room = min(self.jitter, next_due(self.schedule, planned) - planned)
+        room = min(self.jitter, self.schedule.next(planned) - planned)
         return in_utc(planned) + int(chance_of(self.name) * (room // timedelta.resolution)) * timedelta.resolution
 
     def _refuse(self, why: str, fix: str) -> None:
@@ -61,7 +61,6 @@ class Cron:
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that is not 1 to 100 printable ASCII characters."""
     if not isinstance(name, str):
         raise DeclarationError(f"The name of a cron is text, not {name!r}.", fix='Write "send reminders".')
     if not name.strip() or len(name) > _LONGEST_NAME:
@@ -107,11 +106,11 @@ def decide(cron: Cron, last: datetime, now: datetime, *, under_way: bool) -> Dec
 
     Of missed times ``skip`` runs the latest if it has only just come, ``one`` the latest, however late, ``all`` each.
     """
-    first, latest = next_due(cron.schedule, last), last_due(cron.schedule, last, now)
+    first, latest = cron.schedule.next(last), last_due(cron.schedule, last, now)
     if latest is None:
         return Decision(None, in_utc(last), first)
     planned = first if cron.catch_up == "all" else latest
-    following = next_due(cron.schedule, planned)
+    following = cron.schedule.next(planned)
     if cron.catch_up == "skip" and in_utc(now) - latest > _IN_TIME:
         return Decision(None, latest, following, (Skip(first, latest, "missed"),))
     if under_way and cron.overlap == "wait":

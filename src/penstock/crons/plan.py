@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.crons.cron import CatchUp, Cron, Overlap
-from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, next_due
+from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc
 from penstock.errors import DeclarationError
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
@@ -62,7 +62,7 @@ def begun(
     planned_at: datetime | None = None,
 ) -> KeptCron:
     """A cron of which nothing is run that was planned up to a time."""
-    return KeptCron(plan, paused, in_utc(since), next_due(schedule_of(plan.schedule), since), job_id, planned_at)
+    return KeptCron(plan, paused, in_utc(since), schedule_of(plan.schedule).next(since), job_id, planned_at)
 
 
 def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:

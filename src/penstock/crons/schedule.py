@@ -245,22 +245,17 @@ def _no_interval(why: str, fix: str) -> DeclarationError:
 Schedule = CronExpression | Interval
 
 
-def next_due(schedule: Schedule, after: datetime) -> datetime:
-    """The first time at which a schedule is due after an instant; in UTC."""
-    return schedule.next(after)
-
-
 def last_due(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
     """The last time at which a schedule is due in ``(after, until]``; None if there is none.
 
     It searches by halves, so that years of missed seconds cost a few dozen steps.
     """
-    found, end = next_due(schedule, after), in_utc(until)
+    found, end = schedule.next(after), in_utc(until)
     if found > end:
         return None
     while found < end:
         middle = found + (end - found) // 2
-        later = next_due(schedule, middle)
+        later = schedule.next(middle)
         if later <= end:
             found = later
         else:

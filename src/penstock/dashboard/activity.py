@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
@@ -14,23 +14,19 @@ from penstock.observe.meters import Labels
 
 _AGAIN, _WINDOW = 0.9, 10.0  # seconds for which a look holds, so that pages share it, and over which ends are counted
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
+_SUMMED = ("running", "ready", "scheduled", "ended", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The numbers of all pools at one time."""
-
-    at: datetime
-    ended: float
-    failed: int
-    ready: int
+def totals_of(pools: Sequence[PoolNow]) -> dict[str, float]:
+    """The numbers of all pools together."""
+    return {name: sum(getattr(one, name) for one in pools) for name in _SUMMED}
 
 
 class Activity:
     """Looks at the pools about once a second. Ends are those of this process: to find all reads a whole table.
 
     Attributes:
-        points: The past, oldest first.
+        points: The past, oldest first: times, with the numbers of all pools.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -38,7 +34,7 @@ class Activity:
         self._lock = asyncio.Lock()
         self._last: tuple[float, Look, Sequence[PoolNow]] | None = None
         self._completed: deque[tuple[float, Counter[Labels]]] = deque()  # by time, those of the last seconds
-        self.points: deque[Point] = deque(maxlen=_KEPT)
+        self.points: deque[tuple[datetime, Mapping[str, float]]] = deque(maxlen=_KEPT)
 
     async def look(self) -> tuple[Look, Sequence[PoolNow]]:
         """The numbers of now, and the pools with them."""
@@ -75,15 +71,13 @@ class Activity:
         """The past of one number, with None where nobody looked."""
         found: list[float | None] = []
         before: datetime | None = None
-        for point in self.points:
-            if before is not None and (point.at - before).total_seconds() > 3 * _STEP:
+        for at, totals in self.points:
+            if before is not None and (at - before).total_seconds() > 3 * _STEP:
                 found.append(None)
-            found.append(getattr(point, name))
-            before = point.at
+            found.append(totals[name])
+            before = at
         return found
 
     def _note(self, seen: Look, pools: Sequence[PoolNow]) -> None:
-        if self.points and (seen.now - self.points[-1].at).total_seconds() < _STEP:
-            return
-        ended, failed = sum(one.ended for one in pools), sum(one.failed for one in pools)
-        self.points.append(Point(seen.now, ended, failed, sum(one.ready for one in pools)))
+        if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
+            self.points.append((seen.now, totals_of(pools)))

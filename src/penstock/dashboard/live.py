@@ -82,8 +82,6 @@ class Live:
 
 
 class _Watched:
-    """One view."""
-
     def __init__(
         self, render: Render, watch: Callable[[], Watch[Any] | None] | None, every: float, views: Sized
     ) -> None:

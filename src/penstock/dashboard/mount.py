@@ -186,8 +186,8 @@ class Dashboard:
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
         view = replace(view, words={**form, **view.words})
-        if act.sure is not None and form.get("sure") != "yes":
-            question = act.sure if isinstance(act.sure, str) else await act.sure(view)
+        asks = "" if form.get("sure") == "yes" else act.sure
+        if question := asks if isinstance(asks, str) else await asks(view):
             asked = {**request.query_params, **form}
             values = {**self._frame(request, page, session), "form": form, "asked": asked, "sure": question, "said": ""}
             return HTMLResponse(self._pages.render("sure.html", values))

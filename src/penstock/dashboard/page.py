@@ -89,17 +89,17 @@ class Act:
     Attributes:
         run: Does it; the words of the view are those of the form too. Returns what is then told.
         role: Who may do it.
-        sure: The question that is asked before it is done, or what asks it of a view; None to do it at once.
+        sure: The question that is asked before it is done, or what asks it of a view; an empty one to do it at once.
         about: What the audit log says of it; by default the words of the form.
     """
 
     run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
-    sure: str | Callable[[View], Awaitable[str]] | None = None
+    sure: str | Callable[[View], Awaitable[str]] = ""
     about: Callable[[View], Mapping[str, Any]] | None = None
 
 
-def act_on(nouns: str, noun: str, verb: str, told: str, sure: str | None = None) -> Act:
+def act_on(nouns: str, noun: str, verb: str, told: str, sure: str = "") -> Act:
     """An act that the API has on the thing that a form names; `told` has places for its name and for the outcome."""
 
     async def run(view: View) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from shlex import quote
 from typing import Any
 
-import pygal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -24,15 +21,12 @@ from penstock.observe.readable import counted, size_of, span
 from penstock.schema.encoder import MASKED
 from penstock.schema.ids import is_id
 
-# pygal finds its plugins, of which there are none here, by a hook of a kind that Python 3.11 warns of at each import.
-sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
-
 _LIVE = "live_"
 _STEP, _NAMED = re.compile(r"\w+"), re.compile(r"""['"](\w+)['"]:""")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\+00:00)")
 _NONE = "-"
 _ROUND = 100  # from which on numbers of charts are whole
-_STROKE = "#6b93e8"  # is seen on light and on dark
+_LINE = Markup('<svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true"><path d="{}"/></svg>')
 
 
 class Pages:
@@ -62,7 +56,7 @@ class Pages:
             "trimmed": trimmed,
             "unless_secret": self._unless_secret,
             "with_times": _with_times,
-            "chart": lambda values: _chart(tuple(values)),
+            "chart": _chart,
         }
         self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
@@ -116,34 +110,16 @@ def _as_json(value: Any, indent: int | None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
 
 
-@lru_cache(maxsize=64)  # a chart gets a point in some seconds, and is rendered more often
-def _chart(values: tuple[float | None, ...]) -> Markup:
-    """A line as an image, and what it shows in words."""
+def _chart(values: Sequence[float | None]) -> Markup:
+    """A line with gaps where values are missing, and what it shows in words."""
     known = [value for value in values if value is not None]
     if not known:
         return Markup("<small>Nothing yet</small>")
-    chart = pygal.Line(css=[], js=[], show_dots=False, range=(0, None))
-    chart.uuid = "chart"  # not by chance: equal charts are not sent again
-    chart.add_xml_filter(_bare)
-    chart.add("", values if len(values) > 1 else values * 2)  # of one value there would be no line
-    image = b64encode(chart.render_sparkline(width=320, height=64)).decode()
-    last, most = (f"{one:,.0f}" if one >= _ROUND else f"{one:.3g}" for one in (known[-1], max(known)))
-    words = f"{last} now, at most {most}"
-    return Markup('<img class="chart" alt="" src="data:image/svg+xml;base64,{}"><small>{}</small>').format(image, words)
-
-
-def _bare(svg: Any) -> Any:
-    """A chart without its script, its style and its tooltips, which an image does not use and which are most of it."""
-    svg.attrib["preserveAspectRatio"] = "none"
-    for parent in list(svg.iter()):
-        for child in list(parent):
-            if child.tag in {"defs", "desc", "rect", "text", "title"}:
-                parent.remove(child)
-            elif child.tag == "path":
-                child.attrib |= {
-                    "fill": "none",
-                    "stroke": _STROKE,
-                    "stroke-width": "2",
-                    "vector-effect": "non-scaling-stroke",
-                }
-    return svg
+    points = values if len(values) > 1 else [*values] * 2  # of one value there would be no line
+    path, pen, highest = "", "M", max(known)
+    for place, value in enumerate(points):
+        path += "" if value is None else f"{pen}{place} {1 - value / (highest or 1):.3g}"
+        pen = "M" if value is None else "L"
+    last, most = (f"{one:,.0f}" if one >= _ROUND else f"{one:.3g}" for one in (known[-1], highest))
+    words = Markup("<small>{} now, at most {}</small>").format(last, most)
+    return _LINE.format(len(points) - 1, path) + words

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from penstock.errors import DeclarationError, ResultInvalid
 from penstock.functions.signature import check_declaration
@@ -19,16 +20,13 @@ Guard = Callable[..., "bool | Awaitable[bool]"]
 `SyncQueryCtx`. It says whether the caller may call the function."""
 
 
-class Asked(Protocol):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """A call whose caller is to be let in or not."""
 
     arguments: Mapping[str, Any]
-
-    def identity(self) -> Identity | None:
-        """The identity of the caller."""
-
-    async def ask(self, guard: Guard, arguments: Mapping[str, Any]) -> Any:
-        """What a guard says."""
+    identity: Callable[[], Identity | None]  # of the caller
+    ask: Callable[[Guard, Mapping[str, Any]], Awaitable[Any]]  # what a guard says
 
 
 class Access:

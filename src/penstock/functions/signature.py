@@ -68,7 +68,8 @@ class Signature:
         self.parameters = tuple(parameter.name for parameter in parameters)  # the names of its arguments, in order
         hints = _hints(taken, name)
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
-        self.ids = _ids(fields)  # those of them that are ids of a managed table, with the table
+        tables = {name: target_of(field) for name, field in fields.items()}
+        self.ids = {name: of for name, of in tables.items() if id_prefix_of(of) is not None}  # of managed tables
         self._fields = fields
         self.arguments = _typed_dict(name, fields)
         self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
@@ -260,12 +261,6 @@ def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     if (sent := WIRE_NAMES.get(parameter.name)) is not None:
         annotation = Annotated[annotation, Field(validation_alias=AliasChoices(parameter.name, sent))]
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
-
-
-def _ids(fields: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """The parameters that are ids of penstock's own tables, with these."""
-    targets = {name: target_of(field) for name, field in fields.items()}
-    return {name: of for name, of in targets.items() if id_prefix_of(of) is not None}
 
 
 def _typed_dict(name: str, fields: dict[str, Any]) -> Any:

@@ -54,12 +54,13 @@ def identity_of(claims: Mapping[str, Any], *, flat: bool) -> Identity:
     return Identity(subject=claims["sub"], issuer=claims["iss"], claims=others, **fields)
 
 
-def identity_of_fields(fields: Mapping[str, Any]) -> Identity:
+def identity_of_fields(given: Any) -> Identity:
     """The identity that an administrator names, by its fields as they are on the wire.
 
     Raises:
         Unauthenticated: It has no subject and issuer, and no token identifier; or a field is of another type.
     """
+    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     issuer, _, subject = str(fields.get("tokenIdentifier", "")).partition("|")
     try:
         identity = Identity.model_validate({"issuer": issuer, "subject": subject, **fields})

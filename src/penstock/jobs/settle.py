@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
 from penstock.jobs.retry import Exponential, Retry, backoff, wait_after
-from penstock.jobs.states import FINISHED, JobEvent, JobState, moved
+from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState, moved
 from penstock.observe.errortext import error_text
 
 KEEP_STATUS = timedelta(days=7)
@@ -23,7 +23,6 @@ _LAST = {JobEvent.RAISED: JobEvent.EXHAUSTED, JobEvent.LOST: JobEvent.ABANDONED}
 # What keeps the next jobs of its key waiting: rows of tasks run in order, and nobody has let others go first.
 _BLOCK_KEY = frozenset({JobEvent.RAISED, JobEvent.LOST, JobEvent.HANDED_BACK})
 _HANDLED = frozenset({JobState.SUCCESS, JobState.FAILED})  # by its version; any other end is of no version
-_FAILED = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timedelta = KEEP_STATUS) -> Settlement:
@@ -54,7 +53,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         error=outcome.error,
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
-        failed=_failed_attempt(job, outcome, event, now) if event in _FAILED else None,
+        failed=_failed_attempt(job, outcome, event, now) if event in FAILED_ATTEMPT else None,
         mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
         blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
     )
@@ -103,7 +102,6 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
 
 
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
-    """Expiry time of a finished job's status."""
     return now + (keep if options.keep is None else _kept(options.keep))
 
 

@@ -1,4 +1,4 @@
-"""The state machine of a job, as data. The diagram in the docs, the CHECK in SQL and the tests are read from it."""
+"""The state machine of a job, as data. The diagram in the docs and the CHECK in SQL are tested against it."""
 
 from __future__ import annotations
 
@@ -62,32 +62,10 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
 
 FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
-
-# The events of a job whose on_complete is due or under way. COMPLETED leads to the end that was known before,
-# and RECALLED back from there, if the on_complete had raised for the last time.
-STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
+FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
 def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
     """The state that an event leads to, from anywhere but completing."""
     to = MOVES[state, event]
     return JobState.COMPLETING if on_complete and to in FINISHED else to
-
-
-def moves() -> list[tuple[JobState, JobEvent, JobState]]:
-    """All moves there are, with and without an on_complete: from, event, to."""
-    return [
-        *((state, event, to) for (state, event), to in MOVES.items()),
-        *((state, event, JobState.COMPLETING) for (state, event), to in MOVES.items() if to in FINISHED),
-        *((JobState.COMPLETING, event, JobState.COMPLETING) for event in STAYS),
-        *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
-        *((end, JobEvent.RECALLED, JobState.COMPLETING) for end in JobState if end in FINISHED),
-    ]
-
-
-def diagram() -> str:
-    """The state machine as a Mermaid diagram, for the docs."""
-    lines = ["stateDiagram-v2", "    [*] --> pending: enqueued"]
-    lines += [f"    {state.value} --> {to.value}: {event.value}" for state, event, to in moves()]
-    lines += [f"    {state.value} --> [*]" for state in JobState if state in FINISHED]
-    return "\n".join(lines)

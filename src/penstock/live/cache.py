@@ -103,15 +103,8 @@ class EntryCache:
         self.bytes += answer.size - entry.size
         entry.answer, entry.journal = answer, answer.journal
 
-    def keep_pages(self, entry: Entry) -> None:
-        """Have an entry found by the journal of its next run, which keeps the ends of its pages, and by no other."""
-        self._rename(entry, (*entry.key[:3], entry.journal))
-
-    def make_personal(self, entry: Entry) -> None:
-        """Have an entry found by its own caller only."""
-        self._rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
-
-    def _rename(self, entry: Entry, key: Key) -> None:
+    def rename(self, entry: Entry, key: Key) -> None:
+        """Have an entry found by another key, and no more by its own."""
         if key != entry.key:
             del self._entries[entry.key]
             entry.key = key if key not in self._entries else (*key[:3], str(id(entry)))

@@ -89,7 +89,7 @@ class View:
         self.queries: dict[int, Entry] = {}
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
-        self._asked: dict[int, str | None] = {}  # the journals with which it asked
+        self._journals: dict[int, str | None] = {}  # those of its answers, and until it has one that it asked with
         self._changed = set[int]()  # the queries whose answer may be another one
         self._pin: _Pin | None = None  # while a late batch has some of its queries
         self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given
@@ -127,7 +127,7 @@ class View:
         """Watch a query no more."""
         self._entries.leave(self, number, self.queries.pop(number))
         self._given.pop(number, None)
-        self._asked.pop(number, None)
+        self._journals.pop(number, None)
         self._changed.discard(number)
         for pin in (self._pin, self._ready):
             if pin is not None:
@@ -172,6 +172,7 @@ class View:
         self._at, self._ready = tick.number, None
         found = {number: one for number, one in answers.items() if one.digest != self._given.get(number)}
         self._given.update((number, answer.digest) for number, answer in found.items())
+        self._journals.update((number, answer.journal) for number, answer in answers.items())
         return Step(tick, found)
 
     def close(self) -> None:
@@ -197,11 +198,10 @@ class View:
     def enter_again(self, number: int) -> bool:
         """Watch a query by the entry that it has for this caller now; whether that is another one.
 
-        Pages keep the ends that the client has: those of its answer, or until it has one those that it asked with.
+        Pages keep the ends that the client has.
         """
         before = self.queries[number]
-        journal = before.journal if number in self._given else self._asked[number]
-        self._enter(number, before.function, before.arguments, journal)
+        self._enter(number, before.function, before.arguments, self._journals[number])
         if self.queries[number] is before:
             return False
         self._entries.leave(self, number, before)
@@ -210,9 +210,8 @@ class View:
 
     def leave_pages(self, number: int) -> None:
         """Watch a query by another entry, if the next run of its entry keeps ends of pages that the client lacks."""
-        pins = (pin for pin in (self._pin, self._ready) if pin is not None)
-        has = number in self._given or any(number in pin.answers for pin in pins)
-        if not has and self._asked[number] != self.queries[number].journal:
+        pins = [pin.answers[number] for pin in (self._pin, self._ready) if pin is not None and number in pin.answers]
+        if self.queries[number].journal not in {self._journals[number], *(answer.journal for answer in pins)}:
             before = self._not_before
             self.enter_again(number)
             self._not_before = before  # as it runs in the tick that has begun
@@ -227,14 +226,14 @@ class View:
         entry = self._entries.enter(self, number, function, arguments, journal)
         if entry is self.queries.get(number):
             return
-        self.queries[number], self._asked[number] = entry, journal
+        self.queries[number], self._journals[number] = entry, journal
         self._changed.add(number)
         self._pin = self._ready = None  # they lack this query
         self._not_before = self.expect()
 
     def _is_strange(self, number: int, answer: Answer) -> bool:
-        """Whether an answer would be the first one of a query, and its pages have the ends that another client got."""
-        return number not in self._given and self._asked[number] not in {answer.given, answer.journal}
+        """Whether the pages of an answer have ends that the client has not got, but another one."""
+        return self._journals[number] not in {answer.given, answer.journal}
 
     def _stale(self) -> set[int]:
         return {number for number, entry in self.queries.items() if entry.stale}

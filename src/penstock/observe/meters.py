@@ -6,7 +6,7 @@ Owns the list of meters. `calls/journal` moves them, and `exposition` shows them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -141,7 +141,7 @@ class Meters:
         # for each counter its numbers, by labels
         self.counters: dict[str, Counter[Labels]] = {name: Counter() for name in _names("counter")}
         # for each histogram its values, by labels
-        self.histograms: dict[str, dict[Labels, Histogram]] = {name: {} for name in _names("histogram")}
+        self.histograms = {name: defaultdict[Labels, Histogram](Histogram) for name in _names("histogram")}
         # for each gauge that this process knows by itself: the functions that read it, by its one label, or by ""
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
         self.timings = Timings()  # of the dashboard
@@ -150,11 +150,7 @@ class Meters:
         self.counters[name][labels] += number
 
     def observe(self, name: str, value: float, *labels: str) -> None:
-        values = self.histograms[name]
-        histogram = values.get(labels)
-        if histogram is None:
-            histogram = values[labels] = Histogram()
-        histogram.observe(value)
+        self.histograms[name][labels].observe(value)
 
     def read_gauges(self) -> dict[str, dict[Labels, float]]:
         return {

@@ -18,8 +18,12 @@ def counted(number: int, noun: str, nouns: str = "", *, most: int | None = None)
         nouns: The plural, if it has no s.
         most: The number up to which they were counted: ``10,000+ rows``.
     """
-    more = "+" if most is not None and number >= most else ""
-    return f"{number:,}{more} {noun if number == 1 else nouns or noun + 's'}"
+    return f"{capped(number, most)} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def capped(number: int, most: int | None) -> str:
+    """A number that was counted up to `most`, such as ``10,000+``."""
+    return f"{number:,}{'+' if most is not None and number >= most else ''}"
 
 
 def span(length: timedelta | float | None) -> str:

@@ -7,7 +7,7 @@ of a run, which `calls.journal` logs.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -76,14 +76,8 @@ class Timings:
     """The last runs of all functions by name, and the durations of the last ones of all."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Timing] = {}
+        self.of: defaultdict[str, Timing] = defaultdict(Timing)
         self.seconds: deque[float] = deque(maxlen=_KEPT_OF_ALL)
-
-    def find(self, function: str) -> Timing:
-        found = self.of.get(function)
-        if found is None:
-            found = self.of[function] = Timing()
-        return found
 
 
 def percentiles(seconds: Collection[float], *shares: float) -> Sequence[float | None]:

@@ -11,7 +11,7 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 _SYSTEM = {"messaging.system": "penstock"}
@@ -47,8 +47,7 @@ class Tracing:
             f"{kind} {function}", attributes={"code.function.name": function, "penstock.kind": kind}
         )
 
-    @contextmanager
-    def send(self, pool: str, function: str) -> Iterator[Any]:
+    def send(self, pool: str, function: str) -> Any:
         """The span of enqueuing; jobs that are made in its block are its children."""
         attributes = _SYSTEM | {
             "messaging.operation.type": "send",
@@ -57,8 +56,7 @@ class Tracing:
             "penstock.job.function": function,
         }
         kind = self._trace.SpanKind.PRODUCER
-        with self._tracer.start_as_current_span(f"enqueue {pool}", kind=kind, attributes=attributes) as span:
-            yield span
+        return self._tracer.start_as_current_span(f"enqueue {pool}", kind=kind, attributes=attributes)
 
     def sent(self, span: Any, ids: str | list[Any]) -> None:
         if isinstance(ids, str):
@@ -66,10 +64,9 @@ class Tracing:
         else:
             span.set_attribute("messaging.batch.message_count", len(ids))
 
-    @contextmanager
     def work(
         self, trace: str | None, job: str, pool: str, function: str, attempt: int, row: tuple[str, str] | None = None
-    ) -> Iterator[Any]:
+    ) -> AbstractContextManager[Any]:
         """The span of one attempt of a job, as a child of the span that enqueued it, with its baggage.
 
         The run of a task for a row is linked to the span that wrote the row, if that was in this process.
@@ -82,11 +79,11 @@ class Tracing:
             "penstock.job.function": function,
             "penstock.job.attempt": attempt,
         }
-        with self._consumer(f"run {pool}", trace, attributes, () if row is None else (row,)) as span:
-            yield span
+        return self._consumer(f"run {pool}", trace, attributes, () if row is None else (row,))
 
-    @contextmanager
-    def deliver(self, outbox: str, messages: Iterable[tuple[str | None, tuple[str, str] | None]]) -> Iterator[None]:
+    def deliver(
+        self, outbox: str, messages: Iterable[tuple[str | None, tuple[str, str] | None]]
+    ) -> AbstractContextManager[Any]:
         """The span of one attempt to deliver messages: each with the trace that sent it, or the row that it is about.
 
         One that was sent is delivered in the trace of its sender, with its baggage. Others are linked.
@@ -100,8 +97,7 @@ class Tracing:
             "messaging.batch.message_count": len(told),
         }
         alone, rows = sent[0] if len(told) == len(sent) == 1 else None, [row for _, row in told if row is not None]
-        with self._consumer(f"deliver {outbox}", alone, attributes, rows, () if alone else sent):
-            yield
+        return self._consumer(f"deliver {outbox}", alone, attributes, rows, () if alone else sent)
 
     @contextmanager
     def _consumer(

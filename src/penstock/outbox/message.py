@@ -119,7 +119,6 @@ def is_topic(name: object) -> bool:
 
 
 def check_key(key: object) -> None:
-    """Refuse keys of messages but None and texts of 1 to 200 characters."""
     if key is None:
         return
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:

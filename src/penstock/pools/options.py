@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
@@ -36,8 +36,8 @@ class Duplicate:
         return self.does in {"replace", "debounce"}
 
 
-class GivenOptions(TypedDict, total=False):
-    """The options of work in a pool, as type checkers see those that `Workpool.with_options` takes."""
+class WorkOptions(TypedDict, total=False):
+    """Options of work in a pool; `Workpool.with_options` documents them."""
 
     retry: bool | Retry | None
     on_complete: MutationFunction[Any, ..., Any, Any] | None
@@ -54,69 +54,48 @@ class GivenOptions(TypedDict, total=False):
     max_wait: timedelta | None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOptions:
-    """Options of work in a pool; `Workpool.with_options` documents them."""
+def changed_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptions:
+    """Options with others in their place; they are checked."""
+    names = WorkOptions.__annotations__
+    if unknown := sorted(options.keys() - names.keys()):
+        raise UsageError(
+            f"Work in a pool has no option {unknown[0]!r}.", fix=f"Options are {', '.join(sorted(names))}."
+        )
+    for name, value in options.items():
+        if not (_allowed(name, value) if value is not None else name not in _NEVER_NONE):
+            raise ValueInvalid(f"{name} takes {_WORDS[name]}, not {value!r}.")
+    if options.get("on_complete") is not None:
+        _check_on_complete(options["on_complete"])
+    changed = {**known, **options}
+    given = {name for name, value in changed.items() if value is not None}
+    if given >= {"run_at", "run_after"}:
+        raise UsageError("run_at and run_after were both given.", fix="Give one of them.")
+    if "key" not in given and ("on_duplicate" in options or "max_wait" in given):
+        raise UsageError("on_duplicate and max_wait need a key.", fix="Give key too.")
+    if changed.get("on_duplicate") == "debounce" and "run_after" not in given:
+        raise UsageError("A debounce needs a delay.", fix="Give run_after=timedelta(seconds=…).")
+    if "max_wait" in given and changed.get("on_duplicate") != "debounce":
+        raise UsageError("max_wait needs a debounce.", fix='Give on_duplicate="debounce".')
+    if "on_complete" not in given and given & {"context", "on_complete_retry"}:
+        raise UsageError("context and on_complete_retry need an on_complete.", fix="Give on_complete too.")
+    return cast("WorkOptions", changed)
 
-    retry: bool | Retry | None = None
-    on_complete: AnyFunction | None = None
-    on_complete_retry: Retry | None = None
-    context: Any = None
-    run_at: datetime | None = None
-    run_after: timedelta | None = None
-    name: str | None = None
-    priority: int = 0
-    timeout: timedelta | None = None
-    concurrency_key: str | None = None
-    key: str | None = None
-    on_duplicate: OnDuplicate = "return"
-    max_wait: timedelta | None = None
 
-    def changed(self, options: Mapping[str, Any]) -> WorkOptions:
-        """The same with these changed."""
-        unknown = sorted(options.keys() - _NAMES)
-        if unknown:
+def retry_of(asked: bool | Retry | None, function: AnyFunction, pool: PoolDefinition) -> Retry | None:
+    """The retry policy of a function's work in a pool; None if it is not retried."""
+    if function.kind is not FunctionKind.ACTION:
+        if asked:
             raise UsageError(
-                f"Work in a pool has no option {unknown[0]!r}.", fix=f"Options are {', '.join(sorted(_NAMES))}."
+                f"{function.name} is a {function.kind.value}, which is not retried when it raises. "
+                "Conflicts and lost connections are always retried.",
+                fix="Leave out retry, or make the call that may fail in an action.",
             )
-        for name, value in options.items():
-            if not (_allowed(name, value) if value is not None else name not in _NEVER_NONE):
-                raise ValueInvalid(f"{name} takes {_WORDS[name]}, not {value!r}.")
-        if options.get("on_complete") is not None:
-            _check_on_complete(options["on_complete"])
-        changed = replace(self, **options)
-        if changed.run_at is not None and changed.run_after is not None:
-            raise UsageError("run_at and run_after were both given.", fix="Give one of them.")
-        if changed.key is None and ("on_duplicate" in options or changed.max_wait is not None):
-            raise UsageError("on_duplicate and max_wait need a key.", fix="Give key too.")
-        if changed.on_duplicate == "debounce" and changed.run_after is None:
-            raise UsageError("A debounce needs a delay.", fix="Give run_after=timedelta(seconds=…).")
-        if changed.max_wait is not None and changed.on_duplicate != "debounce":
-            raise UsageError("max_wait needs a debounce.", fix='Give on_duplicate="debounce".')
-        if changed.on_complete is None and (changed.context is not None or changed.on_complete_retry is not None):
-            raise UsageError("context and on_complete_retry need an on_complete.", fix="Give on_complete too.")
-        return changed
-
-    def retry_of(self, function: AnyFunction, pool: PoolDefinition) -> Retry | None:
-        """The retry policy of a function's work in a pool; None if it is not retried."""
-        if function.kind is not FunctionKind.ACTION:
-            if self.retry:
-                raise UsageError(
-                    f"{function.name} is a {function.kind.value}, which is not retried when it raises. "
-                    "Conflicts and lost connections are always retried.",
-                    fix="Leave out retry, or make the call that may fail in an action.",
-                )
-            return None
-        asked = pool.retry_actions_by_default if self.retry is None else self.retry
-        return asked if isinstance(asked, Retry) else pool.default_retry if asked else None
-
-    @property
-    def duplicate(self) -> Duplicate:
-        return Duplicate(self.on_duplicate, self.max_wait)
+        return None
+    asked = pool.retry_actions_by_default if asked is None else asked
+    return asked if isinstance(asked, Retry) else pool.default_retry if asked else None
 
 
 _NEVER_NONE = frozenset({"priority", "on_duplicate"})
-_NAMES = frozenset(field.name for field in fields(WorkOptions))
 _WORDS = {
     "retry": "True, False or a Retry",
     "on_complete_retry": "a Retry",

@@ -103,14 +103,10 @@ class Completion:
 
 
 def work_status(job: JobStatus) -> WorkStatus:
+    if job.state is JobState.SUCCESS:
+        return Finished(Success(job.result))
     if job.state in FINISHED:
-        return Finished(_result(job))
+        return Finished(Failed(job.error or "") if job.state is JobState.FAILED else Canceled())
     if job.state is JobState.PENDING:
         return Pending(job.attempt)
     return Running(max(0, job.attempt - 1), job.progress)
-
-
-def _result(job: JobStatus) -> WorkResult[Any]:
-    if job.state is JobState.SUCCESS:
-        return Success(job.result)
-    return Failed(job.error or "") if job.state is JobState.FAILED else Canceled()

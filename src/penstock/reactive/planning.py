@@ -196,19 +196,14 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
         return "delete" if was else "enter" if is_now else None
     if was is not is_now:
         return "enter" if is_now else "leave"
-    moved = _moved(task.spec, change)
+    run_at = task.spec.run_at
+    moved = run_at is not None and change.values("before").get(run_at) != change.values("after").get(run_at)
     if not was or not (moved or "change" in task.spec.on):
         return None
     if moved or task.expressions is None:
         return "change"
     looks = [watched(task.expressions, side) for side in (before, after)]
     return None if same(*looks) else "change"
-
-
-def _moved(spec: TaskSpec, change: CapturedChange) -> bool:
-    return spec.run_at is not None and change.values("before").get(spec.run_at) != change.values("after").get(
-        spec.run_at
-    )
 
 
 def values_of(task: PlannedTask, captured: str, read: Read) -> Values:

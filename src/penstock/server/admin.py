@@ -7,8 +7,6 @@ its own with its routes, ``/admin/<noun>/<verb>``, in the words of the command l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -20,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import errors
 from penstock.app import Backend
+from penstock.calls.run.dispatch import Places
 from penstock.config import Config
 from penstock.server.access import admit, exchange_of
 from penstock.server.adminoutbox import OUTBOX_ROUTES
@@ -70,7 +69,8 @@ class Admin:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._config = opening.config
-        self._under_way = 0
+        taken = f"{_MOST_AT_ONCE} requests to the admin interface are in progress."
+        self._places = Places(_MOST_AT_ONCE, self._config.call_timeout, taken)
 
     def route(self, route: AdminRoute) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -87,7 +87,7 @@ class Admin:
     async def _answer(self, request: Request, route: AdminRoute) -> Response:
         words = await read_words(request, route, self._config)
         backend = await opened(self._opening)
-        async with self._admitted(limited=not route.changes):
+        async with self._places.take("It", limited=not route.changes):  # a change ends by itself in time
             if route.changes:
                 about, act = words.given, f"admin: {route.path.strip('/').replace('/', ' ')}"
                 async with audited(backend.engine, "the admin token", "edit", act, about) as outcome:
@@ -96,24 +96,6 @@ class Admin:
             else:
                 value = await route.answer(backend, words)
         return send_json(await asyncio.to_thread(encode_result, value, Format.CLEAN))  # it may be thousands of rows
-
-    @asynccontextmanager
-    async def _admitted(self, *, limited: bool) -> AsyncIterator[None]:
-        """Admit a request. A change ends by itself in time, and is not cut off."""
-        if self._under_way >= _MOST_AT_ONCE:
-            raise errors.Overloaded(f"{_MOST_AT_ONCE} requests to the admin interface are in progress.")
-        seconds = self._config.call_timeout
-        timer = asyncio.timeout(seconds if limited else None)
-        self._under_way += 1
-        try:
-            async with timer:
-                yield
-        except TimeoutError as error:
-            if not timer.expired():
-                raise
-            raise errors.CallTimeout(f"It took longer than {seconds:g} seconds.") from error
-        finally:
-            self._under_way -= 1
 
     def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)

@@ -83,7 +83,6 @@ def success(value: bytes) -> bytes:
 
 
 def with_lines(answer: Answer, lines: list[str]) -> Answer:
-    """The answer with the lines that the function has logged."""
     if not lines or answer.status != 200:  # noqa: PLR2004 - HTTP's number
         return answer
     return replace(answer, body=answer.body[:-1] + b',"logLines":' + to_json(lines) + b"}")

@@ -35,7 +35,7 @@ from penstock.server.sockets.door import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
 _PREFLIGHT_SECONDS = 86_400
-_DASHBOARD_PACKAGES = frozenset({"jinja2", "markupsafe", "pygal"})
+_DASHBOARD_PACKAGES = frozenset({"jinja2", "markupsafe"})
 
 
 class Asgi(Starlette):

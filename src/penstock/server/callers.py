@@ -40,7 +40,6 @@ class Credentials:
 
 
 def anonymous(connection: HTTPConnection) -> Credentials:
-    """A caller without a token."""
     return Credentials(Caller(address="" if connection.client is None else connection.client.host))
 
 
@@ -80,7 +79,11 @@ def as_admin(nobody: Credentials, given: bytes, admin_token: str, user: Mapping[
         given, _, acting_as = given.rpartition(b":")
         if not is_admin(given, admin_token):
             raise Unauthenticated("The admin token is wrong.", fix="It is the setting admin_token of this server.")
-        user = _decoded(acting_as)
+        try:
+            user = from_json(b64decode(acting_as, validate=True))
+        except ValueError:
+            user = {}
+        user = user if isinstance(user, dict) else {}
     if user is None:
         return Credentials(replace(nobody.caller, is_system=True))
     return Credentials(replace(nobody.caller, identity=identity_of_fields(user)))
@@ -90,11 +93,3 @@ def is_admin(given: bytes, admin_token: str) -> bool:
     """Whether this is the admin token. Compares in constant time."""
     wanted = admin_token.encode("utf-8", "surrogateescape")  # as it stood in the environment, whatever bytes that were
     return bool(admin_token) and hmac.compare_digest(given, wanted)
-
-
-def _decoded(text: bytes) -> Mapping[str, Any]:
-    try:
-        found = from_json(b64decode(text, validate=True))
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}

@@ -202,7 +202,11 @@ def health_routes(opening: Opening) -> list[Route]:
         return send_json(b'{"status":"ready"}')
 
     async def version_(_request: Request) -> Response:
-        return Response(_version(), media_type="text/plain")
+        try:
+            told = version("penstock")
+        except PackageNotFoundError:  # run from a source tree that is not installed
+            told = "unknown"
+        return Response(told, media_type="text/plain")
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/version", version_)]
 
@@ -241,13 +245,6 @@ def check_room(backend: Backend) -> None:
     """
     if not backend.live_queries.has_room:
         raise Overloaded("This server watches as many queries as it may.", fix="Try again in a moment.")
-
-
-def _version() -> str:
-    try:
-        return version("penstock")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"
 
 
 def send_answer(answer: Answer) -> Response:

@@ -65,8 +65,10 @@ class Opening:
         """The backend, opened if need be. Refused while the server shuts down."""
         if self.draining:
             raise Refused(503, "ShuttingDown", "This server is shutting down.", {"retry-after": "1"})
-        if self._backend is None:
-            await self._open()
+        if self._backend is None:  # opened once, however many ask; one that asks and goes away does not stop it
+            if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
+                self._opening = asyncio.get_running_loop().create_task(self._take_hold(), name="penstock-open")
+            await asyncio.shield(self._opening)
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
 
@@ -144,12 +146,6 @@ class Opening:
             await held.aclose()
 
     # ----- steps
-
-    async def _open(self) -> None:
-        """Open once, however many ask; one that asks and goes away does not stop it."""
-        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
-            self._opening = asyncio.get_running_loop().create_task(self._take_hold(), name="penstock-open")
-        await asyncio.shield(self._opening)
 
     async def _take_hold(self) -> None:
         held = self._hold()

@@ -86,7 +86,6 @@ def for_client(request: Request, call: Call) -> Call:
 
 
 def call_in(path: str, arguments: bytes) -> Call:
-    """The call of a function with an object of arguments, or without any."""
     message = _object_in(arguments or b"{}")
     return _call_of(message, {"path": path, "args": message.value})
 
@@ -179,15 +178,10 @@ async def _read_body(request: Request, config: Config, limit: int | None = None)
             body = await _receive_body(request.headers, request.receive, limit)
     except TimeoutError as error:
         raise Refused(408, "RequestTimeout", "The body did not arrive in time.", {"connection": "close"}) from error
-    check_brackets(body, limit)
-    return body
-
-
-def check_brackets(text: bytes, limit: int) -> None:
-    """Refuse JSON of too many parts for a text of `limit` bytes."""
     brackets = limit // BYTES_PER_BRACKET
-    if count_brackets(text) > brackets:
+    if count_brackets(body) > brackets:
         raise Refused(413, "RequestTooLarge", f"A request may have {brackets} opening brackets.")
+    return body
 
 
 def _check_headers(headers: Headers) -> None:

@@ -77,7 +77,6 @@ class EventStream(Response):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def hang_up(self) -> None:
-        """End the stream."""
         self._sending.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -51,7 +51,6 @@ class Service:
         """Clean up after the last tick."""
 
     def start(self) -> None:
-        """Begin to run on the current event loop."""
         self._killed = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock-{self.name}")
 
@@ -160,8 +159,9 @@ class Group:
 
     def start(self) -> None:
         """Start all and subscribe them to signals. The process collects garbage less often from now on."""
-        if self.services:
-            _collect_less_often()
+        young, *older = gc.get_threshold()
+        if self.services and 0 < young < _COLLECT_AFTER:
+            gc.set_threshold(_COLLECT_AFTER, *older)
         for service in self.services:
             self._signals.subscribe(service.wake)
             service.start()
@@ -189,9 +189,3 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
             _ = task.cancelled() or task.exception()  # which is known
         if deaf:
             log_event("services.do_not_stop", logging.WARNING, tasks=",".join(sorted(task.get_name() for task in deaf)))
-
-
-def _collect_less_often() -> None:
-    young, *older = gc.get_threshold()
-    if 0 < young < _COLLECT_AFTER:
-        gc.set_threshold(_COLLECT_AFTER, *older)

@@ -95,5 +95,6 @@ def sqlite_path(url: str) -> Path:
 def _unreadable() -> ConfigError:
     return ConfigError(
         "The database URL cannot be read: its host or its port is invalid.",
-        fix="Use postgresql://user:password@host:5432/database; in a password write @ as %40, / as %2F and : as %3A.",
+        fix="Use postgresql://user:password@host:5432/database; in a password write @ as %40, / as %2F and : as %3A. "
+        "Among several hosts put an IPv6 address first, or all of them into ?host=a,[::1].",
     )

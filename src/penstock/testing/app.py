@@ -209,7 +209,6 @@ class TestApp(Backend):
             raise MessagesFailed(self._failures)
 
     async def _next_at(self, *, plan: bool) -> datetime | None:
-        """The time at which a waiting job or outbox goes on."""
         times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
         return min((at for at in times if at is not None), default=None)
 
@@ -326,7 +325,7 @@ class TestApp(Backend):
             task = None if job.options.task is None else tasks.get(job.function)
             if task is not None:
                 args = json.loads(job.args)
-                run = TaskRun(task, self.engine, 0, args["key"], 0, args["change"], None, None)
+                run = TaskRun(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
 
 

@@ -17,6 +17,7 @@ from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of
 from penstock.transaction.scan import Scan
+from penstock.transaction.tracking import tracked
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -29,10 +30,10 @@ _UNKNOWN: Any = object()
 class DatabaseReader:
     """Reads typed tables in one snapshot."""
 
-    __slots__ = ("_scope", "_transaction")
+    __slots__ = ("_calls", "_scope", "_transaction")
 
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+        self._scope = self._calls = scope
         self._transaction = scope.transaction
 
     def get(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, T | None]:
@@ -88,11 +89,13 @@ class DatabaseWriter(DatabaseReader):
         """
         return self._scope.track(self._insert(row, more))
 
-    def insert_many(self, rows: Iterable[T]) -> Coroutine[Any, Any, list[Id[T]]]:
+    @tracked
+    async def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         """Store many new rows, in order; their ids. Raises the errors of `insert`."""
-        return self._scope.track(self._insert_many(rows))
+        return [await self._insert(row) for row in rows]
 
-    def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> T:
         """Change some fields of a row; the row as it is then.
 
         Raises:
@@ -101,20 +104,53 @@ class DatabaseWriter(DatabaseReader):
             ValueInvalid: A field is unknown, or its value does not fit the table.
             UniqueViolation: A unique index already holds its new key.
         """
-        return self._scope.track(self._patch(table, row_id, more, changes))
+        if more:
+            raise ValueInvalid("patch takes changes by name.", fix=f"Write patch(Booking, row_id, {_by_name(more)}).")
+        read, rule = await self._rules(table, "patch")
+        async with self._scope.lock:
+            statements, key, old = await self._existing(table, row_id, read, rule)
+            definition = statements.definition
+            for name in changes:
+                if definition.column(name).name not in table.model_fields or name in definition.key:
+                    raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
+            fields = read_row(statements, old).__dict__
+            row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
+            return cast("T", await self._write(statements, key, old, row, tuple(changes), rule))
 
-    def replace(self, table: type[T], row_id: RowId[T], row: T) -> Coroutine[Any, Any, T]:
+    @tracked
+    async def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         """Change all fields of a row to those of another; the row as it is then. Raises the errors of `patch`."""
-        return self._scope.track(self._replace(table, row_id, row))
+        if type(row) is not table:
+            raise ValueInvalid(f"replace takes a row of {definition_of(table).name}, not {type(row).__name__}.")
+        read, rule = await self._rules(table, "patch")
+        async with self._scope.lock:
+            statements, key, old = await self._existing(table, row_id, read, rule)
+            definition = statements.definition
+            if not definition.managed:
+                self._check_key(definition, key, row)
+            names = tuple(name for name in table.model_fields if name not in definition.key)
+            return cast("T", await self._write(statements, key, old, row, names, rule))
 
-    def delete(self, table: type[T], row_id: RowId[T]) -> Coroutine[Any, Any, None]:
+    @tracked
+    async def delete(self, table: type[T], row_id: RowId[T]) -> None:
         """Delete a row.
 
         Raises:
             RowNotFound: There is no such row, or none that the caller may read.
             AccessDenied: The table's rules do not let the caller delete it.
         """
-        return self._scope.track(self._delete(table, row_id))
+        read, rule = await self._rules(table, "delete")
+        async with self._scope.lock:
+            statements, key, _ = await self._existing(table, row_id, read, rule)
+            definition = statements.definition
+            self._transaction.count_write(definition.name, None)
+            args = statements.key_args(key)
+            if definition.managed:
+                await self._transaction.change_row(statements, key, statements.delete(), args)
+            else:
+                async with self._transaction.branch():
+                    await self._transaction.execute(statements.delete(), args)
+            self._note(definition, key, None)
 
     # ----- insert
 
@@ -130,9 +166,6 @@ class DatabaseWriter(DatabaseReader):
         if statements.definition.managed:
             return cast("Id[T]", await self._insert_managed(statements, row, rule))
         return cast("Id[T]", await self._insert_user_owned(statements, row, rule))
-
-    async def _insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
-        return [await self._insert(row) for row in rows]
 
     async def _insert_managed(self, statements: TableStatements, row: Table, rule: CallersRule | None) -> Id[Any]:
         transaction, definition = self._transaction, statements.definition
@@ -168,46 +201,6 @@ class DatabaseWriter(DatabaseReader):
         return Id(key) if len(definition.key) == 1 else key
 
     # ----- patch, replace, delete
-
-    async def _patch(self, table: type[T], row_id: RowId[T], more: tuple[Any, ...], changes: dict[str, Any]) -> T:
-        if more:
-            raise ValueInvalid("patch takes changes by name.", fix=f"Write patch(Booking, row_id, {_by_name(more)}).")
-        read, rule = await self._rules(table, "patch")
-        async with self._scope.lock:
-            statements, key, old = await self._existing(table, row_id, read, rule)
-            definition = statements.definition
-            for name in changes:
-                if definition.column(name).name not in table.model_fields or name in definition.key:
-                    raise ValueInvalid(f"{definition.name}.{name} cannot be changed.")
-            fields = read_row(statements, old).__dict__
-            row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
-            return cast("T", await self._write(statements, key, old, row, tuple(changes), rule))
-
-    async def _replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
-        if type(row) is not table:
-            raise ValueInvalid(f"replace takes a row of {definition_of(table).name}, not {type(row).__name__}.")
-        read, rule = await self._rules(table, "patch")
-        async with self._scope.lock:
-            statements, key, old = await self._existing(table, row_id, read, rule)
-            definition = statements.definition
-            if not definition.managed:
-                self._check_key(definition, key, row)
-            names = tuple(name for name in table.model_fields if name not in definition.key)
-            return cast("T", await self._write(statements, key, old, row, names, rule))
-
-    async def _delete(self, table: type[T], row_id: RowId[T]) -> None:
-        read, rule = await self._rules(table, "delete")
-        async with self._scope.lock:
-            statements, key, _ = await self._existing(table, row_id, read, rule)
-            definition = statements.definition
-            self._transaction.count_write(definition.name, None)
-            args = statements.key_args(key)
-            if definition.managed:
-                await self._transaction.change_row(statements, key, statements.delete(), args)
-            else:
-                async with self._transaction.branch():
-                    await self._transaction.execute(statements.delete(), args)
-            self._note(definition, key, None)
 
     async def _rules(self, table: type[Table], verb: Verb) -> tuple[CallersRule | None, CallersRule | None]:
         """The rules for reading and for writing a row."""

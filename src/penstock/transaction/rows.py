@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,11 +17,12 @@ from penstock.transaction.transaction import Transaction
 from penstock.values import text_bytes
 
 
-def read_rows(statements: TableStatements, rows: Sequence[Row]) -> list[Table]:
+def read_rows(statements: TableStatements, rows: Sequence[Row]) -> Iterable[Table]:
+    """Rows as users see them; one that does not fit its declared table raises RowInvalid once it is asked for."""
     try:
         return statements.definition.make_rows(statements.decode_fields(rows))
     except UNFIT:
-        return [read_row(statements, row) for row in rows]
+        return (read_row(statements, row) for row in rows)
 
 
 def read_row(statements: TableStatements, row: Row) -> Table:
@@ -93,7 +94,12 @@ async def load_rows(transaction: Transaction, statements: TableStatements, rows:
         async with transaction.branch():
             await transaction.execute_many(statements.load(), rows)
     except (DataError, InputError):
-        await _find_refused(transaction, statements, rows)
+        for place, row in enumerate(rows):  # until the refused one names itself: this transaction can only be undone
+            try:
+                await transaction.execute(statements.load(), row)
+            except (DataError, InputError) as error:
+                error.facts["row"] = place
+                raise
         raise
 
 
@@ -103,13 +109,3 @@ async def advance_numbers(transaction: Transaction, statements: TableStatements)
         statement = statements.advance(column.name) if column.kind is Kind.INTEGER else None
         if statement is not None and not statements.definition.managed:
             await transaction.fetch(statement, (statements.table, column.name))
-
-
-async def _find_refused(transaction: Transaction, statements: TableStatements, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows one by one, until the refused one names itself; the transaction can only be undone."""
-    for place, row in enumerate(rows):
-        try:
-            await transaction.execute(statements.load(), row)
-        except (DataError, InputError) as error:
-            error.facts["row"] = place
-            raise

@@ -47,7 +47,6 @@ class CallersRule:
     reason: str = ""
 
     def allows(self, row: Table) -> bool:
-        """Whether it allows a row."""
         if self.condition is None:
             found = self.function(row, *self.given)
             if not isinstance(found, bool):  # a coroutine would be true
@@ -57,7 +56,6 @@ class CallersRule:
         return holds(self.condition, row_values(self.statements.definition, row, ex.fields(self.condition)))
 
     def check(self, row: Table) -> None:
-        """Refuse a row that it does not allow."""
         if not self.allows(row):
             table = self.statements.definition.table.__name__
             raise AccessDenied(f"The rules of {table} do not let this caller {self.verb} the row.")

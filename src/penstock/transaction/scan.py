@@ -322,11 +322,14 @@ class Scan(Generic[T]):
     async def _rows(self, piece: int = _FIRST_PIECE, most: int | None = None) -> AsyncIterator[T]:
         read = kept = 0
         async for rows in self._pieces([self._segment], piece):
-            read += len(rows)
             for row in self._decode(rows):
-                if kept != most and self._keeps(row):
-                    kept += 1
-                    yield row
+                if kept == most:
+                    break
+                if self._is_allowed(row):
+                    read += 1
+                    if self._keeps(row):
+                        kept += 1
+                        yield row
             if kept == most:
                 break
         if self._filters:
@@ -343,23 +346,22 @@ class Scan(Generic[T]):
             rows = await self._read(segment, limit, noted=noted)
             if len(rows) == limit:
                 pending = [*self._after(segment, rows[-1]), *pending]
-            yield rows if self._rule is None else self._allowed(self._rule, rows)
+            yield rows
             piece = min(piece * 2, _LARGEST_PIECE)
             most = None if most is None else most - len(rows)
-
-    def _allowed(self, rule: CallersRule, rows: Sequence[Row]) -> Sequence[Row]:
-        return [values for values, row in zip(rows, self._decode(rows), strict=True) if rule.allows(row)]
 
     @property
     def _in_python(self) -> bool:
         """Whether Python chooses among the rows that are read."""
         return bool(self._filters) or self._rule is not None
 
+    def _is_allowed(self, row: T) -> bool:
+        return self._rule is None or self._rule.allows(row)
+
     def _keeps(self, row: T) -> bool:
         return all(predicate(row) for predicate in self._filters)
 
     def _after(self, segment: Segment, row: Row) -> list[Segment]:
-        definition = self._statements.definition
         order = self._order
         if segment.null is not None:
             # a segment of NULLs, or of all that is not NULL: go on inside it
@@ -367,19 +369,19 @@ class Scan(Generic[T]):
             if segment.null:
                 segment = segment._replace(prefix=(*segment.prefix, None), null=None)
             else:
-                bound = Bound(row[definition.positions[order[place]]], inclusive=True)
+                bound = Bound(self._place_of(row)[place], inclusive=True)
                 lower, upper = (bound, None) if self._direction == "asc" else (None, bound)
                 segment = segment._replace(lower=lower, upper=upper, null=None)
         return after(segment, order, self._optional, self._place_of(row), self._direction)
 
-    def _decode(self, rows: Sequence[Row]) -> list[T]:
-        return cast("list[T]", read_rows(self._statements, rows))
+    def _decode(self, rows: Sequence[Row]) -> Iterable[T]:
+        return cast("Iterable[T]", read_rows(self._statements, rows))
 
     async def _take(self, count: int) -> list[T]:
         if count == 0:
             return []
         if not self._in_python:
-            return self._decode(await self._read_most(count))
+            return list(self._decode(await self._read_most(count)))
         return [row async for row in self._rows(max(count, _FIRST_PIECE), count)]
 
     async def _first(self) -> T | None:
@@ -399,7 +401,7 @@ class Scan(Generic[T]):
         if self._in_python:
             found = [row async for row in self._rows()]
         else:
-            found = self._decode(await self._read_most(self._all_left))
+            found = list(self._decode(await self._read_most(self._all_left)))
         practices.collected(self._table.__name__, len(found))
         return found
 
@@ -458,7 +460,9 @@ class Scan(Generic[T]):
         most = most_rows + 1 if self._rule is None else None
         async for rows in self._pieces(part, piece, most, noted=False):
             all_fit = size + self._statements.bytes_of(rows) <= most_bytes
-            for row, values in zip(self._decode(rows), rows, strict=True):
+            for values, row in zip(rows, self._decode(rows), strict=True):
+                if not self._is_allowed(row):
+                    continue
                 size += 0 if all_fit else self._statements.bytes_of((values,))
                 if len(page) == wanted or len(seen) == most_rows or (seen and size > most_bytes):
                     return page, seen, values
@@ -485,18 +489,16 @@ class Scan(Generic[T]):
         return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
 
     def _place_of(self, row: Row) -> list[Any]:
-        return [row[self._statements.definition.positions[name]] for name in self._order]
+        return self._statements.place_of(row, self._order)
 
     def _cursor(self, mark: str, place: Place) -> str:
         if place is END:
             return encode_cursor(mark, END)
-        definition, dialect = self._statements.definition, self._statements.dialect
-        found = list[Any]()
-        for name, value in zip(self._order, place, strict=True):
-            kind = definition.column(name).kind
-            as_is = value if kind in dialect.encode else dialect.decode_value(kind, value)
-            found.append([value] if isinstance(value, OTHERS.get(kind, ())) else as_is)
-        return encode_cursor(mark, found)
+        kinds = [self._statements.definition.column(name).kind for name in self._order]
+        given = zip(kinds, place, strict=True)
+        return encode_cursor(
+            mark, [[value] if isinstance(value, OTHERS.get(kind, ())) else value for kind, value in given]
+        )
 
     def _place(self, cursor: str, mark: str) -> Place:
         """The place of a cursor, its values as the store holds them."""

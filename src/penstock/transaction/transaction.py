@@ -222,7 +222,6 @@ class Transaction:
 
     @property
     def bytes_counted(self) -> int:
-        """How many bytes it has read and written."""
         return self.bytes_read + self._bytes_written
 
     @property

@@ -350,7 +350,8 @@ def shape_of(cls: type[Any]) -> Shape:
         names = [declared.name for declared in dataclasses.fields(cls)]
         return Shape(dict(zip(names, names, strict=True)))
     schema, definitions = _unwrap(adapter.core_schema)
-    key, timed = _marks_of(cls)
+    declared = getattr(cls, "__declared__", None)  # of a row's table; the rows of other programs have no creation time
+    key, timed = ((), False) if declared is None else (declared.key, declared.managed)
     if schema.get("root_model") and not _is_special(schema["schema"], definitions) and "serialization" not in schema:
         return Shape({}, adapter=adapter, root=True, large=marker(schema["schema"], definitions.values()))
     inner = _inner(schema)
@@ -447,9 +448,3 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
     if isinstance(ref, str) and ref not in seen:
         return _is_special(definitions.get(ref), definitions, seen | {ref})
     return any(_is_special(item, definitions, seen) for key, item in node.items() if key not in OPAQUE)
-
-
-def _marks_of(cls: type[Any]) -> tuple[tuple[str, ...], bool]:
-    """The key of a row's table, and whether its rows have a creation time; those of other programs have none."""
-    declared = getattr(cls, "__declared__", None)
-    return ((), False) if declared is None else (declared.key, declared.managed)

@@ -383,6 +383,23 @@ async def test_partitions_are_captured_also_those_that_come_later(postgres_url: 
         assert (await kinds(store))[-1] == ("truncate", None)
 
 
+async def test_a_new_partition_loses_nothing_for_those_that_want_no_truncation(postgres_url: str) -> None:
+    table = (
+        "create table orders (id integer primary key, status text) partition by range (id);"
+        "create table orders_1 partition of orders for values from (0) to (10)"
+    )
+    rows = Interest(name="rows", table="orders", key=["id"], after=["status"], kinds=["enter"])
+    async with captured(postgres_url, ALL, rows, table=table) as (store, other):
+        await other.execute("create table orders_2 partition of orders for values from (10) to (20)")
+        found = {row.interest.name: (row.id, row.state) for row in await store.interests.list()}
+        assert {name: state for name, (_id, state) in found.items()} == {"all": "missing", "rows": "ok"}
+        assert await store.interests.mend(found["all"][0])
+        await other.execute("insert into orders values (11, 'a'); truncate orders_2")
+        told = [(one.interest, one.kind) for one in (await store.changes.read(BEGINNING, 100)).changes]
+        all_, one = found["all"][0], found["rows"][0]
+        assert sorted(told) == sorted([(all_, "lost"), (all_, "enter"), (one, "enter"), (all_, "truncate")])
+
+
 async def test_a_table_that_becomes_a_partition_is_noticed_and_captured_as_one(postgres_url: str) -> None:
     async with captured(postgres_url, ALL) as (store, other):
         await other.execute(

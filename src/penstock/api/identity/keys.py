@@ -18,6 +18,7 @@ from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
 from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class KeySet:
                 self._document, self._keys = await place.run(lambda: _fetch(self.provider))
         except Exception as error:  # noqa: BLE001 - whatever a provider sends, the keys that are known are kept
             self._failed = True
-            event("identity.keys_failed", logging.WARNING, issuer=self.provider.issuer, error=_said(error))
+            event("identity.keys_failed", logging.WARNING, issuer=self.provider.issuer, error=error_text(error))
         else:
             self._failed, self._fetched_at = False, self._clock.monotonic()
         finally:
@@ -179,7 +180,3 @@ class _NoRedirects(HTTPRedirectHandler):
 def _opener(url: str) -> OpenerDirector:
     proxies = [] if url.startswith("https:") else [ProxyHandler({})]  # this machine is reached without one
     return build_opener(_NoRedirects, *proxies)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -21,7 +21,6 @@ from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import reader_lost
 from penstock.schema.stored import StoredTable, index_columns, unique_keys
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import Store
 from penstock.store.nouns.outboxes import OutboxRow
 from penstock.store.sql.ddl import describe
 from penstock.store.sql.dialect import Dialect
@@ -42,8 +41,12 @@ async def check_outboxes(
     wanted = []
     for one in outboxes:
         outbox, row = one.outbox, known.get(one.outbox.name)
-        if row is not None and row.plan.version <= outbox.version:
-            _check_source(outbox, row)
+        if row is not None and row.plan.version <= outbox.version and row.plan.source != outbox.source:
+            raise DeclarationError(  # the messages that wait are not for this handler
+                f"Outbox {outbox.name!r} is one of {row.plan.source} in this database, and cannot become one of "
+                f"{outbox.source}.",
+                fix="Give it another name=. The old outbox waits for a handler until you drop it.",
+            )
         if outbox.definition is None or outbox.definition.name in besides:
             continue
         if (stored := tables.get(outbox.definition.name)) is not None:
@@ -109,7 +112,9 @@ async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRo
     while ours:
         interests = [_interest(one, row, store.dialect) for one, row in ours]
         added = await store.interests.add(interests, now)
-        standing = await _standing(store, ours)  # afterwards: a later declaration replaces what was added
+        plans = {row.id: one.plan() for one, row in ours}
+        # Afterwards: a later declaration, of another release, replaces what was added.
+        standing = {row.id: row for row in await store.outboxes.list() if row.plan == plans.get(row.id)}
         known = [
             (one, standing[row.id], interest, number)
             for (one, row), interest, number in zip(ours, interests, added, strict=True)
@@ -123,12 +128,6 @@ async def _capture(engine: Engine, ours: Sequence[tuple[DeclaredOutbox, OutboxRo
         captured |= {row.id for _one, row, _interest, number in known if number not in gone}
         ours = [(one, row) for one, row, _interest, number in known if number in gone]
     return captured
-
-
-async def _standing(store: Store, ours: Sequence[tuple[DeclaredOutbox, OutboxRow]]) -> dict[int, OutboxRow]:
-    """These outboxes as stored now, by number, without those that another release has declared otherwise."""
-    plans = {row.id: one.plan() for one, row in ours}
-    return {row.id: row for row in await store.outboxes.list() if row.plan == plans.get(row.id)}
 
 
 async def _read_under(engine: Engine, row: OutboxRow, number: int, meaning: str | None = None) -> None:
@@ -178,16 +177,6 @@ async def _tell_of_others(engine: Engine, outboxes: Outboxes) -> None:
             )
 
 
-def _check_source(outbox: Outbox, row: OutboxRow) -> None:
-    """Refuse another source under the same name: the messages that wait are not for this handler."""
-    if row.plan.source != outbox.source:
-        raise DeclarationError(
-            f"Outbox {outbox.name!r} is one of {row.plan.source} in this database, and cannot become one of "
-            f"{outbox.source}.",
-            fix="Give it another name=. The old outbox waits for a handler until you drop it.",
-        )
-
-
 def _check_rows(
     one: DeclaredOutbox, definition: TableDefinition, row: OutboxRow | None, stored: StoredTable, dialect: Dialect
 ) -> None:
@@ -232,7 +221,6 @@ def _tell_of_order(
 
 
 def _has_rows_left(outbox: Outbox, row: OutboxRow | None) -> bool:
-    """Whether its backfill is still to be done."""
     return _reads_rows(outbox) if row is None else row.backfill is not None
 
 

@@ -98,10 +98,6 @@ class Outboxes:
         """One of them; None if the app declares no such outbox."""
         return self._declared.get(name)
 
-    def declares(self, name: str) -> bool:
-        """Whether this program declares one."""
-        return name in self._declared
-
     def outbox(
         self,
         source: type[T] | str,
@@ -202,7 +198,7 @@ class Outboxes:
     async def list(self, calls: JobCalls) -> builtins.list[OutboxStatus]:
         """The status of every outbox that the database knows, by name."""
         rows = await calls.store.outboxes.list()
-        return await look_at(calls.store, rows, calls.now(), self.declares)
+        return await look_at(calls.store, rows, calls.now(), self.find)
 
     @for_programs(_ADMIN)
     async def messages(
@@ -323,7 +319,7 @@ class Outboxes:
         await calls.runner.attempt(lambda: place(forgets="pending" if ends else "again"), _WHAT)
         store.signals.notify()
         row = await outbox_of(store, row.plan.name)
-        (status,) = await look_at(store, [row], calls.now(), self.declares)
+        (status,) = await look_at(store, [row], calls.now(), self.find)
         log_event("outbox.moved", logging.WARNING, outbox=row.plan.name, to=str(to), messages=status.messages)
         return status
 

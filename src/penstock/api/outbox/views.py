@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Literal
 
 from penstock.api.outbox.declared import DeclaredOutbox
@@ -14,6 +15,7 @@ from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
 from penstock.functions.function import find_named
+from penstock.observe.readable import counted
 from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
@@ -158,10 +160,10 @@ async def look_at(
     store: Store,
     rows: Sequence[OutboxRow],
     now: datetime,
-    is_declared: Callable[[str], bool],
+    find: Callable[[str], object],
     most: int = MOST_COUNTED,
 ) -> list[OutboxStatus]:
-    """The status of some outboxes, with up to `most` messages of each counted."""
+    """The status of some outboxes, with up to `most` messages of each counted; `find` gives those of this program."""
     readers = {one.name: one for one in await store.changes.readers()}
     async with reading(store.begin_read) as session:
         leases = {one.lease: one.holder for one in await store.leases.list(session)}
@@ -182,7 +184,7 @@ async def look_at(
             put,
             await _next_aside(store, row),
             now,
-            declared=is_declared(row.plan.name),
+            declared=bool(find(row.plan.name)),
             position=None if reader is None else str(reader.position),
             read_by=None if reader is None or reader.lease is None else leases.get(reader.lease),
             retry_at=min((at for at in again_at if at is not None), default=None),
@@ -196,7 +198,7 @@ async def look_at_one(
 ) -> tuple[OutboxStatus, list[OutboxMessage]]:
     """The status of one outbox, and the message that blocks it, or its key, if there is one."""
     row = await outbox_of(store, name)
-    (status,) = await look_at(store, [row], now, lambda name: find(name) is not None)
+    (status,) = await look_at(store, [row], now, find)
     return status, (await messages_of(store, row, ("failing", "halted"), 1, None, find(row.plan.name))).messages
 
 
@@ -356,6 +358,34 @@ def _content(change: CapturedChange) -> Any:
     except (ValueError, RecursionError, LimitExceeded):  # plain SQL keeps to no rules
         return text
     return content
+
+
+def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[str, str]]:
+    """What a person can do about an outbox, with the command for it, if it has one; `found` are its first messages."""
+    name, again = quote(one.name), ""
+    if number := next((it.number for it in found if it.state in {"failing", "halted"}), None):
+        said = f"-- {number}" if number < 0 else number
+        again = f"penstock outbox retry {name} {said}, or: penstock outbox skip {name} --reason … {said}"
+    if not one.declared and one.read_by is None:
+        told = (
+            "This program does not declare it, and nobody delivers its messages: its handler was renamed or removed. "
+            f"They wait for a program that declares it under this name, as name={one.name!r} does. "
+        )
+        yield f"{told}To let it go: penstock outbox drop {name}", ""
+    elif one.position is None:
+        yield "Its reader is gone. Start the program once: it halts the outbox, and says what can be done.", ""
+    elif one.halted and not found:
+        yield "It waits for a person. Rebuild it, move it, or retry.", f"penstock outbox rebuild {name}"
+    elif one.halted:
+        yield "Messages wait for one whose attempts are used up. Mend the cause and retry it, or skip it.", again
+    elif one.paused:
+        told = "It is paused: new messages are kept, and the change feed grows. Resume it."
+        yield told, f"penstock outbox resume {name}"
+    elif one.error is not None:
+        yield "It tries the message again by itself. Retry does so now.", again
+    if one.parked:
+        told = f"{counted(one.parked, 'message')} parked: retry or skip them. All others are delivered."
+        yield told, f"penstock outbox retry {name}"
 
 
 def read_place(text: str) -> str | datetime:

@@ -7,6 +7,7 @@ transaction of a function never does. Actions and programs ask for it, and it ta
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -26,7 +27,7 @@ from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataErr
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
-from penstock.pools.options import GivenOptions, WorkOptions
+from penstock.pools.options import Duplicate, WorkOptions, changed_options, retry_of
 from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Completion, Finished, Success, WorkResult, WorkStatus, work_status
 
@@ -70,12 +71,13 @@ class Workpool:
         self.name = definition.name
         self._guests = guests
         self._options = options or WorkOptions()
+        self._duplicate = Duplicate(self._options.get("on_duplicate", "return"), self._options.get("max_wait"))
         self._asked: dict[AnyFunction, Options] = {}
 
     def __repr__(self) -> str:
         return f"<pool {self.name}>"
 
-    def with_options(self, **options: Unpack[GivenOptions]) -> Workpool:
+    def with_options(self, **options: Unpack[WorkOptions]) -> Workpool:
         """The same pool, with other options for the work that is enqueued through it.
 
         Args:
@@ -103,7 +105,7 @@ class Workpool:
             ValueInvalid: An option cannot have this value.
             DeclarationError: ``on_complete`` is no mutation that takes these arguments.
         """
-        return Workpool(self.definition, self._guests, self._options.changed(options))
+        return Workpool(self.definition, self._guests, changed_options(self._options, options))
 
     # ----- enqueue
 
@@ -387,7 +389,7 @@ class Workpool:
         make = self._maker(calls, function)
         job = make(function.signature.bind(args, kwargs))
         if job.options.key is not None:
-            return job_id(await calls.enqueue_with_key(job, self._options.duplicate))
+            return job_id(await calls.enqueue_with_key(job, self._duplicate))
         await calls.enqueue(job)
         return job_id(job.id)
 
@@ -395,7 +397,7 @@ class Workpool:
         self, calls: JobCalls, function: Any, arguments: Iterable[Mapping[str, Any]]
     ) -> list[JobId]:
         make = self._maker(calls, function)
-        if self._options.key is not None:
+        if self._options.get("key") is not None:
             raise UsageError("The jobs of a batch cannot share a key.", fix="Enqueue jobs with keys one by one.")
         if not isinstance(arguments, Iterable):
             raise ArgumentsInvalid(f"enqueue_batch takes a list of arguments, one per call, not {arguments!r}.")
@@ -406,44 +408,44 @@ class Workpool:
         return self._maker(calls, function)(arguments)
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
-        asked = self._options
+        asked, after, run_at = self._options, self._options.get("on_complete"), calls.now()
         calls.check_function(function)
-        if asked.on_complete is not None:
-            calls.check_function(asked.on_complete)
+        if after is not None:
+            calls.check_function(after)
         options = self._asked.get(function) or self._ask(calls, function)
-        if asked.context is None:  # a context may have changed by the next call
+        if asked.get("context") is None:  # a context may have changed by the next call
             self._asked[function] = options
-        run_at = calls.now()
-        if asked.run_after is not None:
-            run_at = calls.after(asked.run_after, "run_after")
-        elif asked.run_at is not None:
-            run_at = calls.at(asked.run_at, "run_at")
+        if asked.get("run_after") is not None:
+            run_at = calls.after(asked["run_after"], "run_after")
+        elif asked.get("run_at") is not None:
+            run_at = calls.at(asked["run_at"], "run_at")
 
         return calls.maker(
             function,
             run_at,
             pool=self.name,
-            priority=asked.priority,
+            priority=asked.get("priority", 0),
             options=options,
-            on_complete=None if asked.on_complete is None else asked.on_complete.name,
+            on_complete=None if after is None else after.name,
             ageing=self.definition.ageing,
             gated=self.definition.rate_limit is not None,
         )
 
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
-        asked, after, ttl = self._options, self._options.on_complete, self.definition.status_ttl
+        asked, after, ttl = self._options, self._options.get("on_complete"), self.definition.status_ttl
+        context, timeout, key = asked.get("context"), asked.get("timeout"), asked.get("key")
         return Options(
-            retry=asked.retry_of(function, self.definition),
-            name=asked.name,
-            timeout=None if asked.timeout is None else asked.timeout.total_seconds(),
+            retry=retry_of(asked.get("retry"), function, self.definition),
+            name=asked.get("name"),
+            timeout=None if timeout is None else timeout.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
-            on_complete_retry=asked.on_complete_retry,
+            on_complete_retry=asked.get("on_complete_retry"),
             context=None
-            if after is None or asked.context is None
-            else calls.fitting(after.signature.encode_one("context", asked.context, "The context"), "The context"),
-            concurrency_key=asked.concurrency_key,
-            key=asked.key,
-            until_start=asked.duplicate.until_start if asked.key is not None else None,
+            if after is None or context is None
+            else calls.fitting(after.signature.encode_one("context", context, "The context"), "The context"),
+            concurrency_key=asked.get("concurrency_key"),
+            key=key,
+            until_start=None if key is None else self._duplicate.until_start,
         )
 
     async def _status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> list[WorkStatus | None]:
@@ -452,20 +454,12 @@ class Workpool:
 
 
 def _status_of(calls: JobCalls, job: JobStatus) -> WorkStatus:
-    status = work_status(job)
-    if not isinstance(status, Finished):
-        return status
-    return Finished(typed_result(calls.engine.registry.find(job.function), status.result))
-
-
-def typed_result(function: AnyFunction | None, result: WorkResult[Any]) -> WorkResult[Any]:
-    """An outcome whose value has the type that the function's annotation names, if it can have it."""
-    if function is None or not isinstance(result, Success):
-        return result
-    try:
-        return Success(function.signature.result_of_json(to_json(result.value)))
-    except ValidationError:
-        return result
+    """The status of a job. A result has the type that the function's annotation names, if it can have it."""
+    status, function = work_status(job), calls.engine.registry.find(job.function)
+    if function is not None and isinstance(status, Finished) and isinstance(status.result, Success):
+        with suppress(ValidationError):
+            return Finished(Success(function.signature.result_of_json(to_json(status.result.value))))
+    return status
 
 
 async def change_pool(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -21,7 +21,8 @@ from penstock.api.tasks import selection
 from penstock.api.tasks.explaining import explain
 from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus, look_at
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.handlers.taskhandlers import TaskCall, task_function
+from penstock.calls.handlers.taskhandlers import task_function
+from penstock.calls.handlers.taskrun import TaskCall
 from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest
@@ -253,7 +254,7 @@ class ReactiveTasks:
         return await look_at(calls.store, calls.now(), self._declared, MOST_COUNTED)
 
     @for_programs(_ADMIN)
-    def records(
+    async def records(
         self,
         calls: JobCalls,
         where: _Where = ANYTHING,
@@ -261,7 +262,7 @@ class ReactiveTasks:
         limit: int = 50,
         after: str | None = None,
         order: Order = "key",
-    ) -> Coroutine[Any, Any, TaskPage]:
+    ) -> TaskPage:
         """Rows of tasks that a filter picks, with the state of their runs; a page of them.
 
         Args:
@@ -276,16 +277,33 @@ class ReactiveTasks:
             DeclarationError: The filter has a function of rows that cannot be translated.
         """
         _check_filter(where)
-        return self._records(calls, where, limit, after, order)
+        check_limit(limit)
+        if order not in {"key", "due"}:
+            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
+        picked = await selection.select(calls, self._own_tasks(), where)
+        return await picked.page(limit, after, by_due=order == "due")
 
     @for_programs(_ADMIN)
-    def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Coroutine[Any, Any, Mapping[str, int]]:
+    async def count(self, calls: JobCalls, where: _Where = ANYTHING) -> Mapping[str, int]:
         """How many rows of tasks a filter picks, by state; under ``"gone"`` how many of these are gone.
 
         It reads all records of the tasks. `list` tells how much is to be done, without that.
         """
         _check_filter(where)
-        return self._count(calls, where)
+        picked, found = await selection.select(calls, self._own_tasks(), where), Counter[str]()
+
+        async def count(session: Session) -> None:
+            for one in await calls.store.records.count(session, picked.query):
+                found.update({one.state: one.number, GONE: one.gone})
+
+        if picked.is_plain:
+            await calls.read(count)
+        else:
+            async for piece in picked.each():
+                found.update(one.state or "lost" for one in piece)
+                found[GONE] += sum(one.gone is not None for one in piece)
+        states = (*STATES, *sorted(found.keys() - {*STATES}))
+        return {state: found[state] for state in states if found[state]}
 
     @for_programs(_ADMIN)
     async def find(self, calls: JobCalls, task: str, key: Any) -> TaskRecord | None:
@@ -310,17 +328,17 @@ class ReactiveTasks:
         return await explain(calls, self._own_tasks(), task, key)
 
     @for_programs(_ADMIN)
-    def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+    async def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
         """Run rows of tasks again, whatever the outcome of their last runs.
 
         They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
         to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
         afterwards.
         """
-        return self._change(calls, "retry", where, everything=everything)
+        return await self._change(calls, "retry", where, everything=everything)
 
     @for_programs(_ADMIN)
-    def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+    async def cancel(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
         """Ask for the runs of rows to be canceled that have not ended.
 
         Pending ones never start, and running ones are asked to stop. A later change of the row is run, and so is one
@@ -329,26 +347,26 @@ class ReactiveTasks:
         Raises:
             ValueInvalid: The filter is one of runs that have ended.
         """
-        return self._change(calls, "cancel", where, everything=everything)
+        return await self._change(calls, "cancel", where, everything=everything)
 
     @for_programs(_ADMIN)
-    def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+    async def skip(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
         """End pending runs of rows as skipped, at once. The next change of a row is run.
 
         Raises:
             ValueInvalid: The filter is one of runs that are not pending.
         """
-        return self._change(calls, "skip", where, everything=everything)
+        return await self._change(calls, "skip", where, everything=everything)
 
     @for_programs(_ADMIN)
-    def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> Coroutine[Any, Any, int]:
+    async def delete(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
         """Delete the records of rows with their runs. The rows themselves are left alone.
 
         Pending runs are canceled first. Running ones are asked to stop, and their records stay: delete again when they
         have ended. A row without a record is new for its task. It is run at its next change, or when all rows are
         looked at.
         """
-        return self._change(calls, "delete", where, everything=everything)
+        return await self._change(calls, "delete", where, everything=everything)
 
     @for_programs(_ADMIN)
     async def pause(self, calls: JobCalls, task: str) -> None:
@@ -406,46 +424,20 @@ class ReactiveTasks:
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
         self._registry.add(function)
-        asked = _job_options(options, self._registry.program)
+        timeout = options.get("timeout")
+        asked = Options(
+            retry=options.get("retry", RETRY),
+            timeout=None if timeout is None else timeout.total_seconds(),
+            keep=FOR_EVER.total_seconds(),
+            program=self._registry.program or None,
+        )
         self._declared[task.name] = DeclaredTask(task, function, asked, options.get("breaker"))
         return handler
 
-    # A filter is checked before anybody awaits.
-
-    async def _records(self, calls: JobCalls, where: _Where, limit: int, after: str | None, order: Order) -> TaskPage:
-        check_limit(limit)
-        if order not in {"key", "due"}:
-            raise ValueInvalid(f"order is 'key' or 'due', not {order!r}.")
-        picked = await selection.select(calls, self._own_tasks(), where)
-        return await picked.page(limit, after, by_due=order == "due")
-
-    async def _count(self, calls: JobCalls, where: _Where) -> Mapping[str, int]:
-        picked, found = await selection.select(calls, self._own_tasks(), where), Counter[str]()
-
-        async def count(session: Session) -> None:
-            for one in await calls.store.records.count(session, picked.query):
-                found.update({one.state: one.number, GONE: one.gone})
-
-        if picked.is_plain:
-            await calls.read(count)
-        else:
-            async for piece in picked.each():
-                found.update(one.state or "lost" for one in piece)
-                found[GONE] += sum(one.gone is not None for one in piece)
-        states = (*STATES, *sorted(found.keys() - {*STATES}))
-        return {state: found[state] for state in states if found[state]}
-
-    def _change(
-        self, calls: JobCalls, verb: selection.Verb, where: _Where, *, everything: bool
-    ) -> Coroutine[Any, Any, int]:
+    async def _change(self, calls: JobCalls, verb: selection.Verb, where: _Where, *, everything: bool) -> int:
         _check_filter(where)
         where.check_meant(verb, everything=everything)
-        where = selection.changeable(verb, where)
-
-        async def change() -> int:
-            return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
-
-        return change()
+        return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
 
 
 def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
@@ -467,17 +459,6 @@ def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     given["resets"] = options.get("reset_retries_on_data_change", True)
     given["reconciles"] = options.get("reconcile_on_trigger_change", True)
     return given
-
-
-def _job_options(options: TaskOptions, program: str) -> Options:
-    """The options of the jobs of a task, from options that `_given_of` has checked."""
-    timeout = options.get("timeout")
-    return Options(
-        retry=options.get("retry", RETRY),
-        timeout=None if timeout is None else timeout.total_seconds(),
-        keep=FOR_EVER.total_seconds(),
-        program=program or None,
-    )
 
 
 def _is_time(value: Any, longest: timedelta) -> bool:

@@ -48,7 +48,8 @@ class BulkEnqueue:
 
     async def store(self, transaction: Transaction, *, goes_on: bool) -> None:
         """Store all in a transaction; if that `goes_on` after an error, it has none of them then."""
-        if not goes_on or self._are_few():
+        # The first few may be all: these are made before any is stored.
+        if not goes_on or sum(1 for _ in islice(self._made(), _FEW + 1)) <= _FEW:
             await transaction.enqueue(self)
             return
         async with transaction.branch():
@@ -59,10 +60,6 @@ class BulkEnqueue:
         if self._failed is not None:
             raise self._failed
         return self._ids + job_ids(job.id for job in self._last)
-
-    def _are_few(self) -> bool:
-        """Whether the first few are all, so that they can be made before any is stored."""
-        return sum(1 for _ in islice(self._made(), _FEW + 1)) <= _FEW
 
     def _made(self) -> Iterator[NewJob]:
         for job in iter(self._next, None):

@@ -15,7 +15,7 @@ from penstock.errors import ContextError, LimitExceeded, ResultInvalid, TokenExp
 from penstock.functions.signature import encode_any
 from penstock.jobs.job import Job, Outcome, Settlement, job_id
 from penstock.jobs.states import JobEvent
-from penstock.jobs.token import Told, not_known, token_of
+from penstock.jobs.token import not_known, token_of
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
 from penstock.store.contract.jobs import Redeemed
@@ -52,14 +52,12 @@ async def fail(calls: JobCalls, token: object, error: object, *, retryable: obje
     return await _redeem(calls, token, "failed", lambda _: outcome)
 
 
-def settle_expired(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
-    """The settlements of jobs that nobody completed in time."""
-    return lambda jobs: _told(runner, jobs, "expired", Outcome(JobEvent.RAISED, error=_NOBODY_TOLD))
-
-
-def settle_canceled(runner: Attempts) -> Callable[[list[Job]], list[Settlement]]:
-    """The settlements of jobs held outside that somebody canceled."""
-    return lambda jobs: _told(runner, jobs, "canceled", Outcome(JobEvent.CANCELED))
+def settle_held(runner: Attempts, told: Literal["expired", "canceled"], jobs: list[Job]) -> list[Settlement]:
+    """The settlements of jobs held outside that nobody completed in time, or that somebody canceled."""
+    outcome = Outcome(JobEvent.CANCELED) if told == "canceled" else Outcome(JobEvent.RAISED, error=_NOBODY_TOLD)
+    for job in jobs:
+        log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
+    return _settled(runner, jobs, lambda _: outcome)
 
 
 async def _redeem(
@@ -85,12 +83,6 @@ async def _redeem(
         log_event("job.told", job=job_id(token.job_id), attempt=token.attempt, told=told)
         store.signals.notify()
     return Completion(redeemed.accepted, redeemed.told)
-
-
-def _told(runner: Attempts, jobs: list[Job], told: Told, outcome: Outcome) -> list[Settlement]:
-    for job in jobs:
-        log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
-    return _settled(runner, jobs, lambda _: outcome)
 
 
 def _settled(runner: Attempts, jobs: list[Job], outcome: Callable[[Job], Outcome]) -> list[Settlement]:

@@ -6,11 +6,11 @@ Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from penstock.calls.handlers.taskctx import MutationTaskCtx, OfTask, TaskBatchCtx, TaskBatchRun, TaskCtx
-from penstock.calls.run.bridge import Wait
+from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.run.bridge import Given, Wait, passes
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.schema.table import Table
 from penstock.store.guest.session import finish, guest_session
@@ -21,11 +21,8 @@ T = TypeVar("T", bound=Table)
 class SyncTaskCtx(OfTask[T], SyncActionCtx):
     """`TaskCtx` for code that does not await."""
 
+    _run = Given[TaskRun]("_run")
     _twin: TaskCtx[T]
-
-    def __init__(self, twin: TaskCtx[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self._run = twin._run  # noqa: SLF001 - it is its twin
 
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`."""
@@ -43,11 +40,8 @@ class SyncTaskCtx(OfTask[T], SyncActionCtx):
 class SyncMutationTaskCtx(OfTask[T], SyncMutationCtx):
     """`MutationTaskCtx` for code that does not await."""
 
+    _run = Given[TaskRun]("_run")
     _twin: MutationTaskCtx[T]
-
-    def __init__(self, twin: MutationTaskCtx[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self._run = twin._run  # noqa: SLF001 - it is its twin
 
     def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `MutationTaskCtx.get_document`."""
@@ -58,10 +52,7 @@ class SyncTaskBatchRun(SyncTaskCtx[T]):
     """`TaskBatchRun` for code that does not await."""
 
     _twin: TaskBatchRun[T]
-
-    def fail(self, error: Exception) -> None:
-        """See `TaskBatchRun.fail`."""
-        self._twin.fail(error)
+    fail = passes(TaskBatchRun.fail)
 
 
 class SyncTaskBatchCtx(SyncActionCtx, Generic[T]):
@@ -79,12 +70,5 @@ class SyncTaskBatchCtx(SyncActionCtx, Generic[T]):
         faces = dict(zip(self._twin.runs, self.runs, strict=True))
         return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fields)).items()}
 
-    def log(self, message: str, **facts: Any) -> None:
-        """See `TaskBatchCtx.log`."""
-        self._twin.log(message, **facts)
-
-    def throttle_all(
-        self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
-    ) -> None:
-        """See `TaskBatchCtx.throttle_all`."""
-        self._twin.throttle_all(delay, until=until, local=local)
+    log = passes(TaskBatchCtx.log)
+    throttle_all = passes(TaskBatchCtx.throttle_all)

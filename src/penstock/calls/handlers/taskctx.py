@@ -71,7 +71,7 @@ class OfTask(Generic[T]):
         """
         self._run.defer(delay, until, self._run.engine.clock.now())
 
-    def log(self, message: str, **facts: Any) -> None:
+    def log(self, /, message: str, **facts: Any) -> None:
         """Write a log event that names the task and the row.
 
         Args:
@@ -228,7 +228,7 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
                 found[run] = cast("T", row)
         return found
 
-    def log(self, message: str, **facts: Any) -> None:
+    def log(self, /, message: str, **facts: Any) -> None:
         """Write a log event that names the task.
 
         Args:

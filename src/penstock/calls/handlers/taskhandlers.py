@@ -6,32 +6,19 @@ A handler takes one row, or many rows at once; then each row is a run with an en
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_type_hints
 
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskBatchRun, TaskCtx
-from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.handlers.taskrun import TaskCall, TaskRun
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.running import Running
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.jobs.job import Outcome
 from penstock.observe import points
-from penstock.reactive.task import Change, ReactiveTask
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCall:
-    """The arguments of one job of a task."""
-
-    generation: int
-    key: str
-    change: Change
-    before: str | None
-    after: str | None
-    version: int = -1
+from penstock.reactive.task import ReactiveTask
 
 
 def task_function(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
@@ -40,26 +27,21 @@ def task_function(task: ReactiveTask, handler: Any, *, batched: bool) -> Callabl
         run = (_batch_awaited if batched else _awaited)(task, handler)
     else:
         run = (_batch_in_thread if batched else _in_thread)(task, handler)
+    if not batched:  # it takes the fields of a call
+        (ctx, _), taken = inspect.signature(run).parameters.values(), inspect.signature(TaskCall).parameters.values()
+        run.__signature__ = inspect.Signature([ctx, *taken])  # type: ignore[attr-defined]
+        run.__annotations__ = get_type_hints(TaskCall)
     run.__name__, run.__qualname__ = handler.__name__, handler.__qualname__
     run.__module__, run.__doc__ = handler.__module__, handler.__doc__
     return run
 
 
-# ----- one row: the parameters are those of `TaskCall`
+# ----- one row
 
 
 def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    async def run(
-        ctx: ActionCtx | MutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        call = TaskCall(generation, key, change, before, after, version)
-        state = _begun(task, ctx._runner.engine, call)  # noqa: SLF001 - its own ctx
+    async def run(ctx: ActionCtx | MutationCtx, **given: Any) -> Any:
+        state = _begun(task, ctx._runner.engine, given)  # noqa: SLF001 - its own ctx
         if (held := state.held()) is not None:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
@@ -73,17 +55,9 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
 
 
 def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
-    def run(
-        ctx: SyncActionCtx | SyncMutationCtx,
-        generation: int,
-        key: str,
-        change: Change,
-        before: str | None,
-        after: str | None,
-        version: int = -1,
-    ) -> Any:
-        call, wait = TaskCall(generation, key, change, before, after, version), ctx._wait  # noqa: SLF001 - its own ctx
-        state = _begun(task, ctx._twin._runner.engine, call)  # noqa: SLF001 - as above
+    def run(ctx: SyncActionCtx | SyncMutationCtx, **given: Any) -> Any:
+        wait = ctx._wait  # noqa: SLF001 - its own ctx
+        state = _begun(task, ctx._twin._runner.engine, given)  # noqa: SLF001 - as above
         if (held := state.held()) is not None:
             return held
         made: Any = (
@@ -139,7 +113,7 @@ def _batch(
     """One ctx for the runs that may begin, and the outcomes of the runs that may not."""
     runner, runs, held = ctx._runner, [], []  # noqa: SLF001 - its own ctx
     for call, attempt in calls:
-        state = _begun(task, runner.engine, call)
+        state = _begun(task, runner.engine, vars(call))
         held.append(state.held())
         if held[-1] is None:
             own = ActionCtx(runner, ctx._calls, 0, attempt)  # noqa: SLF001 - its own ctx
@@ -165,9 +139,8 @@ def _end(run: TaskBatchRun[Any], error: Exception | None) -> Any:
 # ----- both
 
 
-def _begun(task: ReactiveTask, engine: Engine, call: TaskCall) -> TaskRun:
-    about = call.key, call.generation, call.change, call.before, call.after, call.version
-    return TaskRun(task, engine, engine.tasks[task.name].id, *about)
+def _begun(task: ReactiveTask, engine: Engine, given: Mapping[str, Any]) -> TaskRun:
+    return TaskRun(**given, task=task, engine=engine, number=engine.tasks[task.name].id)
 
 
 async def _reach(task: ReactiveTask, runs: Sequence[TaskRun | TaskBatchRun[Any]]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.run.attempts import Attempts
@@ -22,7 +22,7 @@ from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.reactive.evaluate import holds, row_values, same, watched
+from penstock.reactive.evaluate import EPOCH, holds, row_values, same, watched
 from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
@@ -37,24 +37,29 @@ from penstock.transaction.rows import read_rows
 
 Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = timedelta(days=366)
 _LEFT_FOR = timedelta(seconds=30)  # like a job whose function is unknown
 
 
-@dataclass(slots=True)
-class TaskRun:
+@dataclass
+class TaskCall:
+    """The arguments of one job of a task."""
+
+    generation: int  # the number of the change
+    key: str  # of the row, as the change feed spells it
+    change: Change
+    before: str | None  # the captured row as JSON
+    after: str | None
+    version: int = -1  # older versions of the handler do not run it; -1 for any
+
+
+@dataclass(kw_only=True)
+class TaskRun(TaskCall):
     """One run."""
 
     task: ReactiveTask
     engine: Engine
     number: int  # of the task
-    key: str  # of the row, as the change feed spells it
-    generation: int  # the number of the change
-    change: Change
-    before: str | None  # the captured row as JSON
-    after: str | None
-    version: int = -1  # older versions of the handler do not run it; -1 for any
     deferred: datetime | None = None  # the handler puts it off until then
 
     @property
@@ -215,7 +220,7 @@ def _plain(kind: Kind | None, value: Any) -> Any:
     if value is None:
         return None
     if kind is Kind.DATETIME:
-        return _EPOCH + timedelta(microseconds=value)
+        return EPOCH + timedelta(microseconds=value)
     if kind is Kind.INTERVAL:
         return timedelta(microseconds=value)
     return json.loads(json.dumps(value, default=_number)) if kind is Kind.JSON else value
@@ -338,5 +343,5 @@ async def _rows(
 
 def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
     if part is None:
-        return read_rows(statements, rows)
+        return list(read_rows(statements, rows))
     return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]

@@ -102,7 +102,6 @@ class Groups:
                 self.add(())
 
     async def _group(self) -> None:
-        """Run some waiting jobs."""
         group: list[_Call] = []
         try:
             await self._share(group)

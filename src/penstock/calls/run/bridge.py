@@ -76,6 +76,17 @@ def waits(word: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callab
     return call
 
 
+def passes(word: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The word of a face for a word of its twin that nobody awaits."""
+
+    @functools.wraps(word)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = getattr(self._reach()[0], word.__name__)(*args, **kwargs)
+        return result
+
+    return call
+
+
 def in_thread(rows: AsyncIterator[R], wait: Wait) -> Iterator[R]:
     """The items of an async iterator; each is waited for."""
     ended: Any = object()

@@ -5,8 +5,7 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,48 +41,20 @@ Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by
 Run = Coroutine[Any, Any, Any]
 
 
-class Runs(Attempts, ABC):
+class Runs(Attempts):
     """What a ctx asks of the runner, which makes each ctx; see `run.runner.Runner`."""
+
+    run_query: Callable[[AnyFunction, Given, int, Work | None, Caller], Run]
+    run_mutation: Callable[[AnyFunction, Given, int, Work | None, Caller], Run]
+    run_action: Callable[[AnyFunction, Given, int, Running | None, Caller], Run]
+    check_access: Callable[[Transaction, AnyFunction, Mapping[str, Any], int], Run]
+    check_access_alone: Callable[[AnyFunction, Mapping[str, Any], int, Caller], Run]
+    nested_query: Callable[[Scope, int, AnyFunction, Given], Run]
+    nested_mutation: Callable[[Scope, int, AnyFunction, Given], Run]
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.locks = Locks(engine)
-
-    @abstractmethod
-    def run_query(
-        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
-    ) -> Run: ...
-
-    @abstractmethod
-    def run_mutation(
-        self, function: AnyFunction, given: Given, depth: int = 0, work: Work | None = None, caller: Caller = SYSTEM
-    ) -> Run: ...
-
-    @abstractmethod
-    def run_action(
-        self,
-        function: AnyFunction,
-        given: Given,
-        depth: int = 0,
-        attempt: Running | None = None,
-        caller: Caller = SYSTEM,
-    ) -> Run: ...
-
-    @abstractmethod
-    async def check_access(
-        self, transaction: Transaction, function: AnyFunction, arguments: Mapping[str, Any], depth: int
-    ) -> None: ...
-
-    @abstractmethod
-    async def check_access_alone(
-        self, function: AnyFunction, arguments: Mapping[str, Any], depth: int, caller: Caller
-    ) -> None: ...
-
-    @abstractmethod
-    def nested_query(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
-
-    @abstractmethod
-    def nested_mutation(self, scope: Scope, depth: int, function: AnyFunction, given: Given) -> Run: ...
 
 
 @refuses_other_words

@@ -39,14 +39,41 @@ class _Known(Exception):
         self.answer = answer
 
 
+class Places:
+    """The places of calls that may be under way at once, each for so many seconds."""
+
+    def __init__(self, number: int, seconds: float, taken: str) -> None:
+        self._number = number
+        self._seconds = seconds
+        self._taken = taken  # what the error says if all are
+        self._under_way = 0
+
+    @asynccontextmanager
+    async def take(self, what: str, *, limited: bool = True) -> AsyncIterator[asyncio.Timeout]:
+        """Take on a call, and give it up when its time is over, unless it has no limit."""
+        if self._under_way >= self._number:
+            raise Overloaded(self._taken, fix="Try again in a moment.")
+        timer = asyncio.timeout(self._seconds if limited else None)
+        self._under_way += 1
+        try:
+            async with timer:
+                yield timer
+        except TimeoutError as error:
+            if not timer.expired():  # the function's own
+                raise
+            raise CallTimeout(f"{what} took longer than {self._seconds:g} seconds.") from error
+        finally:
+            self._under_way -= 1
+
+
 class Dispatch:
     """Calls functions by name, under this process's limits."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._config = runner.engine.config
+        self._config = config = runner.engine.config
         self.snapshots = Snapshots(runner.engine)
-        self._under_way = 0
+        self._places = Places(config.max_calls, config.call_timeout, "This server has too many calls in progress.")
 
     def find(self, path: str, kind: FunctionKind | None, *, internal: bool = False) -> AnyFunction:
         """The function to call; `FunctionNotFound` if this caller has none of this name, or it is of another kind."""
@@ -87,7 +114,7 @@ class Dispatch:
         with at_the_door():
             function = self.find(path, kind, internal=internal)
             self._check_size(path, args)
-        async with self._admitted(path) as timer:
+        async with self._places.take(path) as timer:
             if function.kind is FunctionKind.MUTATION:
                 return await self._mutation(function, args, finish, timer, caller)
             run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
@@ -115,7 +142,7 @@ class Dispatch:
         size = sum(len(args) for _, args, _ in calls)
         found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
         runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
-        async with self._admitted("A batch of queries"):
+        async with self._places.take("A batch of queries"):
             snapshot = None if at is None else self.snapshots.find(at)
             results = await self._runner.queries(list(runs.values()), snapshot, caller)
         for place, result in zip(runs, results, strict=True):
@@ -160,7 +187,7 @@ class Dispatch:
             function = self.find(path, FunctionKind.MUTATION)
             self._check_size(path, args)
         try:
-            async with self._admitted(path) as timer:
+            async with self._places.take(path) as timer:
                 found: bytes = await self._mutation(function, args, finish, timer, caller, look, record)
         except _Known as known:
             return known.answer
@@ -200,23 +227,6 @@ class Dispatch:
                 f"The arguments of {path} have {len(args)} bytes; {self._config.max_argument_bytes} are allowed.",
                 limit=self._config.max_argument_bytes,
             )
-
-    @asynccontextmanager
-    async def _admitted(self, what: str) -> AsyncIterator[asyncio.Timeout]:
-        """Take on a call, and give it up when its time is over."""
-        if self._under_way >= self._config.max_calls:
-            raise Overloaded("This server has too many calls in progress.", fix="Try again in a moment.")
-        timer = asyncio.timeout(self._config.call_timeout)
-        self._under_way += 1
-        try:
-            async with timer:
-                yield timer
-        except TimeoutError as error:
-            if not timer.expired():  # the function's own
-                raise
-            raise CallTimeout(f"{what} took longer than {self._config.call_timeout:g} seconds.") from error
-        finally:
-            self._under_way -= 1
 
     async def _mutation(
         self,

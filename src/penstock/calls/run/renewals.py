@@ -96,7 +96,6 @@ class Renewals:
             await _within(asyncio.run_coroutine_threadsafe(self._let_end(), self._home))
 
     async def close(self) -> None:
-        """Renew nothing more."""
         self._leases.clear()
         home, self._home = self._home, None
         if home is not None:
@@ -172,7 +171,6 @@ class Renewals:
 
 
 def _live(home: asyncio.AbstractEventLoop, task: asyncio.Task[None], ended: Future[None]) -> None:
-    """The life of the thread."""
     try:
         with suppress(asyncio.CancelledError):
             run_loop(home, task)

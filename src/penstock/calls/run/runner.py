@@ -30,16 +30,16 @@ from penstock.errors import (
     AccessDenied,
     CallTimeout,
     CursorInvalid,
-    InputError,
     LimitExceeded,
     NotSignedIn,
     PenstockError,
     RateLimited,
     TryAgain,
+    at_the_door,
 )
+from penstock.functions.access import Asked
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.identity.caller import SYSTEM, Caller
-from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.live.entry import Answer, Entry
 from penstock.observe import points
@@ -86,11 +86,8 @@ class Runner(Runs):
         execution = Execution(work=work, caller=caller, arguments=bound)
 
         async def check() -> Arguments:
-            try:
+            with at_the_door(outside=not depth):
                 return function.signature.check(copied(bound))
-            except InputError as error:
-                error.at_the_door = not depth
-                raise
 
         return await _named(function, self.mutation(function, check, depth, execution))
 
@@ -114,8 +111,19 @@ class Runner(Runs):
         caller: Caller = SYSTEM,
     ) -> Any:
         """Run a query on checked arguments; on another connection if one was lost."""
+
+        async def once() -> Any:
+            async with self.engine.thread(function, depth) as thread:
+                with spent_on("waits"):
+                    session = await self.engine.store.begin_read()
+                try:
+                    transaction = self.transaction(session, self.now(), self.engine.clock.seed(), work, caller)
+                    return await self._in_transaction(transaction, function, arguments, depth, thread)
+                finally:
+                    await session.rollback()
+
         with self.engine.journal.call(function, caller):
-            return await self.attempt(lambda: self._query_once(function, arguments, depth, work, caller), function.name)
+            return await self.attempt(once, function.name)
 
     async def queries(
         self, runs: Sequence[QueryRun], at: Snapshot | None = None, caller: Caller = SYSTEM
@@ -191,19 +199,31 @@ class Runner(Runs):
             Conflict: It conflicted more often than the settings allow; a job is tried for as long as it takes.
         """
         moment = execution.moment or (self.now(), self.engine.clock.seed())
+        settle, finish, for_ever = execution.settle, execution.finish, execution.settle is not None
         has_paid = depth > 0 or execution.work is not None
+
+        async def once(queue: int | None) -> Any:
+            nonlocal has_paid
+            arguments = await check()
+            if not has_paid:
+                await self._take_token(function, execution.caller)
+                has_paid = True
+            with spent_on("waits"):
+                session = await self.begin_write(queue, for_ever=for_ever)
+            try:
+                transaction = self.transaction(session, *moment, execution.work, execution.caller)
+                result = await self._in_transaction(transaction, function, arguments, depth, thread)
+                if points.armed:
+                    await points.reach("mutation.ran", function=function.name)
+                answer = finish(result) if finish else result
+                with spent_on("database"):
+                    await commit(transaction, execution.lease, settle(result) if settle else None, execution.seal)
+            finally:
+                await session.rollback()
+            return answer
+
         with self.engine.journal.call(function, execution.caller):
             async with self.engine.thread(function, depth) as thread:
-
-                async def once(queue: int | None) -> Any:
-                    nonlocal has_paid
-                    arguments = await check()
-                    if not has_paid:
-                        await self._take_token(function, execution.caller)
-                        has_paid = True
-                    return await self._mutation_once(function, arguments, depth, thread, queue, moment, execution)
-
-                for_ever = execution.settle is not None
                 return await self.attempt_write(once, function.name, execution.arguments, for_ever=for_ever)
 
     async def shared_mutation(
@@ -258,17 +278,6 @@ class Runner(Runs):
 
     # ----- steps
 
-    async def _query_once(
-        self, function: AnyFunction, arguments: Arguments, depth: int, work: Work | None, caller: Caller
-    ) -> Any:
-        async with self.engine.thread(function, depth) as thread:
-            with spent_on("waits"):
-                session = await self.engine.store.begin_read()
-            try:
-                return await self._query_in(session, self.now(), function, arguments, depth, thread, caller, work=work)
-            finally:
-                await session.rollback()
-
     async def _queries_in(
         self, session: Session, now: datetime, runs: Sequence[QueryRun], thread: Place | None, caller: Caller
     ) -> list[bytes | Exception]:
@@ -278,10 +287,13 @@ class Runner(Runs):
         for function, arguments, encode in runs:
             try:
                 budget.check()
-                with self.engine.journal.call(function, caller):
-                    result = await contained(
-                        function, self._query_in(session, now, function, arguments, 0, thread, caller, budget)
-                    )
+                transaction = self.transaction(session, now, self.engine.clock.seed(), None, caller)
+                run = self._in_transaction(transaction, function, arguments, 0, thread)
+                try:
+                    with self.engine.journal.call(function, caller):
+                        result = await contained(function, run)
+                finally:
+                    budget.read += transaction.bytes_read
                 found.append(budget.take(encode(result)))  # the encoded result need not be held any more
             except Exception as error:
                 if isinstance(error, TryAgain) and not error.from_function:
@@ -290,50 +302,6 @@ class Runner(Runs):
                 await session.rollback_to("query")
                 await session.savepoint("query")
         return found
-
-    async def _query_in(
-        self,
-        session: Session,
-        now: datetime,
-        function: AnyFunction,
-        arguments: Arguments,
-        depth: int,
-        thread: Place | None,
-        caller: Caller,
-        budget: Budget | None = None,
-        work: Work | None = None,
-    ) -> Any:
-        transaction = self.transaction(session, now, self.engine.clock.seed(), work, caller)
-        try:
-            return await self._in_transaction(transaction, function, arguments, depth, thread)
-        finally:
-            if budget is not None:
-                budget.read += transaction.bytes_read
-
-    async def _mutation_once(
-        self,
-        function: AnyFunction,
-        arguments: Arguments,
-        depth: int,
-        thread: Place | None,
-        queue: int | None,
-        moment: Moment,
-        execution: Execution,
-    ) -> Any:
-        lease, settle, finish = execution.lease, execution.settle, execution.finish
-        with spent_on("waits"):
-            session = await self.begin_write(queue, for_ever=settle is not None)
-        try:
-            transaction = self.transaction(session, *moment, execution.work, execution.caller)
-            result = await self._in_transaction(transaction, function, arguments, depth, thread)
-            if points.armed:
-                await points.reach("mutation.ran", function=function.name)
-            answer = finish(result) if finish else result
-            with spent_on("database"):
-                await commit(transaction, lease, settle(result) if settle else None, execution.seal)
-        finally:
-            await session.rollback()
-        return answer
 
     async def _in_transaction(
         self, transaction: Transaction, function: AnyFunction, arguments: Arguments, depth: int, thread: Place | None
@@ -388,7 +356,11 @@ class Runner(Runs):
         """
         if function.access is None or transaction.caller.is_system:
             return
-        asked = _Asked(self, transaction, function.arguments((), arguments), depth)
+        asked = Asked(
+            function.arguments((), arguments),
+            transaction.identity,
+            lambda guard, given: self._ask(transaction, guard, given, depth),
+        )
         if not await function.access.lets_in(asked):
             if transaction.identity() is None:
                 raise NotSignedIn
@@ -496,22 +468,6 @@ class Runner(Runs):
             return await self._in_thread(function, work, depth, own)
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A call whose access is asked; see `functions.access`."""
-
-    runner: Runner
-    transaction: Transaction
-    arguments: Mapping[str, Any]
-    depth: int
-
-    def identity(self) -> Identity | None:
-        return self.transaction.identity()
-
-    def ask(self, guard: Callable[..., Any], arguments: Mapping[str, Any]) -> Run:
-        return self.runner._ask(self.transaction, guard, arguments, self.depth)  # noqa: SLF001 - a part of it
-
-
 @cache
 def _asked_query(asked: Callable[..., Any]) -> AnyFunction:
     return QueryFunction(asked, public=False)
@@ -563,8 +519,5 @@ async def _named(function: AnyFunction, run: Run) -> Any:
 
 def _checked(function: AnyFunction, kind: FunctionKind, given: Given, *, outside: bool = False) -> Arguments:
     expect(function, kind)
-    try:
+    with at_the_door(outside=outside):
         return function.signature.check(function.signature.bind(*given))
-    except InputError as error:
-        error.at_the_door = outside
-        raise

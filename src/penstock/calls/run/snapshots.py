@@ -91,7 +91,6 @@ class Snapshots:
         return found
 
     async def close(self) -> None:
-        """Close all of them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.auth import Auth
-from penstock.calls.run.bridge import Face, Given, waits
+from penstock.calls.run.bridge import Face, Given, passes, waits
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.syncdb import SyncDatabaseReader, SyncDatabaseWriter
 from penstock.calls.run.work import ActionWork
@@ -68,11 +68,7 @@ class SyncQueryCtx(Face[QueryCtx]):
     of_kind = FunctionKind.QUERY
     auth = Given(QueryCtx.auth, SyncAuth)
     job_calls = Given(QueryCtx.job_calls, JobCalls.waiting)
-
-    def now(self, *, every: timedelta | None = None) -> datetime:
-        """See `QueryCtx.now`."""
-        return self._twin.now(every=every)
-
+    now = passes(QueryCtx.now)
     random = Given[Random](QueryCtx.random)
     is_job = Given[bool](QueryCtx.is_job)
     work = Given[Work](QueryCtx.work)
@@ -112,11 +108,7 @@ class SyncActionCtx(Face[ActionCtx]):
 
     is_job = Given[bool](ActionCtx.is_job)
     work = Given(ActionCtx.work, SyncActionWork)
-
-    def now(self) -> datetime:
-        """See `ActionCtx.now`."""
-        return self._twin.now()
-
+    now = passes(ActionCtx.now)
     random = Given[Random](ActionCtx.random)
     check_access = waits(ActionCtx.check_access)
     rate_limit = waits(ActionCtx.rate_limit)

@@ -11,7 +11,7 @@ from functools import cache, partial
 from penstock.check.body import Body, Call, Loop, Over
 from penstock.check.nodes import walk
 from penstock.check.program import AnyDef, Index, Program, Table
-from penstock.check.project import Module, Place
+from penstock.check.project import Module
 from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Rows, Scan
 
@@ -285,9 +285,6 @@ def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     return found
 
 
-_DEEPEST = 10  # classes that derive from each other
-
-
 @rule("PEN021")
 def named(facts: Facts, rule: Rule) -> Places:
     """A keyword names no column."""
@@ -323,18 +320,12 @@ def _index(table: Table | None, name: str) -> Index | None:
     return index if is_whole else None
 
 
-def _fields(program: Program, module: Module, node: ast.ClassDef, depth: int = 0) -> list[str] | None:
+def _fields(program: Program, module: Module, node: ast.ClassDef) -> list[str] | None:
     """The fields of a class and of those it derives from; None if one of these is in no file of the program."""
-    found: list[str] = []
-    for base in node.bases:
-        if program.is_penstock(module, base, "Table", "UserTable"):
-            continue
-        place = program.meaning(module, base)
-        if not isinstance(place, Place | Table) or not isinstance(place.node, ast.ClassDef) or depth > _DEEPEST:
-            return None
-        inner = _fields(program, place.module, place.node, depth + 1)
-        if inner is None:
-            return None
-        found += inner
-    annotated = (one.target for one in walk(node) if isinstance(one, ast.AnnAssign))
-    return [*found, *(one.id for one in annotated if isinstance(one, ast.Name))]
+    lineage = [*program.lineage(module, node)]
+    bases = ((place, base) for place, one in lineage for base in one.bases)
+    own = [base for place, base in bases if not program.is_penstock(place, base, "Table", "UserTable")]
+    if len(own) >= len(lineage):
+        return None
+    annotated = (one.target for _, each in reversed(lineage) for one in walk(each) if isinstance(one, ast.AnnAssign))
+    return [one.id for one in annotated if isinstance(one, ast.Name)]

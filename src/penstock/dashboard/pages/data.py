@@ -134,7 +134,6 @@ async def _load_table(view: View) -> Mapping[str, Any]:
 
 
 def _sql(view: View, definition: TableDefinition, where: str | None, order: str, follows: bool) -> str:
-    """The SQL that reads the rows, with its parameters."""
     statements = view.backend.engine.statements.of(definition.table, definition)
     condition = ALL
     if where is not None:

@@ -22,6 +22,7 @@ from penstock.observe.errortext import error_text, trace_text
 from penstock.observe.meters import Meters
 from penstock.observe.timing import Timing, percentiles
 from penstock.server.requests import Refused
+from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
 _LISTED = 20
@@ -125,7 +126,8 @@ async def _call(view: View, *, queries: bool) -> Answer:
     values, wrong = read_all(inputs, view.words)
     if wrong:
         return Answer("Not done: an argument is no JSON.", {"wrong": wrong})
-    machine = view.backend.engine.machine
+    identity, machine = view.word("identity"), view.backend.engine.machine
+    caller = SYSTEM if identity is None else Caller(identity_of_fields(Message(identity).value))
     began = machine.monotonic()
     try:
         result = await view.backend.dispatch.call(
@@ -133,7 +135,7 @@ async def _call(view: View, *, queries: bool) -> Answer:
             function.kind,
             to_json(values),
             internal=True,
-            caller=_caller(view.word("identity")),
+            caller=caller,
             finish=partial(encode_result, form=Format.CLEAN),
         )
     except Exception as error:  # noqa: BLE001 - the function's own, to be shown to who has called it
@@ -143,18 +145,6 @@ async def _call(view: View, *, queries: bool) -> Answer:
         return Answer(f"It failed: {told}", {"wrong": wrong, "answer": answer})
     seconds = machine.monotonic() - began
     return Answer("It succeeded.", {"answer": {"result": from_json(result), "error": None, "seconds": seconds}})
-
-
-def _caller(identity: str | None) -> Caller:
-    if identity is None:
-        return SYSTEM
-    try:
-        fields = from_json(identity)
-    except ValueError as error:
-        raise ValueInvalid(f"The identity is no JSON: {error}.") from error
-    if not isinstance(fields, dict):
-        raise ValueInvalid("The identity is no JSON object.")
-    return Caller(identity_of_fields(fields))
 
 
 PAGES = (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from penstock.api.outbox.rebuilding import chosen_rows
-from penstock.api.outbox.views import OutboxMessage, OutboxStatus, look_at, outbox_of, read_place
+from penstock.api.outbox.views import advice, look_at, outbox_of, read_place
 from penstock.dashboard.page import Act, Page, View, act_on
 from penstock.errors import ValueInvalid
 from penstock.observe.readable import counted
@@ -20,7 +19,7 @@ _MOST_COUNTED = 10_000  # messages of an outbox
 async def _load(view: View) -> Mapping[str, Any]:
     calls = view.backend.job_calls
     rows = await calls.store.outboxes.list()
-    found = await look_at(calls.store, rows, calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    found = await look_at(calls.store, rows, calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     found.sort(key=lambda one: (not one.halted, one.error is None, not one.parked, one.name))
     return {"outboxes": found, "most": _MOST_COUNTED}
 
@@ -28,7 +27,7 @@ async def _load(view: View) -> Mapping[str, Any]:
 async def _load_one(view: View) -> Mapping[str, Any]:
     backend, calls = view.backend, view.backend.job_calls
     row = await outbox_of(calls.store, view.needed("outbox"))
-    (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.declares, _MOST_COUNTED)
+    (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.find, _MOST_COUNTED)
     after = None if view.word("after") is None else _number(view, "after")
     page = await backend.app.outboxes.messages(backend, one.name, limit=_LISTED, after=after)
     declared = backend.app.outboxes.find(one.name)
@@ -36,34 +35,12 @@ async def _load_one(view: View) -> Mapping[str, Any]:
     return {
         "one": one,
         "most": _MOST_COUNTED,
-        "advice": list(_advice(one, page.messages)),
+        "advice": [text for text, _command in advice(one, page.messages)],
         "messages": page.messages,
         "more": None if page.next is None else urlencode({"outbox": one.name, "after": page.next}),
         "may_rebuild": declared is not None and declared.reset is not None,
         "may_resend": resends,
     }
-
-
-def _advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[str]:
-    """What a person can do about an outbox."""
-    if not one.declared and one.read_by is None:
-        yield (
-            "This program does not declare it, and nobody delivers its messages: its handler was renamed or removed. "
-            "They wait for a program that declares it under this name. "
-            f"To let it go: penstock outbox drop {quote(one.name)}"
-        )
-    elif one.position is None:
-        yield "Its reader is gone. Start the program once: it halts the outbox, and says what can be done."
-    elif one.halted and not found:
-        yield "It waits for a person. Rebuild it, move it, or retry."
-    elif one.halted:
-        yield "Messages wait for one whose attempts are used up. Mend the cause and retry it, or skip it."
-    elif one.paused:
-        yield "It is paused: new messages are kept, and the change feed grows. Resume it."
-    elif one.error is not None:
-        yield "It tries the message again by itself. Retry does so now."
-    if one.parked:
-        yield f"{counted(one.parked, 'message')} parked: retry or skip them. All others are delivered."
 
 
 def _number(view: View, word: str) -> int:
@@ -89,7 +66,7 @@ async def _sure_to_move(view: View) -> str:
     read_place(view.needed("to"))  # refuse a wrong place before asking
     calls = view.backend.job_calls
     row = await outbox_of(calls.store, view.needed("outbox"))
-    (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.declares, _MOST_COUNTED)
+    (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     what = "None of these will be delivered." if view.word("to") == "end" else "Some are skipped, or delivered again."
     return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
 

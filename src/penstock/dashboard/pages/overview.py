@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
+from penstock.dashboard.activity import totals_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
 from penstock.observe.meters import Meters
@@ -34,60 +35,49 @@ async def _load(view: View) -> Mapping[str, Any]:
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
-    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.declares, MOST_COUNTED)
-    tasks = [one for one in await tasks_now(view) if one.failed]
-    totals = {name: sum(getattr(one, name) for one in pools) for name in ("running", "ready", "scheduled", "failed")}
+    outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.find, MOST_COUNTED)
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:
         needs.append(Need(f"{_some(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))
-    for one in tasks:
+    for one in (task for task in await tasks_now(view) if task.failed):
         where = f"/tasks/task?task={quote_plus(one.name)}&state=failed"
         needs.append(Need(f"Reactive task {one.name}: {_some(one.failed, 'row')} failed.", where))
     return {
         "seen": seen,
         "pools": pools,
         "most": MOST_COUNTED,
-        "totals": totals,
+        "totals": totals_of(pools),
         "latency": percentiles(meters.timings.seconds, 0.5, 0.95),
-        "ended": sum(one.ended for one in pools),
         "needs": needs,
         "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
     }
 
 
-def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> list[Need]:
-    needs = []
+def _of_pools(seen: Look, pools: Sequence[PoolNow]) -> Iterator[Need]:
     if not seen.workers:
-        needs.append(Need("No worker runs. Start one with: penstock worker", "/work"))
+        yield Need("No worker runs. Start one with: penstock worker", "/work")
     for one in pools:
-        where = f"/work?pool={quote_plus(one.name)}"
+        queue = f"{_some(one.ready, 'job')} in its queue."
         if one.paused:
-            needs.append(
-                Need(f"Pool {one.name} is paused; {_some(one.ready, 'job')} in its queue.", "/work", bad=False)
-            )
+            yield Need(f"Pool {one.name} is paused; {queue}", "/work", bad=False)
         elif one.limit == 0:
-            needs.append(
-                Need(f"Pool {one.name} has the limit 0; {_some(one.ready, 'job')} in its queue.", "/work", bad=False)
-            )
+            yield Need(f"Pool {one.name} has the limit 0; {queue}", "/work", bad=False)
         elif one.waits is not None and one.waits > _LATE:
-            needs.append(Need(f"Pool {one.name}: a job has waited for {span(one.waits)}.", f"{where}&state=pending"))
-    return needs
+            where = f"/work?pool={quote_plus(one.name)}&state=pending"
+            yield Need(f"Pool {one.name}: a job has waited for {span(one.waits)}.", where)
 
 
-def _of_outboxes(outboxes: list[OutboxStatus]) -> list[Need]:
-    needs = []
+def _of_outboxes(outboxes: Sequence[OutboxStatus]) -> Iterator[Need]:
     for one in outboxes:
         where = f"/outboxes/outbox?outbox={quote_plus(one.name)}"
         if one.halted:
-            needs.append(Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", where))
+            yield Need(f"Outbox {one.name} is halted: {one.error or 'a message failed'}", where)
         elif one.paused:
-            needs.append(
-                Need(f"Outbox {one.name} is paused; {_some(one.messages, 'message')} in its queue.", where, bad=False)
-            )
+            queue = f"{_some(one.messages, 'message')} in its queue."
+            yield Need(f"Outbox {one.name} is paused; {queue}", where, bad=False)
         if one.parked:
-            needs.append(Need(f"Outbox {one.name}: {_some(one.parked, 'message')} parked.", where))
-    return needs
+            yield Need(f"Outbox {one.name}: {_some(one.parked, 'message')} parked.", where)
 
 
 PAGES = (Page("/", "Overview", "overview.html", _load, {}),)

@@ -111,7 +111,7 @@ PAGES = (
         "Row of a task",
         "taskrow.html",
         _load_row,
-        {verb: replace(act, sure=None) for verb, act in _OF_ROWS.items()},
+        {verb: replace(act, sure="") for verb, act in _OF_ROWS.items()},
         above="/tasks",
     ),
 )

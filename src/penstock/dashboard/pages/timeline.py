@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -60,8 +60,6 @@ class Step:
 
 @dataclass(slots=True)
 class _Found:
-    """What belongs together."""
-
     view: View
     tables: set[str]  # the names of managed tables
     jobs: dict[JobId, JobStatus] = field(default_factory=dict)
@@ -208,17 +206,6 @@ def _of_entry(entry: Entry) -> Step:
     return Step(entry.at - timedelta(milliseconds=facts["ms"]), entry.at, kind, what, note=note, bad=bad)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A step with its place in a bar of 100 parts."""
-
-    step: Step
-    after: float  # seconds since the first step began
-    seconds: float | None
-    left: float
-    width: float
-
-
 def _last() -> Iterator[tuple[str, str, Step, str]]:
     """The last calls and jobs of this process, each once: the id of its timeline, its name, its run and the error."""
     told = set[str]()
@@ -230,17 +217,14 @@ def _last() -> Iterator[tuple[str, str, Step, str]]:
             yield of, entry.facts.get("function", step.what), step, entry.facts.get("error", "")
 
 
-def _placed(steps: Iterable[Step]) -> Iterator[Placed]:
-    steps = list(steps)
-    if not steps:
-        return
-    first, last = steps[0].at, max(one.until or one.at for one in steps)
-    whole = max((last - first).total_seconds(), 1e-6)
+def _placed(steps: Sequence[Step]) -> Iterator[tuple[Step, float, float | None, float, float]]:
+    """Each step, the seconds since the first one began and those that it took, and its place in a bar of 100 parts."""
+    ends = [((one.until or one.at) - steps[0].at).total_seconds() for one in steps]
+    whole = max([*ends, 1e-6])
     for one in steps:
-        after = (one.at - first).total_seconds()
+        after = (one.at - steps[0].at).total_seconds()
         seconds = None if one.until is None else max((one.until - one.at).total_seconds(), 0.0)
-        left = 99 * after / whole
-        yield Placed(one, after, seconds, round(left, 2), round(max(1.0, 99 * (seconds or 0.0) / whole), 2))
+        yield one, after, seconds, round(99 * after / whole, 2), round(max(1.0, 99 * (seconds or 0.0) / whole), 2)
 
 
 PAGES = (Page("/timeline", "Timeline", "timeline.html", _load, {}, every=_EVERY),)

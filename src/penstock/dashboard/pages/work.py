@@ -89,28 +89,14 @@ async def _keys(view: View, pool: str) -> list[KeyRow]:
     return await calls.read(lambda session: calls.store.pools.waiting(session, pool, _KEYS_READ, _KEY_COUNTED))
 
 
-async def _pause(view: View) -> str:
-    await change_pool(view.backend.engine, view.needed("of"), paused=True)
-    return f"{view.needed('of')} is paused. Running jobs continue."
-
-
-async def _resume(view: View) -> str:
-    await change_pool(view.backend.engine, view.needed("of"), paused=False)
-    return f"{view.needed('of')} is resumed."
-
-
-async def _limit(view: View) -> str:
-    limit = view.number("limit", 0, MOST_PARALLEL)
-    await change_pool(view.backend.engine, view.needed("of"), max_parallelism=limit)
-    return f"{view.needed('of')} runs at most {limit:,} jobs at once."
-
-
 def _is_meant(view: View, pool: str) -> bool:
     return view.words.get("pools", "") in pool
 
 
 async def _pools(view: View) -> list[str]:
-    """The pools with a limit that the page lists. Raises `ValueInvalid` if there are none."""
+    """The pool that the form names, or those with a limit that the page lists. `ValueInvalid` if there are none."""
+    if (one := view.word("of")) is not None:
+        return [one]
     names = [one.name for one in (await view.activity.look())[0].pools if _is_meant(view, one.name)]
     if not names:
         raise ValueInvalid("No pool matches.")
@@ -119,6 +105,8 @@ async def _pools(view: View) -> list[str]:
 
 def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
     async def ask(view: View) -> str:
+        if view.word("of") is not None:
+            return ""
         names = await _pools(view)
         to = f" to {view.number('limit', 0, MOST_PARALLEL):,}" if "limit" in view.words else ""
         return f"{verb} {counted(len(names), 'pool')}{to}: {', '.join(names)}?"
@@ -126,12 +114,13 @@ def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
     return ask
 
 
-def _changing_pools(done: str, **change: bool) -> Callable[[View], Awaitable[str]]:
+def _changing(done: str, **change: bool) -> Callable[[View], Awaitable[str]]:
     async def act(view: View) -> str:
         changes: dict[str, Any] = change or {"max_parallelism": view.number("limit", 0, MOST_PARALLEL)}
         names = await _pools(view)
         await asyncio.gather(*(change_pool(view.backend.engine, one, **changes) for one in names))
-        return f"{counted(len(names), 'pool')} {done}."
+        told = f"{names[0]} is" if len(names) == 1 else f"{len(names):,} pools are"
+        return f"{told} {done.format(*changes.values())}"
 
     return act
 
@@ -230,12 +219,9 @@ PAGES = (
         "work.html",
         _load,
         {
-            "pause": Act(_pause),
-            "resume": Act(_resume),
-            "limit": Act(_limit),
-            "pause pools": Act(_changing_pools("paused", paused=True), sure=_sure_of_pools("Pause")),
-            "resume pools": Act(_changing_pools("resumed", paused=False), sure=_sure_of_pools("Resume")),
-            "limit pools": Act(_changing_pools("changed"), sure=_sure_of_pools("Set the limit of")),
+            "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
+            "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
+            "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
             "retry all": Act(_retry_all, sure=_sure_to_retry),
             "cancel all": Act(_cancel_all, sure=_sure_to_cancel),
         },

@@ -161,7 +161,6 @@ class Socket:
         await asyncio.gather(*self._actions, *([self._mutating] if self._mutating else []))
 
     def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"") -> None:
-        """End the connection."""
         if not self._end.done():
             self._end.set_result(HangUp(code, reason, last))
 
@@ -190,7 +189,8 @@ class Socket:
             await self._connect()
             sending = asyncio.create_task(self._guarded(self._send))
             try:
-                await self._read()
+                while True:
+                    await self._take(await self._receive())
             finally:
                 sending.cancel()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
@@ -240,10 +240,6 @@ class Socket:
         if not isinstance(found, sockets.ModifyQuerySet):  # the arguments of many queries take as much memory
             self._taken()
         return found
-
-    async def _read(self) -> None:
-        while True:
-            await self._take(await self._receive())
 
     async def _take(self, found: sockets.Incoming) -> None:
         if isinstance(found, sockets.ModifyQuerySet):

@@ -92,7 +92,6 @@ class Batch:
         return back
 
     def take(self) -> list[Run]:
-        """The runs that were not taken before."""
         runs, self._runs = self._runs, []
         return runs
 

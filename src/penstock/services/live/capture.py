@@ -28,7 +28,8 @@ async def declare_live(
     if missing := [one for one in interests if identity_of(one) not in captured]:
         await _declare(store, missing, now)
     tables, declared = {one.name for one in definitions}, {*map(identity_of, interests), *kept}
-    await _drop(store, [row for row in _live(rows, tables) if identity_of(row.interest) not in declared])
+    live = [row for row in rows if row.interest.on_demand and row.interest.table in tables]
+    await _drop(store, [row for row in live if identity_of(row.interest) not in declared])
 
 
 async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -> None:
@@ -41,10 +42,6 @@ async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -
             return
         for one in interests:
             await _declare(store, [one], now)
-
-
-def _live(rows: Iterable[InterestRow], tables: Collection[str]) -> list[InterestRow]:
-    return [row for row in rows if row.interest.on_demand and row.interest.table in tables]
 
 
 async def _drop(store: Store, rows: Iterable[InterestRow]) -> None:

@@ -76,7 +76,6 @@ class LiveQueries(Service):
     def enter(
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
-        """See `Entries`."""
         asked, caller = repr(sorted(arguments.items())), replace(view.caller, address="")  # not JSON: a date is no text
         shared = caller.key if caller.is_system else ANYBODY
         keys: list[Key] = [(function.name, asked, who, journal) for who in (shared, caller.key)]
@@ -92,7 +91,6 @@ class LiveQueries(Service):
 
     @property
     def has_room(self) -> bool:
-        """Whether another query can be watched."""
         return self._entries.has_room
 
     def leave(self, view: View, number: int, entry: Entry) -> None:
@@ -107,7 +105,6 @@ class LiveQueries(Service):
         self._drop_kept()
 
     def expect(self, view: View) -> int:
-        """See `Entries`."""
         self._expecting[view] = number = self._begun + 1
         self.wake.set()
         return number
@@ -124,7 +121,6 @@ class LiveQueries(Service):
             self.shown.pop(request, None)
 
     def forget(self, view: View) -> None:
-        """See `Entries`."""
         self._views.discard(view)
         self._expecting.pop(view, None)
 
@@ -234,7 +230,7 @@ class LiveQueries(Service):
     def _part(self, entry: Entry) -> None:
         """Before a run that keeps the ends of pages, let those leave who have not seen them; they get their own."""
         if entry.journal != entry.key[3]:
-            self._entries.keep_pages(entry)
+            self._entries.rename(entry, (*entry.key[:3], entry.journal))
             for view, number in list(entry.watchers):
                 view.leave_pages(number)
 
@@ -306,13 +302,12 @@ class LiveQueries(Service):
     def _make_personal(self, entry: Entry) -> None:
         """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
         self._personal.add(entry.function.name)
-        self._entries.make_personal(entry)
+        self._entries.rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
         for view, number in list(entry.watchers):
             if view.caller.key != entry.caller.key:
                 view.enter_again(number)
 
     def _drop(self, entry: Entry) -> None:
-        """Forget an entry that nobody watches."""
         self._entries.drop(entry)
         self._due.pop(entry, None)
         self._reads.forget(entry)

@@ -189,7 +189,6 @@ class Reads:
         _have(self._timed, entry, is_in=entry.next_run_at < math.inf)
 
     def forget(self, entry: Entry) -> None:
-        """Forget what an entry has read."""
         self._note_ranges(entry, [])
         for those in (self._everything, self._timed, self.with_jobs):
             those.discard(entry)

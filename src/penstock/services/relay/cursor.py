@@ -94,7 +94,6 @@ class Cursor:
     # ----- taking the outbox
 
     def forget(self) -> None:
-        """Forget the state of the outbox."""
         self.row = self.lease = None
         self.uncertain = False
 

@@ -76,7 +76,6 @@ class OutboxDelivery(Service):
 
     @property
     def has_it(self) -> bool:
-        """Whether this process has the outbox."""
         return self._cursor.row is not None
 
     async def next_at(self) -> datetime | None:
@@ -188,9 +187,6 @@ class OutboxDelivery(Service):
             return
         await self._open_window(items)
 
-    def _stops(self) -> bool:
-        return self._stopping or self._is_late()
-
     def _done_of(self, items: Sequence[Item]) -> list[Item]:
         """Messages that are done with already; only the first ones, but of those aside any."""
         if items[0].aside is not None:
@@ -208,7 +204,7 @@ class OutboxDelivery(Service):
         window = Window(
             self._outbox, self._cursor, self._source, self._sending,
             clock=self.clock, wake=self.wake, room=self._batching.whole,
-            stops=self._stops, put_aside=self._halted,
+            stops=lambda: self._stopping or self._is_late(), put_aside=self._halted,
         )  # fmt: skip
         failure = await window.run(items, together=together or wall or self._source.largest == 1)
         if failure is not None:

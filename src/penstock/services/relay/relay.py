@@ -34,8 +34,8 @@ class Relay(LeasedService):
             return _IDLE
         taken = self._lease.number is None
         await self._lease.keep()
-        if taken:
-            self._wake()
+        for outbox in self.outboxes if taken else ():
+            outbox.wake.set()
         pause = self._lease.due
         if all(outbox.has_it for outbox in self.outboxes):
             return pause
@@ -90,7 +90,3 @@ class Relay(LeasedService):
         """Stop delivering at once: another relay may begin to."""
         log_event("relay.lease_lost", logging.ERROR, lease=lease, reason=reason)
         await asyncio.gather(*(outbox.interrupt() for outbox in self.outboxes))
-
-    def _wake(self) -> None:
-        for outbox in self.outboxes:
-            outbox.wake.set()

@@ -6,7 +6,9 @@ worker, so any worker ends those that are overdue or canceled.
 
 from __future__ import annotations
 
-from penstock.calls.enqueue.tokens import settle_canceled, settle_expired
+from functools import partial
+
+from penstock.calls.enqueue.tokens import settle_held
 from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
 from penstock.jobs.job import Job, Settlement
@@ -30,7 +32,7 @@ class Housekeeping:
     async def rescue(self, own: int | None) -> None:
         if self._rescue.is_due:
             await self._rescue.look(own)
-            now, settle = self._runner.now(), settle_expired(self._runner)
+            now, settle = self._runner.now(), partial(settle_held, self._runner, "expired")
             self._tell_of_free_slots(await self._store.tokens.expire(now, _EXTERNAL_AT_ONCE, settle))
 
     async def cancel(self) -> bool:
@@ -46,7 +48,7 @@ class Housekeeping:
         ours, ended = self._executor.cancel(asked), 0
         engine.journal.settled(canceled)
         if ours < len(asked):  # others run on other workers, or on none
-            settle = settle_canceled(self._runner)
+            settle = partial(settle_held, self._runner, "canceled")
             ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)
             self._tell_of_free_slots(ended)
         return bool(canceled) or ended > 0

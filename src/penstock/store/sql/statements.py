@@ -104,6 +104,17 @@ class TableStatements:
         convert = self._encoders[self.definition.positions[column]]
         return value if convert is None or value is None else convert(value)
 
+    def place_of(self, row: Row, order: Sequence[str]) -> list[Any]:
+        """The values of a row in the columns of an order, as the driver takes them again.
+
+        It gives times without zone, which it would take for local time, and UUIDs of a class of its own.
+        """
+        kinds, values = self.definition.column, self.definition.positions
+        return [
+            value if (kind := kinds(name).kind) in self.dialect.encode else self.dialect.decode_value(kind, value)
+            for name, value in ((name, row[values[name]]) for name in order)
+        ]
+
     def misfit(self, row: Row) -> str | None:
         """The column of a row whose value cannot be read as its kind; None if all can."""
         for (name, convert), value in zip(self._decodings, row, strict=True):
