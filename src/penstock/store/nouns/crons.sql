@@ -2,6 +2,9 @@
 c.name, c.schedule, c.catch_up, c.overlap, c.jitter, c.function, c.job, c.takes_planned_at, c.declared, c.paused,
 c.last_at, c.next_at, c.job_id, c.planned_at
 
+-- {overdue}: the crons of a program whose time has come.
+from penstock.cron c where c.next_at <= :now::timestamptz and not c.paused and {mine}
+
 -- {mine}: the crons of a program.
 case when c.declared then c.name = any(:names::text[]) else c.function = any(:functions::text[]) end
 
@@ -49,29 +52,14 @@ delete from penstock.cron where name = :name returning name;
 
 -- look: whether one of a program's crons is due and waits for nothing, whether one waits for its run under way, and when
 -- the next one is due.
-select exists (
-    select from penstock.cron c
-    where c.next_at <= :now and not c.paused
-      and {mine}
-      and {free}
-), exists (
-    select from penstock.cron c
-    where c.next_at <= :now and not c.paused
-      and {mine}
-), (
-    select c.next_at from penstock.cron c
-    where c.next_at > :now::timestamptz and not c.paused
-      and {mine}
-    order by c.next_at limit 1
+select exists (select {overdue} and {free}), exists (select {overdue}), (
+    select c.next_at from penstock.cron c where c.next_at > :now and not c.paused and {mine} order by c.next_at limit 1
 );
 
 -- due: a program's crons that are due and wait for nothing, the earliest first. Those that another scheduler holds are left
 -- out.
 select {cron}
-from penstock.cron c
-where c.next_at <= :now::timestamptz and not c.paused
-  and {mine}
-  and {free}
+{overdue} and {free}
 order by c.next_at, c.name limit :limit for update of c skip locked;
 
 -- under_way: those of some jobs that have not ended.
