@@ -127,7 +127,7 @@ class Column:
         if self.info is None or self.required:
             return None
         value = self.info.get_default(call_default_factory=True)
-        return None if value is None else self.encode(value)
+        return None if value is None else self.encode(self.check(value))
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
@@ -168,6 +168,8 @@ def strip_annotated(annotation: Any) -> Any:
             annotation = get_args(annotation)[0]
         elif type(annotation).__name__ == "TypeAliasType":  # typing's own from Python 3.12 on
             annotation = annotation.__value__
+        elif type(alias := get_origin(annotation)).__name__ == "TypeAliasType":
+            annotation = alias.__value__[get_args(annotation)]
         elif hasattr(annotation, "__supertype__"):  # NewType
             annotation = annotation.__supertype__
         else:
@@ -181,22 +183,26 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
         return Kind.TEXT, (), _id_encoder(where, annotation), decode
     if get_origin(annotation) is Literal:
         values = tuple(value for value in get_args(annotation) if value is not None)
-        if (kind := _choice_kind(values)) is not None:
+        if (kind := _choice_kind(where, values)) is not None:
             return kind, values, ENCODERS[kind](where), None
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         values = tuple(member.value for member in annotation)
-        if (kind := _choice_kind(values)) is not None and not issubclass(annotation, enum.Flag):
-            check = ENCODERS[kind](where)
-            return kind, values, lambda value: check(value.value), annotation
+        if (kind := _choice_kind(where, values)) is not None and not issubclass(annotation, enum.Flag):
+            check = _exactly(annotation)
+            return kind, values, lambda value: check(value).value, annotation
     kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
         return kind, (), ENCODERS[kind](where), None
     return Kind.JSON, (), *_json(where, info)
 
 
-def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
+def _choice_kind(where: str, values: tuple[Any, ...]) -> Kind | None:
     kinds = {_CHOICE_KINDS.get(type(value)) for value in values}
-    return next(iter(kinds)) if len(kinds) == 1 else None
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    try:
+        return kind if kind is None else [*map(ENCODERS[kind](where), values), kind][-1]
+    except ValueInvalid as error:
+        raise DeclarationError(f"A choice of {error.what}", fix="Choose another value for it.") from None
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
@@ -252,6 +258,8 @@ def _id_encoder(where: str, annotation: Any) -> Encode:
 
 def _text(where: str) -> Encode:
     def encode(value: str) -> str:
+        if value.__class__ is not str and not isinstance(value, Id):
+            raise TypeError(value)
         if "\0" in value or not value.isascii():
             check_text(value, where)
         return value
@@ -261,27 +269,31 @@ def _text(where: str) -> Encode:
 
 def _integer(where: str) -> Encode:
     def encode(value: int) -> int:
+        if value.__class__ is not int:
+            raise TypeError(value)
         if not INT64_MIN <= value <= INT64_MAX:
             raise ValueInvalid(f"{where}: an integer does not fit into 64 bits.")
-        return int(value)
+        return value
 
     return encode
 
 
 def _real(where: str) -> Encode:
     def encode(value: float) -> float:
-        if not isinstance(value, float | int):
+        if value.__class__ is not float:
             raise TypeError(value)
         if value != value:  # noqa: PLR0124 - NaN
             raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
-        return float(value)
+        return value
 
     return encode
 
 
 def _datetime(where: str) -> Encode:
+    check = _exactly(datetime)
+
     def encode(value: datetime) -> datetime:
-        if value.tzinfo is None:
+        if check(value).tzinfo is None:
             raise ValueInvalid(f"{where}: {value} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
         try:
             return value.astimezone(UTC)
@@ -292,8 +304,10 @@ def _datetime(where: str) -> Encode:
 
 
 def _interval(where: str) -> Encode:
+    check = _exactly(timedelta)
+
     def encode(value: timedelta) -> timedelta:
-        if abs(value) > timedelta(days=100_000_000):
+        if abs(check(value)) > timedelta(days=100_000_000):
             raise ValueInvalid(f"{where}: {value} is longer than 100,000,000 days.")
         return value
 
@@ -301,8 +315,10 @@ def _interval(where: str) -> Encode:
 
 
 def _decimal(where: str) -> Encode:
+    check = _exactly(Decimal)
+
     def encode(value: Decimal) -> Decimal:
-        if not value.is_finite():
+        if not check(value).is_finite():
             raise ValueInvalid(f"{where}: {value} is not a number that can be stored.")
         if value.adjusted() > 1000 or value.as_tuple().exponent < -1000:  # type: ignore[operator]  # noqa: PLR2004
             raise ValueInvalid(f"{where}: {value} has more than 1,000 digits before or after the point.")
@@ -311,26 +327,35 @@ def _decimal(where: str) -> Encode:
     return encode
 
 
-def _unchanged(kind: type, but: type | tuple[()] = ()) -> Callable[[str], Encode]:
-    def encode(value: Any) -> Any:
-        if not isinstance(value, kind) or isinstance(value, but):
+def _uuid(_where: str) -> Encode:
+    def encode(value: UUID) -> UUID:
+        if not isinstance(value, UUID):  # a driver's may be of a class of its own
             raise TypeError(value)
         return value
 
-    return lambda _where: encode
+    return encode
+
+
+def _exactly(kind: type) -> Encode:
+    def encode(value: Any) -> Any:
+        if value.__class__ is not kind:
+            raise TypeError(value)
+        return value
+
+    return encode
 
 
 ENCODERS: dict[Kind, Callable[[str], Encode]] = {
     Kind.TEXT: _text,
     Kind.INTEGER: _integer,
     Kind.REAL: _real,
-    Kind.BOOLEAN: _unchanged(bool),
-    Kind.BYTES: _unchanged(bytes),
+    Kind.BOOLEAN: lambda _where: _exactly(bool),
+    Kind.BYTES: lambda _where: _exactly(bytes),
     Kind.DATETIME: _datetime,
-    Kind.DATE: _unchanged(date, but=datetime),
+    Kind.DATE: lambda _where: _exactly(date),
     Kind.INTERVAL: _interval,
     Kind.DECIMAL: _decimal,
-    Kind.UUID: _unchanged(UUID),
+    Kind.UUID: _uuid,
 }
 
 

@@ -35,6 +35,7 @@ _ENDS: dict[Kind, dict[str, Any]] = {
 }
 _SPELLED = frozenset({Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.UUID})
 _AS_STORED = frozenset({Kind.INTEGER, Kind.BYTES})
+_FRACTIONS = frozenset({Kind.REAL, Kind.DECIMAL})  # whose whole values are integers in JSON
 _AS_CAPTURED = frozenset({Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN})
 _INTERVAL = re.compile(
     r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
@@ -228,7 +229,8 @@ def _key_value(dialect: Dialect, kind: Kind, spelled: str) -> Any:
 def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return json.dumps(value, default=float)
-    return dialect.decode_value(kind, _from_json(dialect, kind, value))
+    found = dialect.decode_value(kind, _from_json(dialect, kind, value))
+    return _TYPES[kind](found) if type(found) is int and kind in _FRACTIONS else found
 
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
