@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -45,9 +46,9 @@ def column_of(annotation: Any) -> Column:
     return definition_of(table_of(annotation)).column("v")
 
 
-def exported(dialect: Dialect, row: Any) -> Any:
+def exported(dialect: Dialect, table: Any, value: Any) -> Any:
     """The field of a row that was exported, and imported again."""
-    statements = TableStatements(definition_of(type(row)), dialect)
+    row, statements = table(v=value), TableStatements(definition_of(table), dialect)
     documents, row_id = Documents(statements, SystemClock()), "odd_00000000000000000000000000"
     stored = statements.encode(statements.definition.encode_row(row, row_id, NOW))
     return statements.decode_fields((documents.row(documents.line(stored)),))[0]["v"]
@@ -72,7 +73,7 @@ def roads(annotation: Any, make: Make, chance: Any) -> Iterator[Road]:
         yield "column", lambda: column.check(value), lambda: read(stored(column.check(value)))
         yield "unchecked", lambda: value, lambda: read(stored(value))
         for dialect in (SQLITE, POSTGRES):
-            yield "file", lambda: table(v=value).v, lambda dialect=dialect: exported(dialect, table(v=value))
+            yield "file", lambda: table(v=value).v, partial(exported, dialect, table, value)
 
 
 @settings(max_examples=examples(10_000))
