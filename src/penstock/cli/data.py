@@ -24,7 +24,7 @@ from penstock.clock import Clock
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
 from penstock.observe.readable import counted
 from penstock.schema.encoder import MASKED
-from penstock.schema.fields import Column, Kind
+from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
 from penstock.schema.tighten import plain_validator
@@ -284,12 +284,11 @@ class Documents:
         """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""
         if node.get("type") != "model-fields" or node["fields"].keys() != self._definition.positions.keys():
             return
-        for column in self._columns:
-            if column.kind is Kind.JSON:
-                field = node["fields"][column.name]
-                read = core_schema.no_info_plain_validator_function(partial(_decoded, column))
-                inner = {**field["schema"], "schema": read, "validate_default": False}
-                field["schema"] = inner if inner["type"] == "default" else read
+        for column in [one for one in self._columns if one.kind is Kind.JSON]:
+            field = node["fields"][column.name]
+            read = core_schema.no_info_plain_validator_function(partial(_decoded, column.decode))
+            inner = {**field["schema"], "schema": read, "validate_default": False}
+            field["schema"] = inner if inner["type"] == "default" else read
 
     def _identity(self, given: dict[str, Any]) -> tuple[str, datetime]:
         """Take ``_id`` and ``_creationTime`` out of a document, or make them."""
@@ -316,9 +315,8 @@ class Documents:
         return value
 
 
-def _decoded(column: Column, given: Any) -> Any:
-    assert column.decode is not None  # noqa: S101 - JSON has to be
-    return None if given is None else column.decode(to_json(given))
+def _decoded(decode: Any, given: Any) -> Any:
+    return None if given is None else decode(to_json(given))
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from pydantic_core import (
 from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
-from penstock.schema.tighten import forget_the_time, made_of
+from penstock.schema.tighten import made_of
 from penstock.values import encode_json
 from penstock.wire.schemas import changed, replace
 
@@ -225,7 +225,7 @@ def _told(value: Any) -> Any:
 def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
     """Change a node so that what it writes is what it reads, at any time."""
     kind = node.get("type")
-    forget_the_time(node)
+    node.pop("now_op", None)  # what lay in the future when it came may be read later
     if kind in {"model", "dataclass", "typed-dict"} and "config" in node:
         node["config"] = {**node["config"], **config}
     if kind == "union":

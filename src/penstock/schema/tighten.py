@@ -85,11 +85,6 @@ def mixes_bytes(schema: CoreSchema) -> bool:
     return any(found)
 
 
-def forget_the_time(node: dict[str, Any]) -> None:
-    """Let a node take a time of the past, or of the future: a value that was one when it came may be read later."""
-    node.pop("now_op", None)
-
-
 def take_tagged_bytes(node: dict[str, Any]) -> None:
     """Read bytes in the tag that clients give them, and all that has none as text where a union has both."""
     if node.get("type") == "union":

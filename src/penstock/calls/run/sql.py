@@ -48,9 +48,8 @@ def prepare_sql(query: str, values: Mapping[str, Any], dialect: Dialect) -> tupl
 
 def plain(value: Any) -> Any:
     """A value of a row, its UUIDs of Python's class: PostgreSQL's driver has one of its own."""
-    if isinstance(value, list):
-        return [*map(plain, value)]
-    return UUID(int=value.int) if isinstance(value, UUID) else value
+    found = [*map(plain, value)] if isinstance(value, list) else value
+    return UUID(int=value.int) if isinstance(value, UUID) else found
 
 
 def _encode(name: str, value: Any, dialect: Dialect) -> Any:
