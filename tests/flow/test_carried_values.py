@@ -187,7 +187,7 @@ class Roads:
 def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, chance: Any) -> None:
     app, tried = App(), list[tuple[Roads, Make]]()
     pool = app.workpool("carried", max_parallelism=10)
-    while len(tried) < 12:
+    while len(tried) < 6:
         annotation, make = annotation_of(chance, 1)
         with suppress(DeclarationError, TypeError):  # there is no such type
             tried.append((Roads(app, next(_NUMBERS), annotation), make))

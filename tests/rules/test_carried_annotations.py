@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import FutureDatetime, TypeAdapter
 from stage.annotations import Make, Tree, alike, annotation_of
 from stage.examples import examples
 
 from penstock import Table
 from penstock.cli.data import Documents
 from penstock.clock import SystemClock
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import ArgumentsInvalid, DeclarationError, PenstockError, ResultInvalid
 from penstock.functions.signature import Signature
 from penstock.schema.fields import Column
 from penstock.schema.table import definition_of
@@ -98,6 +99,21 @@ def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) ->
                 continue
             raise
         assert alike(given_in, got), f"{road} changes, {annotation!r}: {given_in!r} is {got!r}"
+
+
+def test_a_time_of_the_future_is_checked_when_it_comes_and_read_at_any_time() -> None:
+    signature, column = signature_of(FutureDatetime), column_of(list[FutureDatetime])
+    past, text = datetime(2000, 1, 1, tzinfo=UTC), '{"v":"2000-01-01T00:00:00Z"}'
+    assert signature.check_json(text) == {"v": past}
+    assert signature.result_of_json('"2000-01-01T00:00:00Z"') == past
+    assert column.decode is not None
+    assert column.decode('["2000-01-01T00:00:00Z"]') == [past]
+    with pytest.raises(ArgumentsInvalid, match="in the future"):
+        signature.check_sent(signature.check_json(text))
+    with pytest.raises(ArgumentsInvalid, match="in the future"):
+        signature.check({"v": past})
+    with pytest.raises(ResultInvalid, match="in the future"):
+        signature.check_result(past)
 
 
 def test_the_schemas_of_a_users_models_stay_as_pydantic_made_them() -> None:

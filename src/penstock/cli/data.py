@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import click
@@ -282,11 +281,11 @@ class Documents:
 
     def _read_as_stored(self, node: dict[str, Any]) -> None:
         """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""
-        if node.get("type") != "model-fields" or node["fields"].keys() != self._definition.positions.keys():
-            return
-        for column in [one for one in self._columns if one.kind is Kind.JSON]:
+        is_own = node.get("type") == "model-fields" and node["fields"].keys() == self._definition.positions.keys()
+        for column in [one for one in self._columns if is_own and one.kind is Kind.JSON]:
             field = node["fields"][column.name]
-            read = core_schema.no_info_plain_validator_function(partial(_decoded, column.decode))
+            steps: Any = (to_json, column.decode)
+            read = core_schema.chain_schema([*map(core_schema.no_info_plain_validator_function, steps)])
             inner = {**field["schema"], "schema": read, "validate_default": False}
             field["schema"] = inner if inner["type"] == "default" else read
 
@@ -313,10 +312,6 @@ class Documents:
             ((tag, content),) = value.items()
             return read_tag(tag, content)
         return value
-
-
-def _decoded(decode: Any, given: Any) -> Any:
-    return None if given is None else decode(to_json(given))
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class Signature:
         self._fields = fields
         self.arguments = _typed_dict(name, fields)
         self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
-        schema = self.encoder.schema
-        self._arguments = strict_validator(schema) if "now_op" in repr(schema) else self.encoder.validator
+        is_timed = "now_op" in repr(self.encoder.schema)
+        self._arguments = strict_validator(self.encoder.schema) if is_timed else self.encoder.validator
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)

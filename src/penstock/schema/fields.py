@@ -329,7 +329,6 @@ def _exactly(kind: type) -> Encode:
 
 
 _an_int, _a_float, _a_datetime, _a_timedelta, _a_decimal = map(_exactly, (int, float, datetime, timedelta, Decimal))
-
 ENCODERS: dict[Kind, Callable[[str], Encode]] = {
     Kind.TEXT: _text,
     Kind.INTEGER: _integer,

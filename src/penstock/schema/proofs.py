@@ -20,7 +20,6 @@ from penstock.values import INT64_MAX, INT64_MIN
 
 Proof = Callable[[Any], bool]
 
-_MINUTE = timedelta(minutes=1)
 _JSON = frozenset({str, int, bool, NoneType})
 
 
@@ -35,7 +34,7 @@ def never(_value: Any) -> bool:
 def _has_offset_in_minutes(value: Any) -> bool:
     """Whether JSON can say the offset of a point in time: those of before 1900 often have seconds."""
     offset = value.utcoffset() if type(value) is datetime else None
-    return offset is not None and not offset % _MINUTE
+    return offset is not None and not offset % timedelta(minutes=1)
 
 
 _GIVEN: dict[str, Proof] = {

@@ -35,7 +35,6 @@ _ENDS: dict[Kind, dict[str, Any]] = {
 }
 _SPELLED = frozenset({Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.UUID})
 _AS_STORED = frozenset({Kind.INTEGER, Kind.BYTES})
-_FRACTIONS = frozenset({Kind.REAL, Kind.DECIMAL})  # whose whole values are integers in JSON
 _AS_CAPTURED = frozenset({Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN})
 _INTERVAL = re.compile(
     r"(?:(?P<years>[+-]?\d+) years? ?)?(?:(?P<months>[+-]?\d+) mons? ?)?(?:(?P<days>[+-]?\d+) days? ?)?"
@@ -230,7 +229,7 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return json.dumps(value, default=float)
     found = dialect.decode_value(kind, _from_json(dialect, kind, value))
-    return _TYPES[kind](found) if type(found) is int and kind in _FRACTIONS else found
+    return _TYPES[kind](found) if type(found) is int and kind in {Kind.REAL, Kind.DECIMAL} else found
 
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
