@@ -46,9 +46,10 @@ def prepare_sql(query: str, values: Mapping[str, Any], dialect: Dialect) -> tupl
     return sql, [encoded[name] for name in placeholders.names]
 
 
-def plain(value: Any) -> Any:  # PostgreSQL's driver has a class of its own for UUIDs
-    found = [*map(plain, value)] if isinstance(value, list) else value
-    return UUID(int=value.int) if isinstance(value, UUID) else found
+def plain(value: Any) -> Any:
+    """A value with UUIDs of Python's class: PostgreSQL's driver has one of its own."""
+    many = isinstance(value, list)
+    return [*map(plain, value)] if many else UUID(int=value.int) if isinstance(value, UUID) else value
 
 
 def _encode(name: str, value: Any, dialect: Dialect) -> Any:

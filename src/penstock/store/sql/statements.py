@@ -323,7 +323,7 @@ class TableStatements:
         return placeholder(self.dialect.parameter, number)
 
     def _typed(self, column: Column, number: int, *, compared: bool = False) -> str:
-        casts = {**self.dialect.casts, **self.dialect.compared} if compared else self.dialect.casts
+        casts = {**self.dialect.casts, **(self.dialect.compared if compared else {})}
         cast = None if self.definition.managed else casts.get(column.kind)
         return f"{self._p(number)}::{cast}" if cast else self._p(number)
 
