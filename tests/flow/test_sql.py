@@ -115,6 +115,8 @@ async def test_casts_and_slices_are_not_taken_for_names(postgres_url: str) -> No
                 {"text": "a"},
                 {"text": "c"},
             ]
+            [row] = await ctx.sql("select uuid as one, array[uuid] as several from note where number = 1")
+            assert {type(row["one"]), type(row["several"][0])} == {UUID}
 
         await backend.run_query(read, look)
 

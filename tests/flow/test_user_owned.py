@@ -32,7 +32,10 @@ from penstock import (
     Table,
     UniqueViolation,
     ValueInvalid,
+    gt,
     gte,
+    lt,
+    lte,
 )
 from penstock.testing import TestApp
 
@@ -506,6 +509,29 @@ async def test_columns_of_narrower_types_refuse_what_does_not_fit(postgres_url: 
     rows = await connection.fetch("select customer from orders")
     assert [row["customer"] for row in rows] == ["Ada", "Eve"]
     await connection.close()
+
+
+async def test_a_bound_keeps_its_fraction_over_a_column_of_integers(
+    database_url: str, execute: Execute, tables: str
+) -> None:
+    class Measured(Table, source="legacy", key="id", managed=False):
+        id: int  # type: ignore[assignment]  # it hides Table.id, which is the id as text
+        parent: float | None = None
+
+        by_parent = Index("parent")
+
+    measuring = App(tables=[Measured])
+    _, read_measured, _ = tell_in(measuring)
+    await execute(tables + "create index legacy_by_parent on legacy (parent);")
+    await execute("insert into legacy (id, parent) values (1, 1), (2, 2)")
+    async with TestApp(measuring, database_url) as backend:
+
+        async def look(ctx: QueryCtx) -> None:
+            for bound, wanted in ((gte(1.5), [2]), (lte(1.5), [1]), (lt(1e300), [1, 2]), (gt(float("inf")), [])):
+                found = await ctx.db.query(Measured).with_index(Measured.by_parent, parent=bound).collect()
+                assert [row.__dict__["id"] for row in found] == wanted, bound
+
+        await backend.run_query(read_measured, look)
 
 
 async def test_a_trigger_may_change_or_drop_a_row(postgres_url: str) -> None:

@@ -123,6 +123,11 @@ def test_statements_that_follow_take_values_of_their_own() -> None:
     assert then.args({"id": 5, "other": 6}) == [5, 6]
 
 
+def test_two_queries_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="Two queries are called one"):
+        parse_queries("-- one: a.\nselect 1;\n-- one: b.\nselect 2;\n", SQLITE)
+
+
 FRAGMENTS = """
 -- {readable}: what a reader may see.
 (writer = :writer

@@ -6,13 +6,13 @@ import dataclasses
 import enum
 import ipaddress
 import math
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypeVar, Union
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,20 +25,23 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    FutureDatetime,
     Json,
     PlainSerializer,
+    PlainValidator,
     PrivateAttr,
     RootModel,
     Secret,
     SecretBytes,
     SecretStr,
     SerializeAsAny,
+    SkipValidation,
     StringConstraints,
     WrapSerializer,
     computed_field,
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 T = TypeVar("T")
 Chance = Any  # a random.Random, as hypothesis gives it
@@ -64,6 +67,26 @@ class Rights(enum.Flag):
 
 class Odd(enum.Enum):
     PAIR, NONE = (1, 2), None
+
+
+class Day(date):
+    """A subclass, as libraries have some for dates, points in time and numbers."""
+
+
+class Moment(datetime):
+    pass
+
+
+class Span(timedelta):
+    pass
+
+
+class Money(Decimal):
+    pass
+
+
+class Blob(bytes):
+    pass
 
 
 class Cat(BaseModel):
@@ -160,10 +183,33 @@ class Entry(TypedDict, total=False):
     what: str | bytes
 
 
+class Noted(TypedDict, Generic[T]):
+    content: T
+    note: NotRequired[T]
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Doubled:
+    number: int
+    factor: dataclasses.InitVar[int] = 1
+    double: int = dataclasses.field(init=False)
+
+    def __post_init__(self, factor: int) -> None:
+        self.double = 2 * factor * self.number
+
+
+class Lazy(BaseModel):
+    weight: float = 0
+    names: list[str] = ()  # type: ignore[assignment]  # pydantic does not check defaults
+
+
 class Pair(NamedTuple):
     left: int
     right: str | bytes
 
+
+Maybe = TypeAliasType("Maybe", T | None, type_params=(T,))
+Several = TypeAliasType("Several", list[T], type_params=(T,))
 
 TEXTS = [
     "",
@@ -269,6 +315,27 @@ PLAIN: list[tuple[Any, Make]] = [
     (Stamp, lambda r: Stamp(r.choice([b"x", "word"]), [Point(-0.0)])),
     (Entry, lambda r: {"at": r.choice(MOMENTS), "what": r.choice([b"x", "word"])}),
     (Pair, lambda r: Pair(1, r.choice([b"x", "word"]))),
+    (date, lambda _: Day(2030, 1, 1)),
+    (datetime, lambda _: Moment(2030, 1, 1, tzinfo=UTC)),
+    (timedelta, lambda r: r.choice([Span(1), timedelta(-400, 5, 7)])),
+    (Decimal, lambda _: Money("1.5")),
+    (bytes, lambda _: Blob(b"x")),
+    (FutureDatetime, lambda _: datetime(2990, 1, 1, tzinfo=UTC)),
+    (SkipValidation[int], lambda r: r.choice([1, 1.5, True, "a"])),
+    (SkipValidation[str], lambda r: r.choice(["a", Shade.DARK])),
+    (Noted[bytes | str], lambda r: {"content": b"x"} if r.random() < 0.5 else {"content": "x", "note": b"y"}),
+    (Doubled, lambda r: Doubled(number=2, factor=r.choice([1, 3]))),
+    (Lazy, lambda r: r.choice([Lazy(), Lazy(weight=1.0, names=["a"])])),
+    (OrderedDict[str, int], lambda _: OrderedDict(b=1, a=2)),
+    (Maybe[int], lambda r: r.choice([None, 1])),
+    (Several[Maybe[str | bytes]], lambda r: [None, r.choice(["a", b"a"])]),
+    *(
+        (
+            Annotated[kind, PlainValidator(lambda given: given)],
+            lambda r: r.choice([1, 1.0, True, Size.S, "a", Shade.DARK]),
+        )
+        for kind in (int, float, str, bool)
+    ),
 ]
 
 
@@ -345,5 +412,5 @@ def _parts(value: Any) -> Any:
     if isinstance(value, list | tuple | deque | SecretStr | SecretBytes | Secret):
         return [value.get_secret_value()] if hasattr(value, "get_secret_value") else [_room(value), *value]
     if isinstance(value, datetime) and value.tzinfo:
-        return value.astimezone(UTC).isoformat()
+        return value.replace(tzinfo=UTC, fold=0) - MOMENTS[0] - (value.utcoffset() or timedelta(0))
     return repr(value) if isinstance(value, float | complex) else value

@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 import click
-from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import core_schema, from_json, to_json
 
 from penstock.app import Backend
 from penstock.cli.opening import snapshot, with_backend
@@ -26,10 +26,12 @@ from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
+from penstock.schema.tighten import plain_validator
 from penstock.store.contract.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after
 from penstock.values import decode_json
+from penstock.wire.schemas import changed
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
@@ -212,6 +214,8 @@ class Documents:
         self._clock = clock
         self._columns = statements.definition.columns
         self._tagged = {column.name for column in self._columns if column.kind in _TAGGED}
+        schema = TypeAdapter(statements.definition.table).core_schema
+        self._validator = plain_validator(changed(schema, self._read_as_stored))
 
     # ----- out
 
@@ -256,16 +260,34 @@ class Documents:
     def row(self, line: bytes) -> list[Any]:
         """The row of a JSON line as the store takes it; an InputError says what is wrong with the line."""
         given = _parse(line)
-        row_id, created = self._identity(given)
+        identity = self._identity(given)
+        found = self._checked(given, *identity)
+        kept = self.document(found)
+        self._identity(kept)
+        if kept != given and self._checked(kept, *identity) != found:
+            raise ValueInvalid("a validator would change the row again each time that it is read from a file.")
+        return found
+
+    def _checked(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
         fields = {name: self._read(name, value) for name, value in given.items()}
-        table, text = self._definition.table, to_json(fields, bytes_mode="base64", inf_nan_mode="constants")
+        text = to_json(fields, bytes_mode="base64", inf_nan_mode="constants")
         try:
             strict = None if self._definition.managed else False
-            checked = table.__pydantic_validator__.validate_json(text, strict=strict)
+            checked = self._validator.validate_json(text, strict=strict)
         except ValidationError as error:
             raise ValueInvalid(_described(error)) from None
         neutral = self._definition.encode_row(checked, row_id, created)
         return self._statements.encode(neutral)
+
+    def _read_as_stored(self, node: dict[str, Any]) -> None:
+        """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""
+        is_own = node.get("type") == "model-fields" and node["fields"].keys() == self._definition.positions.keys()
+        for column in [one for one in self._columns if is_own and one.kind is Kind.JSON]:
+            field = node["fields"][column.name]
+            steps: Any = (to_json, column.decode)
+            read = core_schema.chain_schema([*map(core_schema.no_info_plain_validator_function, steps)])
+            inner = {**field["schema"], "schema": read, "validate_default": False}
+            field["schema"] = inner if inner["type"] == "default" else read
 
     def _identity(self, given: dict[str, Any]) -> tuple[str, datetime]:
         """Take ``_id`` and ``_creationTime`` out of a document, or make them."""

@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -171,9 +172,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_number)
     except ValueError:
         return text
+
+
+def _number(text: str) -> Any:
+    return float(text) if Decimal(repr(float(text))) == Decimal(text) else text  # which a Decimal takes
 
 
 def _refused(function: AnyFunction, values: dict[str, Any]) -> set[str]:

@@ -76,7 +76,9 @@ def _as_text(value: Any) -> Any:
     if isinstance(value, Decimal | UUID):
         return str(value)
     if hasattr(value, "model_dump"):
-        return _encoded(value.model_dump(by_alias=True))
+        if any(field.exclude for field in type(value).model_fields.values()):
+            raise ValueInvalid(f"A {type(value).__qualname__} leaves out fields.", fix="Send a dict of its values.")
+        return _encoded(value.model_dump(by_alias=True, round_trip=True))
     raise ValueInvalid(f"A {type(value).__qualname__} cannot be sent.", fix="Send JSON values, or a pydantic model.")
 
 

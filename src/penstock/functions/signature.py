@@ -73,7 +73,8 @@ class Signature:
         self._fields = fields
         self.arguments = _typed_dict(name, fields)
         self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
-        self._arguments = self.encoder.validator
+        is_timed = "now_op" in repr(self.encoder.schema)
+        self._arguments = strict_validator(self.encoder.schema) if is_timed else self.encoder.validator
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
@@ -113,16 +114,20 @@ class Signature:
         if self.encoder.takes_tags and isinstance(text, Arguments):
             text = text.with_tags()
         try:
-            return self._arguments.validate_json(text)  # type: ignore[no-any-return]
+            return self.encoder.validator.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
             if _misses_whole_numbers(error):
                 text = to_json(_with_whole_numbers(from_json(text)))
-            elif self._lenient is self._arguments:
+            elif self._lenient is self.encoder.validator:
                 raise self._refusal(error) from None
         try:
             return self._lenient.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
             raise self._refusal(error) from None
+
+    def check_sent(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments from JSON, checked against the present time too, as `check_json` does not: jobs run later."""
+        return arguments if self._arguments is self.encoder.validator else self.check(arguments)
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
         """Checked arguments as JSON text, which `check_json` reads; ValueInvalid if they would change."""
@@ -204,7 +209,7 @@ class Signature:
     def _lenient(self) -> SchemaValidator:
         """Takes a text of digits for an `Int64`, as plain JSON has them."""
         schema = self.encoder.schema
-        return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self._arguments
+        return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self.encoder.validator
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)

@@ -47,7 +47,7 @@ def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
     try:
         if column is not None and kind in {Kind.TEXT, Kind.INTEGER}:
             return Constant(kind, _plain(column.encode(column.check(value))))
-        return Constant(kind, _plain(ENCODERS[kind]("It", _of_kind(kind, value))))
+        return Constant(kind, ENCODERS[kind]("It", _plain(_of_kind(kind, value))))
     except PenstockError as error:
         raise ConstantInvalid(f"{value!r} cannot stand there: {error}") from error
     except (ValueError, TypeError, OverflowError) as error:

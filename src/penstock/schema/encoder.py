@@ -12,7 +12,7 @@ import marshal
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime, time
+from datetime import datetime, time
 from decimal import Decimal
 from functools import cached_property, partial
 from operator import itemgetter
@@ -80,6 +80,7 @@ class Encoder:
         given: bool = False,
     ) -> None:
         self.takes_tags = False  # whether the validator takes bytes as clients tag them
+        self._difference = difference
         self.schema, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
         self._options: dict[str, Any] = {"by_alias": True, "warnings": False}
@@ -146,6 +147,8 @@ class Encoder:
         def change(node: dict[str, Any]) -> None:
             if node.get("type") == "json" or node.get("computed_fields"):
                 self._options["round_trip"] = True  # only for these, as it takes time
+            if node.get("type") == "bytes":
+                self._difference = _difference  # as marshal writes subclasses like bytes
             _store(node, self._config, tagging=tagging)
 
         return changed(self.schema, change)
@@ -162,7 +165,7 @@ class Encoder:
             return ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
         except Exception as error:  # noqa: BLE001 - of a validator of the user's own
             return f"{type(error).__name__} in its validator"
-        return change if (change := difference(value, found)) is None else f"it{change}"
+        return change if (change := self._difference(value, found)) is None else f"it{change}"
 
 
 def difference(one: Any, other: Any) -> str | None:
@@ -211,7 +214,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return value, sorted(f"{type(one).__qualname__} {one!r}" for one in value)
     if isinstance(value, datetime):
-        return value if value.tzinfo is None else value.astimezone(UTC)
+        return value.replace(tzinfo=None, fold=0), value.utcoffset()
     has_equality = type(value).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
     return value if has_equality else getattr(value, "__dict__", value)
 
@@ -220,8 +223,9 @@ def _told(value: Any) -> Any:
 
 
 def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
-    """Change a node so that what it writes is what it reads."""
+    """Change a node so that what it writes is what it reads, at any time."""
     kind = node.get("type")
+    node.pop("now_op", None)  # what lay in the future when it came may be read later
     if kind in {"model", "dataclass", "typed-dict"} and "config" in node:
         node["config"] = {**node["config"], **config}
     if kind == "union":

@@ -127,7 +127,7 @@ class Column:
         if self.info is None or self.required:
             return None
         value = self.info.get_default(call_default_factory=True)
-        return None if value is None else self.encode(value)
+        return None if value is None else self.encode(self.check(value))
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
@@ -168,6 +168,8 @@ def strip_annotated(annotation: Any) -> Any:
             annotation = get_args(annotation)[0]
         elif type(annotation).__name__ == "TypeAliasType":  # typing's own from Python 3.12 on
             annotation = annotation.__value__
+        elif type(alias := get_origin(annotation)).__name__ == "TypeAliasType":
+            annotation = alias.__value__[get_args(annotation)]
         elif hasattr(annotation, "__supertype__"):  # NewType
             annotation = annotation.__supertype__
         else:
@@ -181,22 +183,27 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
         return Kind.TEXT, (), _id_encoder(where, annotation), decode
     if get_origin(annotation) is Literal:
         values = tuple(value for value in get_args(annotation) if value is not None)
-        if (kind := _choice_kind(values)) is not None:
+        if (kind := _choice_kind(where, values)) is not None:
             return kind, values, partial(ENCODERS[kind], where), None
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         values = tuple(member.value for member in annotation)
-        if (kind := _choice_kind(values)) is not None and not issubclass(annotation, enum.Flag):
-            check = partial(ENCODERS[kind], where)
-            return kind, values, lambda value: check(value.value), annotation
+        if (kind := _choice_kind(where, values)) is not None and not issubclass(annotation, enum.Flag):
+            return kind, values, lambda value: _exactly(annotation, value).value, annotation
     kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
         return kind, (), partial(ENCODERS[kind], where), None
     return Kind.JSON, (), *_json(where, info)
 
 
-def _choice_kind(values: tuple[Any, ...]) -> Kind | None:
+def _choice_kind(where: str, values: tuple[Any, ...]) -> Kind | None:
     kinds = {_CHOICE_KINDS.get(type(value)) for value in values}
-    return next(iter(kinds)) if len(kinds) == 1 else None
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    try:
+        for value in values if kind else ():
+            ENCODERS[kind](where, value)  # type: ignore[index]
+    except ValueInvalid as error:
+        raise DeclarationError(f"A choice of {error.what}", fix="Choose another value for it.") from None
+    return kind
 
 
 def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
@@ -209,6 +216,8 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
+    if "ordered-dict" in (shown := repr(encoder.schema)) or "OrderedDict" in shown:
+        raise DeclarationError(f"{where}: PostgreSQL's JSON keeps no order of keys.", fix="Use a list of pairs.")
 
     def encode(value: Any) -> str:
         text = encoder.encode(value, where)
@@ -250,28 +259,38 @@ def _id_encoder(where: str, annotation: Any) -> Encode:
     return encode
 
 
+def _exactly(kind: type, value: Any) -> Any:
+    if value.__class__ is not kind:
+        raise TypeError(value)
+    return value
+
+
+def _unchanged(kind: type, _where: str, value: Any) -> Any:
+    return _exactly(kind, value)
+
+
 def _text(where: str, value: str) -> str:
+    if value.__class__ is not str and not isinstance(value, Id):
+        raise TypeError(value)
     if "\0" in value or not value.isascii():
         check_text(value, where)
     return value
 
 
 def _integer(where: str, value: int) -> int:
-    if not INT64_MIN <= value <= INT64_MAX:
+    if not INT64_MIN <= _exactly(int, value) <= INT64_MAX:
         raise ValueInvalid(f"{where}: an integer does not fit into 64 bits.")
-    return int(value)
+    return value
 
 
 def _real(where: str, value: float) -> float:
-    if not isinstance(value, float | int):
-        raise TypeError(value)
-    if value != value:  # noqa: PLR0124 - NaN
+    if _exactly(float, value) != value:  # NaN
         raise ValueInvalid(f"{where}: NaN cannot be stored, because it cannot be ordered.", fix="Use None.")
-    return float(value)
+    return value
 
 
 def _datetime(where: str, value: datetime) -> datetime:
-    if value.tzinfo is None:
+    if _exactly(datetime, value).tzinfo is None:
         raise ValueInvalid(f"{where}: {value} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
     try:
         return value.astimezone(UTC)
@@ -280,23 +299,21 @@ def _datetime(where: str, value: datetime) -> datetime:
 
 
 def _interval(where: str, value: timedelta) -> timedelta:
-    if abs(value) > timedelta(days=100_000_000):
+    if abs(_exactly(timedelta, value)) > timedelta(days=100_000_000):
         raise ValueInvalid(f"{where}: {value} is longer than 100,000,000 days.")
     return value
 
 
 def _decimal(where: str, value: Decimal) -> Decimal:
-    if not value.is_finite():
+    if not _exactly(Decimal, value).is_finite():
         raise ValueInvalid(f"{where}: {value} is not a number that can be stored.")
     if value.adjusted() > 1000 or value.as_tuple().exponent < -1000:  # type: ignore[operator]  # noqa: PLR2004
         raise ValueInvalid(f"{where}: {value} has more than 1,000 digits before or after the point.")
     return value
 
 
-def _unchanged(kind: type, _where: str, value: Any, but: type | tuple[()] = ()) -> Any:
-    if not isinstance(value, kind) or isinstance(value, but):
-        raise TypeError(value)
-    return value
+def _uuid(_where: str, value: UUID) -> UUID:
+    return UUID(int=value.int)  # a driver's may be of a class of its own
 
 
 ENCODERS: dict[Kind, Callable[[str, Any], Any]] = {  # from a name for errors and a value to the form a store takes
@@ -306,10 +323,10 @@ ENCODERS: dict[Kind, Callable[[str, Any], Any]] = {  # from a name for errors an
     Kind.BOOLEAN: partial(_unchanged, bool),
     Kind.BYTES: partial(_unchanged, bytes),
     Kind.DATETIME: _datetime,
-    Kind.DATE: partial(_unchanged, date, but=datetime),
+    Kind.DATE: partial(_unchanged, date),
     Kind.INTERVAL: _interval,
     Kind.DECIMAL: _decimal,
-    Kind.UUID: partial(_unchanged, UUID),
+    Kind.UUID: _uuid,
 }
 
 

@@ -34,7 +34,7 @@ def never(_value: Any) -> bool:
 def _has_offset_in_minutes(value: Any) -> bool:
     """Whether JSON can say the offset of a point in time: those of before 1900 often have seconds."""
     offset = value.utcoffset() if type(value) is datetime else None
-    return offset is not None and not offset.seconds % 60
+    return offset is not None and not offset % timedelta(minutes=1)
 
 
 _GIVEN: dict[str, Proof] = {
@@ -50,6 +50,7 @@ _GIVEN: dict[str, Proof] = {
     "datetime": _has_offset_in_minutes,
     "timedelta": lambda value: type(value) is timedelta,
 }
+_SUBCLASSED = {"datetime", "date", "timedelta", "decimal", "bytes"}  # whose validators keep a subclass
 _FREE = {"type", "ref", "metadata", "strict", "microseconds_precision", "tz_constraint"}  # no more: no constraint
 
 
@@ -58,8 +59,8 @@ def proof_of(node: Any, *, given: bool = False) -> Proof:
     kind, metadata = node["type"], node.get("metadata") or {}
     if "serialization" in node:
         return always if ID_OF in metadata and not given else never
-    if kind in _GIVEN and not given and kind != "datetime":
-        return always
+    if kind in _GIVEN and not given:
+        return _GIVEN[kind] if kind in _SUBCLASSED else always
     if kind in _GIVEN:
         return _GIVEN[kind] if node.keys() <= _FREE else never
     compose = _COMPOSED.get(kind)

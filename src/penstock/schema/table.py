@@ -88,6 +88,7 @@ class Table(BaseModel, metaclass=_Frozen):
         frozen=True,
         extra="forbid",
         strict=True,
+        validate_default=True,
         populate_by_name=True,
         ignored_types=(Index, Rules),
         ser_json_bytes="base64",
@@ -487,7 +488,7 @@ def add_system_fields(schema: CoreSchema, id_schema: CoreSchema) -> None:
         return  # it has them already: pydantic makes a schema of a class once, and asks for it each time
     kinds = (id_schema, core_schema.datetime_schema(tz_constraint="aware"))
     system = {
-        name: core_schema.model_field(core_schema.with_default_schema(kind, default=None))
+        name: core_schema.model_field(core_schema.with_default_schema(kind, default=None, validate_default=False))
         for name, kind in zip(SYSTEM_COLUMNS, kinds, strict=True)
     }
     fields = {**inner, "fields": {**system, **inner["fields"]}}

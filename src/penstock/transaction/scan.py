@@ -580,8 +580,7 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
     if value is None:
         return None
     try:
-        checked = column.check(value)
-    except ValueError as error:
+        return statements.encode_one(name, column.encode(column.check(value)))
+    except (ValueError, TypeError) as error:
         kind = type(value).__name__
         raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error
-    return statements.encode_one(name, column.encode(checked))

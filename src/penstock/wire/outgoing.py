@@ -92,7 +92,7 @@ def _written(writer: _Writer, value: Any) -> bytes:
     except RecursionError as error:
         raise ResultInvalid("A result is nested too deeply, or refers to itself.") from error
     except (PydanticSerializationError, ValueError, TypeError, AttributeError) as error:
-        raise ResultInvalid(f"A result cannot be written as JSON: {error}.") from error
+        raise ResultInvalid(f"result{_place(writer, value)}: it cannot be written as JSON: {error}.") from error
 
 
 def _place(writer: _Writer, value: Any) -> str:
@@ -109,8 +109,8 @@ def _place(writer: _Writer, value: Any) -> str:
         return ""
     for name, part in parts:
         try:
-            writer(part)
-        except Unsayable:
+            to_json(writer(part))
+        except Exception:  # noqa: BLE001 - its cause is told already
             return f"{name}{_place(writer, part)}"
     return ""
 
@@ -217,7 +217,7 @@ class _Writer:
         try:
             adapter = TypeAdapter(kind)
         except Exception as error:
-            raise ResultInvalid(f"A result holds a {kind.__qualname__}, which cannot be written as JSON.") from error
+            raise Unsayable(f"A {kind.__qualname__} cannot be written as JSON.") from error
         return lambda value: self(adapter.dump_python(value, mode="json"))
 
 

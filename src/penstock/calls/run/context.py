@@ -19,7 +19,7 @@ from penstock.calls.run.auth import Auth
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.running import Cancellation, Running, no_work
-from penstock.calls.run.sql import prepare_sql
+from penstock.calls.run.sql import plain, prepare_sql
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
@@ -168,7 +168,7 @@ class QueryCtx:
             names, rows = await transaction.fetch_read_only(sql, args, reads)
         if len(set(names)) < len(names):
             raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
     @tracked
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

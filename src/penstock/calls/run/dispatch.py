@@ -209,7 +209,7 @@ class Dispatch:
         with at_the_door():
             function = self.find(path, FunctionKind.QUERY)
             self._check_size(path, args)
-            return function, function.signature.check_json(args)
+            return function, function.signature.check_sent(function.signature.check_json(args))
 
     # ----- steps
 
@@ -259,4 +259,4 @@ class Dispatch:
 
 async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
     with at_the_door():
-        return await check_args(function, args)
+        return function.signature.check_sent(await check_args(function, args))

@@ -9,6 +9,7 @@ import enum
 import re
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from penstock.errors import DataError
 from penstock.schema.fields import ENCODERS, PLAIN
@@ -43,6 +44,12 @@ def prepare_sql(query: str, values: Mapping[str, Any], dialect: Dialect) -> tupl
         raise DataError(f"ctx.sql: {', '.join(sorted(unused))} does not occur in the query.", fix="Write :name there.")
     encoded = {name: _encode(name, value, dialect) for name, value in values.items()}
     return sql, [encoded[name] for name in placeholders.names]
+
+
+def plain(value: Any) -> Any:
+    """A value with UUIDs of Python's class: PostgreSQL's driver has one of its own."""
+    many = isinstance(value, list)
+    return [*map(plain, value)] if many else UUID(int=value.int) if isinstance(value, UUID) else value
 
 
 def _encode(name: str, value: Any, dialect: Dialect) -> Any:

@@ -55,6 +55,7 @@ POSTGRES = Dialect(
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
     casts={Kind.DATETIME: "timestamptz", Kind.DATE: "date"},
+    compared={Kind.REAL: "numeric"},  # the driver would cut off the fraction for a column of integers
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,

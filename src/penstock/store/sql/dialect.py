@@ -129,6 +129,7 @@ class Dialect:
     index_nulls: str = ""  # follows an optional column in an index, so that NULL comes first
     order_nulls: Mapping[str, str] = field(default_factory=dict)  # the same in an order, by direction
     casts: Mapping[Kind, str] = field(default_factory=dict)  # of parameters: a user-owned column may have another type
+    compared: Mapping[Kind, str] = field(default_factory=dict)  # the same, of those that a column is compared with
     sum: Mapping[Kind, str] = field(default_factory=dict)  # templates that add values, if not plain
     schemas: bool = False  # whether tables have schemas
     minus_zero: bool = True  # whether a column of floats keeps its sign

@@ -84,6 +84,8 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
                 body = body.replace(fragment, words)
             body = _LISTED.sub(lambda one: re.sub(r"(?=\b[a-z])", one[1] or "", _COLUMNS[one[2]]), body)
             body = body.replace("{ours}", _OURS).replace("{ours_to_end}", _OURS.replace("function", "on_complete"))
+            if name in found:
+                raise ValueError(f"Two queries are called {name}.")
             first, *then = _statements(name, header[2], body, dialect)
             found[name] = replace(first, then=tuple(then))
     return MappingProxyType(found)

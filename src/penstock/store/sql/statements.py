@@ -333,8 +333,9 @@ class TableStatements:
     def _p(self, number: int) -> str:
         return placeholder(self.dialect.parameter, number)
 
-    def _typed(self, column: Column, number: int) -> str:
-        cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
+    def _typed(self, column: Column, number: int, *, compared: bool = False) -> str:
+        casts = {**self.dialect.casts, **(self.dialect.compared if compared else {})}
+        cast = None if self.definition.managed else casts.get(column.kind)
         return f"{self._p(number)}::{cast}" if cast else self._p(number)
 
     def _after(self, conditions: tuple[Condition, ...], where: Where) -> str:
@@ -347,7 +348,7 @@ class TableStatements:
             name = self.dialect.quote(condition.column)
             if condition.takes_value:
                 number += 1
-                value = self._typed(self.definition.column(condition.column), number)
+                value = self._typed(self.definition.column(condition.column), number, compared=True)
                 parts.append(f"{name} {condition.comparison} {value}")
             else:
                 parts.append(f"{name} {condition.comparison}")

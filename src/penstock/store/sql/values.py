@@ -228,7 +228,8 @@ def _key_value(dialect: Dialect, kind: Kind, spelled: str) -> Any:
 def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return json.dumps(value, default=float)
-    return dialect.decode_value(kind, _from_json(dialect, kind, value))
+    found = dialect.decode_value(kind, _from_json(dialect, kind, value))
+    return _TYPES[kind](found) if type(found) is int and kind in {Kind.REAL, Kind.DECIMAL} else found
 
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
