@@ -184,8 +184,8 @@ class _Awaited:
 class Redirects:
     """Who was sent to a provider to sign in, until the provider sends them back.
 
-    What is awaited lies in this process, under an opaque cookie of the browser: each sign-in ends once, and only in the
-    browser in which it began.
+    This process remembers each sign-in under an opaque cookie of the browser. It ends once, and only in the browser in
+    which it began.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ class View:
         self.queries: dict[int, Entry] = {}
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
-        self._journals: dict[int, str | None] = {}  # those of its answers, and until it has one that it asked with
+        self._journals: dict[int, str | None] = {}  # of its answers; before the first one, that it asked with
         self._changed = set[int]()  # the queries whose answer may be another one
         self._pin: _Pin | None = None  # while a late batch has some of its queries
         self._ready: _Pin | None = None  # the last one whose queries have all run, until it is given

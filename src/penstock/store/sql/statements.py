@@ -107,7 +107,7 @@ class TableStatements:
     def place_of(self, row: Row, order: Sequence[str]) -> list[Any]:
         """The values of a row in the columns of an order, as the driver takes them again.
 
-        It gives times without zone, which it would take for local time, and UUIDs of a class of its own.
+        The driver gives times without zone, which it takes for local time, and UUIDs of a class of its own.
         """
         kinds, values = self.definition.column, self.definition.positions
         return [
