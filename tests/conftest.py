@@ -30,6 +30,7 @@ from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
 __all__ = ["pytest_runtest_makereport", "pytest_terminal_summary"]  # hooks, which pytest finds here
 
 _MEMORY = Path("/dev/shm")
+_TEMPORARY = _MEMORY / f"penstock-{os.getuid()}"  # some tools keep a lock beside their folders, which one user owns
 _ROOM = 4 * 2**30
 _LEFT_SECONDS = 5.0
 _OWN = """
@@ -50,7 +51,8 @@ shared_preload_libraries = plpgsql  # each connection that runs a trigger would 
 
 # Databases are made by the hundred and thrown away: on a disk most of the time would go into making their files.
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
-    os.environ["TMPDIR"] = str(_MEMORY)  # processes inherit it
+    _TEMPORARY.mkdir(mode=0o755, exist_ok=True)  # the server's own user goes through it
+    os.environ["TMPDIR"] = str(_TEMPORARY)  # processes inherit it
     tempfile.tempdir = None
 
 # Tests take up no settings of the shell: of penstock, of drivers, of Django, of proxies and of colours.
