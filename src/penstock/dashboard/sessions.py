@@ -7,7 +7,6 @@ in is checked again at each request, so that a revoked key ends the session with
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -23,6 +22,7 @@ from penstock.config import Config
 from penstock.dashboard.page import Role
 from penstock.errors import AccessDenied, Unauthenticated
 from penstock.identity.api_key import PREFIX
+from penstock.identity.caller import address_of
 from penstock.identity.identity import Identity
 from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.callers import Credentials, anonymous, is_admin, with_token
@@ -112,9 +112,9 @@ class Sessions:
 
         The header host tells a page of another site whose name was made to lead here; the others tell a tunnel.
         """
-        near = request.client is not None and _is_loopback(request.client.host)
+        address = None if request.client is None else address_of(request.client.host)
         direct = not any(name in request.headers for name in _FORWARDED)
-        return self._config.dev and near and direct and request.url.hostname in _HERE
+        return self._config.dev and bool(address and address.is_loopback) and direct and request.url.hostname in _HERE
 
 
 def _session(identity: Identity, ends: float, credentials: Credentials | None = None) -> Session:
@@ -160,15 +160,9 @@ def is_own(request: Request) -> bool:
 
 
 def _words(claims: Mapping[str, Any], name: str) -> list[str]:
-    value = claims.get(name, ())
-    return value.split() if isinstance(value, str) else [one for one in value if isinstance(one, str)]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    value = claims.get(name)
+    found = value.split() if isinstance(value, str) else value if isinstance(value, list) else ()
+    return [one for one in found if isinstance(one, str)]
 
 
 # ----- signing in by redirect
