@@ -7,6 +7,7 @@ an unknown key the provider is asked again, but no more often than every 30 seco
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
-from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
+from penstock.identity.providers import OIDC, CustomJWT, Provider, is_safe, issuer_url, key_set_in
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 
@@ -47,16 +48,19 @@ class KeySet:
         self._fetched_at = self._asked_at = float("-inf")
         self._failed = False
         self._fetching: asyncio.Task[None] | None = None
+        self._shared = _shared_key(provider)
         if provider.keys_url.startswith("data:"):
             self._keys = _keys_in(key_set_in(provider.keys_url), provider)
             self._fetched_at = float("inf")
 
     async def find(self, key_id: str) -> jwt.PyJWK | None:
-        """The key with an id; None if the provider has none.
+        """The key with an id, or the shared one, whatever id a token names; None if the provider has none.
 
         Raises:
             ProviderUnavailable: No key was ever fetched, or not for a day.
         """
+        if self._shared is not None:
+            return self._shared
         if not self.has(key_id) and self._fetched_at < float("inf"):
             self._begin()
             if self._fetching is not None:
@@ -67,6 +71,8 @@ class KeySet:
 
     def has(self, key_id: str) -> bool:
         """Whether the provider has a key with this id, as far as is known. A stale set is fetched anew meanwhile."""
+        if self._shared is not None:
+            return True
         if self._age > _FRESH:
             self._begin()
         return key_id in self._keys and self._age <= _SERVED
@@ -127,8 +133,19 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
         url = jwks
     keys = _keys_in(fetch_json(url), provider)
     if not keys:
-        raise ValueError(f"{url} has no key for {', '.join(provider.algorithms)}")
+        raise ValueError(f"{provider.issuer} has no key for {', '.join(provider.algorithms)}")
     return found, keys
+
+
+def _shared_key(provider: Provider) -> jwt.PyJWK | None:
+    """The key that a shared secret makes, with the algorithm that the provider declares."""
+    import jwt  # noqa: PLC0415 - see `KeySet`
+
+    secret = provider.shared_key if isinstance(provider, CustomJWT) else None
+    if secret is None:
+        return None
+    text = base64.urlsafe_b64encode(secret).rstrip(b"=").decode()
+    return jwt.PyJWK({"kty": "oct", "k": text}, provider.algorithms[0])
 
 
 def _keys_in(found: Any, provider: Provider) -> Keys:
@@ -152,7 +169,7 @@ def fetch_json(url: str, form: bytes | None = None, authorization: str = "") -> 
     request = Request(url, form, headers)  # noqa: S310 - `is_safe` has seen it
     try:
         with _opener(url).open(request, timeout=_PATIENCE) as answer:
-            return json.loads(_read(answer, url))
+            return json.loads(_read(answer, url.partition("?")[0]))
     except HTTPError as error:
         error.close()
         raise
