@@ -1,0 +1,29 @@
+"""Sessions of the dashboard at rest. What they say is encrypted, and read by the dashboard only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from penstock.store.nouns.noun import Noun
+
+
+class DashboardSessions(Noun, queries=("dashboard_sessions",)):
+    """Sessions of the dashboard at rest. Each verb is a transaction of its own."""
+
+    async def create(self, session_id: str, content: str, expires_at: datetime) -> None:
+        """Keep a session."""
+        await self._run("create", id=session_id, content=content, expires_at=expires_at)
+
+    async def find(self, session_id: str, now: datetime) -> str | None:
+        """The content of a session; None if there is none, or it has expired."""
+        rows = await self._look("find", id=session_id, now=now)
+        return None if not rows else str(rows[0][0])
+
+    async def take(self, session_id: str, now: datetime) -> str | None:
+        """Forget a session; its content, as `find` gives it, to one of those who ask at once."""
+        rows = await self._run("take", id=session_id, now=now)
+        return None if not rows or rows[0][0] is None else str(rows[0][0])
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget expired sessions, in one bounded step; their number."""
+        return await self._prune(now, limit, "any_expired")
