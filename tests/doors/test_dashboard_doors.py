@@ -173,6 +173,11 @@ HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 FORM = re.compile(r'<form method="post".*?</form>', re.DOTALL)
 
 
+def sent(value: str) -> str:
+    """The value of an input as browsers send it."""
+    return unescape(value).replace("\r\n", "\n").replace("\n", "\r\n")
+
+
 class Editor:
     """Somebody with a row's page before them, as a browser holds it, who changes some inputs and saves."""
 
@@ -185,13 +190,13 @@ class Editor:
 
     def form(self, act: str) -> dict[str, str]:
         found = next(form for form in FORM.findall(self.text) if f'name="act" value="{act}"' in form)
-        words = {name: unescape(value) for name, value in HIDDEN.findall(found)}
+        words = {name: sent(value) for name, value in HIDDEN.findall(found)}
         for tag, name, rest in re.findall(r'<input (?:type="(\w+)" )[^>]*name="(arg\.\w+)"([^>]*)>', found):
             value = re.search(rf'<input type="{tag}" value="([^"]*)"[^>]*name="{re.escape(name)}"', found)
             if tag != "checkbox" or "checked" in rest:
                 words[name] = unescape(value[1]) if value else ""
         for name, value in re.findall(r'<textarea[^>]*name="(arg\.\w+)"[^>]*>\n?(.*?)</textarea>', found, re.DOTALL):
-            words[name] = unescape(value).replace("\n", "\r\n")
+            words[name] = sent(value)
         return words
 
     async def save(self, act: str = "edit", **changes: str | None) -> bool:
@@ -201,7 +206,10 @@ class Editor:
             words.pop(f"arg.{name}", None)
         answer = await self._browser.post(self._path, data=words | ({"sure": "yes"} if act == "delete" else {}))
         self.text = answer.text
-        return answer.status_code == 303 and "Not%20done" not in answer.headers.get("set-cookie", "")
+        done = answer.status_code == 303 and "Not%20done" not in answer.headers.get("set-cookie", "")
+        if done:
+            await self.open()
+        return done
 
 
 async def read(ctx: QueryCtx, key: str) -> Any:

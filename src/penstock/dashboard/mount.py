@@ -157,7 +157,7 @@ class Dashboard:
             return RedirectResponse(f"{_base(request)}/sign-in?{where}", 303)
         _, activity, live = self._parts(backend)
         words = dict(request.query_params) | request.path_params
-        view = View(backend, activity, words, session.role, self._pages.secrets)
+        view = View(backend, activity, words, session.role, self._pages.secrets, salt=session.salt)
         if request.method == "POST":
             return await self._act(request, page, view, session)
         frame = self._frame(request, page, session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -37,7 +38,9 @@ class TableRows:
     Attributes:
         page: Rows, newest first: the rows, and the cursor after them or None.
         row: One row, or None.
+        form: One row with the versions of its columns, or None.
         write: Changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
+            Returns the key; or, with nothing done, the list of columns that are newer than a form has `seen`.
     """
 
     def __init__(self, app: App) -> None:
@@ -56,10 +59,22 @@ class TableRows:
             found = await ctx.db.get(definition.table, key_of(definition, key))
             return None if found is None else as_json(definition, found)
 
-        async def write(ctx: MutationCtx, table: str, key: str | None, values: dict[str, Any] | None) -> Any:
+        async def form(ctx: QueryCtx, table: str, key: str, salt: str) -> Any:
+            definition = self.definition(table)
+            found = await ctx.db.get(definition.table, key_of(definition, key))
+            return None if found is None else (as_json(definition, found), versions(definition, found, salt))
+
+        async def write(
+            ctx: MutationCtx, table: str, key: str | None, values: dict[str, Any] | None, seen: dict[str, str], salt: str
+        ) -> Any:
             definition = self.definition(table)
             if key is None:
                 return text_of_key(await ctx.db.insert(_row_of(definition, values or {})))
+            found = await ctx.db.get(definition.table, key_of(definition, key))
+            now = {} if found is None else versions(definition, found, salt)
+            newer = [name for name in (now if values is None else values) if seen.get(name) != now.get(name)]
+            if seen and found is not None and newer:
+                return newer
             if values is None:
                 return await ctx.db.delete(definition.table, key_of(definition, key))
             await ctx.db.patch(definition.table, key_of(definition, key), **_checked(definition, values))
@@ -67,6 +82,7 @@ class TableRows:
 
         self.page: _Query = QueryFunction(rows, public=False, name="penstock.dashboard:rows")
         self.row: _Query = QueryFunction(row, public=False, name="penstock.dashboard:row")
+        self.form: _Query = QueryFunction(form, public=False, name="penstock.dashboard:form")
         self.write: _Mutation = MutationFunction(write, public=False, name="penstock.dashboard:write")
 
     def definition(self, name: str) -> TableDefinition:
@@ -91,6 +107,14 @@ def condition_of(definition: TableDefinition, text: str) -> Condition:
 def as_json(definition: TableDefinition, row: Table) -> Row:
     """The columns of a row."""
     return {one.name: to_jsonable_python(row.__dict__.get(one.name), **_JSON) for one in definition.columns}
+
+
+def versions(definition: TableDefinition, row: Table, salt: str) -> dict[str, str]:
+    """For each column a hash of its stored value. It tells values apart, and with a secret salt nothing else."""
+    stored = ((one, row.__dict__.get(one.name)) for one in definition.columns)
+    texts = {one.name: repr(None if value is None else one.encode(value)) for one, value in stored}
+    key = salt.encode()
+    return {name: blake2b(text.encode("utf-8", "replace"), key=key, digest_size=9).hexdigest() for name, text in texts.items()}
 
 
 def text_of_key(key: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -10,10 +11,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
-from penstock.dashboard.forms import changed, form_of, inputs_of_row, read_all, typed, wrong_fields
+from penstock.dashboard.forms import BEFORE, Input, changed, form_of, inputs_of_row, read_all, typed, wrong_fields
 from penstock.dashboard.mask import is_secret, masked, secrets_in
 from penstock.dashboard.page import Act, Answer, Page, Role, View
-from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
+from penstock.dashboard.rows import LISTED, Row, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.reactive.expression import Condition, Path, reads
 from penstock.schema.encoder import MASKED
@@ -155,9 +156,7 @@ def _watch_table(view: View) -> Watch[Any] | None:
 
 async def _load_row(view: View) -> Mapping[str, Any]:
     definition, key = _table(view), view.needed("key")
-    row = view.answer or await view.backend.run_query(rows_of(view.backend.app).row, definition.name, key)
-    if row is None:
-        raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
+    row, seen = (view.answer, {}) if view.answer else await _read(view, definition)
     secrets = view.secrets | secrets_in(definition.table)
     shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
@@ -172,9 +171,29 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         "row": shown,
         "before": before,
         **form_of(inputs, view.words),
-        "typed": typed(inputs, view.words) if "act" in view.words else before,
+        "typed": _typed(inputs, view.words, before),
         "is_sent": True,
+        # A form that was refused still shows the row that somebody has seen, unless it was refused for a newer one.
+        "seen": view.words.get("seen") or json.dumps(seen),
+        "fresh": json.dumps(seen),
+        "newer": False,
     }
+
+
+async def _read(view: View, definition: TableDefinition) -> tuple[Row, dict[str, str]]:
+    """The row of the page, and the versions of its columns."""
+    form, key = rows_of(view.backend.app).form, view.needed("key")
+    found = await view.backend.run_query(form, definition.name, key, view.salt)
+    if found is None:
+        raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
+    return found[0], found[1]
+
+
+def _typed(inputs: Sequence[Input], words: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What inputs show: what was typed into those that were changed, and in the others what the row has now."""
+    edited = changed(inputs, words)
+    names = {one.name for one in edited}
+    return {name: text for name, text in before.items() if name not in names} | typed(edited, words)
 
 
 def _hides(value: Any) -> bool:
@@ -203,12 +222,37 @@ async def _write(view: View, *, is_new: bool) -> str | Answer:
         return "Nothing was changed."
     key = None if is_new else view.needed("key")
     try:
-        made = await view.backend.run_mutation(functions.write, definition.name, key, values)
+        seen = {} if is_new else await _seen(view, definition)
+        made = await view.backend.run_mutation(functions.write, definition.name, key, values, seen, view.salt)
     except PenstockError as error:
         wrong = wrong_fields(error, definition.table.model_fields)
         return Answer(f"Not done: {error}", {"wrong": wrong, "error": None if wrong else str(error)})
+    if isinstance(made, list):
+        return _newer(made)
     path = f"/data/{quote(definition.name)}/row?{urlencode({'key': made})}"
     return Answer("The row is inserted.", path=path) if is_new else "The row is changed."
+
+
+async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
+    """The versions of columns that the form has shown: as it says, or else as its texts say."""
+    if "seen" in view.words:
+        with suppress(ValueError):
+            found = json.loads(view.words["seen"])
+            return {str(name): str(one) for name, one in found.items()} if isinstance(found, dict) else {}
+    row, seen = await _read(view, definition)
+    shown = {one: view.words.get(BEFORE + one.name) for one in inputs_of_row(definition.table, view.secrets, is_new=False)}
+    older = {one.name: "" for one, text in shown.items() if text is not None and _lines(text) != _lines(one.text(row[one.name]))}
+    return seen | older
+
+
+def _lines(text: str) -> str:
+    """A text with one way to end a line; forms send another."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _newer(names: Sequence[str]) -> Answer:
+    told = f"Not done: {', '.join(names)} has changed since you opened the form. Look at the row as it is now, and decide again."
+    return Answer(told, {"error": told, "newer": True})
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
@@ -231,7 +275,10 @@ def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
 
 async def _delete(view: View) -> Answer:
     definition = _table(view)
-    await view.backend.run_mutation(rows_of(view.backend.app).write, definition.name, view.needed("key"), None)
+    write, key = rows_of(view.backend.app).write, view.needed("key")
+    made = await view.backend.run_mutation(write, definition.name, key, None, await _seen(view, definition), view.salt)
+    if isinstance(made, list):
+        return _newer(made)
     return Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
 
 
