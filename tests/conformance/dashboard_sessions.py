@@ -21,4 +21,8 @@ class DashboardSessions(Suite):
         taken = await asyncio.gather(*(sessions.take("b", NOW) for _ in range(5)))
         assert sorted(map(str, taken)) == ["None"] * 4 + ["content b"]
         assert await sessions.find("b", NOW) is None
-        assert (await sessions.prune(NOW, 10), await sessions.prune(until, 10), await sessions.prune(until, 10)) == (0, 1, 0)
+        assert (await sessions.prune(NOW, 10), await sessions.prune(until, 10), await sessions.prune(until, 10)) == (
+            0,
+            1,
+            0,
+        )

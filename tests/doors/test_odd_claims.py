@@ -1,4 +1,4 @@
-"""Tokens with a good signature and whatever JSON can say in a claim: each signs in or is refused, and breaks nothing."""
+"""Tokens with a good signature and any JSON in a claim: each signs in or is refused, and breaks nothing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, TokenBuc
 from penstock.testing import TestApp, TestClock
 
 NUMBERS: list[Any] = [
-    0, -0.0, 1, -1, 1.5, 1e-320, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**15, 10**20, 10**400, 1e15, 1e18, 1e300,
-    float("inf"), float("-inf"), float("nan"), 253402300799, 253402300798.9, 253402300800, 253402300794, 253402300795,
-    -62135596800, -62135596801, -62135596795, 8210266876799, 8210266876800, 67767976233532799, True, False,
+    0, -0.0, 1, -1, 1.5, 1e-320, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**15, 10**20, 10**400, 1e15, 1e18,
+    1e300, float("inf"), float("-inf"), float("nan"), 253402300799, 253402300798.9, 253402300800, 253402300794,
+    253402300795, -62135596800,
+    -62135596801, -62135596795, 8210266876799, 8210266876800, 67767976233532799, True, False,
 ]  # fmt: skip
 OTHERS: list[Any] = [
-    None, "", " ", "\0", "a\0b", "\ud800", "\udfff x", "x" * 3000, "253402300799", "1e400", "nan", "inf", "٣", "1_0", [], {},
-    [[]], [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1}, [{}],
+    None, "", " ", "\0", "a\0b", "\ud800", "\udfff x", "x" * 3000, "253402300799", "1e400", "nan", "inf", "٣", "1_0",
+    [], {}, [[]], [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3},
+    {"\ud800": 1}, [{}],
 ]  # fmt: skip
 CLAIMS = (
-    "sub", "iss", "aud", "exp", "nbf", "iat", "jti", "auth_time", "nonce", "azp", "updated_at", "email_verified", "name",
-    "address", "birthdate", "scope", "scopes", "own", "\ud800", "$own", "",
+    "sub", "iss", "aud", "exp", "nbf", "iat", "jti", "auth_time", "nonce", "azp", "updated_at", "email_verified",
+    "name", "address", "birthdate", "scope", "scopes", "own", "\ud800", "$own", "",
 )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
                     (claim, repr(value)[:40], found)
                     for claim in CLAIMS
                     for value in (*NUMBERS, *OTHERS)
-                    if (found := await tried(http, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
+                    if (found := await tried(http, clock, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
                 ]
     assert not broken
 
@@ -78,7 +80,7 @@ async def test_no_header_of_a_token_breaks_its_check() -> None:
                         raise AssertionError((name, value, found))
 
 
-async def tried(http: httpx.AsyncClient, token: str) -> list[str]:
+async def tried(http: httpx.AsyncClient, clock: TestClock, token: str) -> list[str]:
     """What is wrong with the answers that a token gets at each door."""
     headers, wrong = {"authorization": f"Bearer {token}"}, []
     for kind, name in (("query", "whoami"), ("mutation", "write")):
@@ -90,5 +92,6 @@ async def tried(http: httpx.AsyncClient, token: str) -> list[str]:
                 wrong.append(f"{kind}: {answer.status_code} {said[:100]}")
         elif name == "whoami" and not json.loads(said)["value"]["subject"].strip():
             wrong.append("nobody is signed in")
+    clock.advance(timedelta(seconds=3))  # so that no attempt to sign in is throttled
     form = await http.post("/dashboard/sign-in", data={"token": token}, headers={"origin": "http://h"})
-    return wrong + ([f"dashboard: {form.status_code}"] if form.status_code not in {303, 403, 429} else [])
+    return wrong + ([f"dashboard: {form.status_code}"] if form.status_code not in {303, 403} else [])

@@ -207,7 +207,12 @@ async def test_a_shared_secret_signs_with_the_declared_algorithm_only() -> None:
             claims = {"iss": issuer, "sub": "ada", "aud": "shop", "exp": expires}
             return jwt.encode(claims, key, algorithm, headers)
 
-        for headers in ({}, {"kid": "mine"}, {"kid": "unknown"}, {"jwk": {"kty": "oct", "k": "AA"}, "jku": "http://evil.test"}):
+        for headers in (
+            {},
+            {"kid": "mine"},
+            {"kid": "unknown"},
+            {"jwk": {"kty": "oct", "k": "AA"}, "jku": "http://evil.test"},
+        ):
             found = await test.tokens.verify(signed("own", secret.encode(), **headers))
             assert (found.identity.token_identifier, test.tokens.holds(found)) == ("own|ada", True)
         await test.tokens.verify(signed("bytes", b"\xff" * 32))
@@ -223,9 +228,8 @@ async def test_a_shared_secret_signs_with_the_declared_algorithm_only() -> None:
             signed("keys", secret.encode(), kid="oct"),
             signed("keys", private_key("RS256", "mine"), "RS256", kid="mine"),
         ]
-        for number, token in enumerate(wrong):
-            with pytest.raises(Unauthenticated):
-                print(number, await test.tokens.verify(token))
+        for token in wrong:
+            assert await refusal(test, token)
     for given in ("x" * 31, b"x" * 31, "ü" * 15, public, public.decode(), " ".join(["ssh-rsa", "A" * 64]), 5):
         with pytest.raises(DeclarationError, match="32 bytes or more"):
             CustomJWT("own", secret=given)  # type: ignore[arg-type]  # wrong on purpose
@@ -252,7 +256,7 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
         lambda: CustomJWT("shop", "data:nonsense", "ES256"),
         lambda: CustomJWT("shop", "data:,[]", "ES256"),
         lambda: CustomJWT("shop", "data:;base64,@", "ES256"),
-        lambda: CustomJWT("shop", "https://shop.example/keys", "HS256"),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: CustomJWT("shop", "https://shop.example/keys", "HS256"),
     ):
         with pytest.raises(DeclarationError):
             declare()

@@ -209,7 +209,10 @@ class Dashboard:
 
     def _sign_in_page(self, request: Request, where: str, error: Refused | PenstockError | None) -> Response:
         too_many = isinstance(error, Refused) and error.status == 429  # noqa: PLR2004 - HTTP's number
-        status, headers = (429 if too_many else 403 if error else 200), error.headers if isinstance(error, Refused) else None
+        status, headers = (
+            (429 if too_many else 403 if error else 200),
+            error.headers if isinstance(error, Refused) else None,
+        )
         providers = dashboard_providers(self._opening.app.auth)
         values = {
             "base": _base(request),

@@ -65,7 +65,12 @@ class TableRows:
             return None if found is None else (as_json(definition, found), versions(definition, found, salt))
 
         async def write(
-            ctx: MutationCtx, table: str, key: str | None, values: dict[str, Any] | None, seen: dict[str, str], salt: str
+            ctx: MutationCtx,
+            table: str,
+            key: str | None,
+            values: dict[str, Any] | None,
+            seen: dict[str, str],
+            salt: str,
         ) -> Any:
             definition = self.definition(table)
             if key is None:
@@ -114,7 +119,10 @@ def versions(definition: TableDefinition, row: Table, salt: str) -> dict[str, st
     stored = ((one, row.__dict__.get(one.name)) for one in definition.columns)
     texts = {one.name: repr(None if value is None else one.encode(value)) for one, value in stored}
     key = salt.encode()
-    return {name: blake2b(text.encode("utf-8", "replace"), key=key, digest_size=9).hexdigest() for name, text in texts.items()}
+    return {
+        name: blake2b(text.encode("utf-8", "replace"), key=key, digest_size=9).hexdigest()
+        for name, text in texts.items()
+    }
 
 
 def text_of_key(key: Any) -> str:

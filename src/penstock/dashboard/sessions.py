@@ -1,8 +1,8 @@
 """Who looks at the dashboard, what they may do, and how they sign in by redirect.
 
-A browser keeps an opaque cookie, and the database what it stands for, encrypted with a key that is made of the cookie: all
-processes know a session, and nobody learns a token from the database. The token with which somebody signed in is checked
-again at each request, so that a revoked key ends the session within seconds.
+A browser keeps an opaque cookie, and the database what it stands for, encrypted with a key that is made of the cookie.
+So all processes know a session, and nobody learns a token from the database. The token with which somebody signed in
+is checked again at each request, so that a revoked key ends the session within seconds.
 """
 
 from __future__ import annotations
@@ -240,7 +240,11 @@ class Redirects:
         sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
         response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
         names = ("redirect_uri", "state", "nonce", "verifier")
-        content = {"provider": named, "where": where[:_LONGEST], "words": {name: getattr(sign_in, name) for name in names}}
+        content = {
+            "provider": named,
+            "where": where[:_LONGEST],
+            "words": {name: getattr(sign_in, name) for name in names},
+        }
         key = await _keep(backend, content, backend.engine.clock.now() + _LASTS_OF_SIGN_IN)
         self.set_cookie(request, response, key)
         return response

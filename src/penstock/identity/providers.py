@@ -75,7 +75,7 @@ class CustomJWT:
         secret: The shared secret, of 32 bytes or more, in place of `jwks`. Its holders can issue tokens, too.
 
     Raises:
-        DeclarationError: It has both keys and a secret, or neither; the algorithm does not fit; the secret is too short;
+        DeclarationError: It has both keys and a secret, or neither; the algorithm does not fit; the secret is short;
             or the address is no ``https://`` or ``data:`` address. ``http://`` is allowed for this machine.
     """
 
@@ -109,8 +109,8 @@ class CustomJWT:
         key = self.shared_key
         if key is None or len(key) < _SHORTEST or key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
             raise DeclarationError(
-                f"CustomJWT: the secret of {self.issuer!r} is no text or bytes of {_SHORTEST} bytes or more, or is a key.",
-                fix="Make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
+                f"CustomJWT: the secret of {self.issuer!r} is no text or bytes of {_SHORTEST} bytes or more.",
+                fix="A public key is none. Make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
             )
 
     @property
@@ -135,7 +135,7 @@ def providers_of(given: Any) -> tuple[Provider, ...]:
     """The providers that an app names, all of them; `DeclarationError` if these are none."""
     found = (None,) if isinstance(given, Provider) else tuple(given)
     if not all(isinstance(one, Provider) for one in found):
-        raise DeclarationError(f"App(auth=…) is no list of providers.", fix="Write auth=[OIDC(…)].")
+        raise DeclarationError("App(auth=…) is no list of providers.", fix="Write auth=[OIDC(…)].")
     return found
 
 

@@ -186,9 +186,9 @@ def _unverified(token: str) -> dict[str, Any]:
 
 
 def _readable(claims: dict[str, Any]) -> dict[str, Any]:
-    """Claims as every client can read them, with integers that JavaScript would round as text; refused if there are none.
+    """Claims as every client can read them: integers that JavaScript would round are text.
 
-    A subject that names nobody is refused, too.
+    Refuses those that no client can read, and a subject that names nobody.
     """
     try:
         text = json.dumps(claims, ensure_ascii=False, allow_nan=False).encode()

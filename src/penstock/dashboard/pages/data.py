@@ -240,18 +240,24 @@ async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
             found = json.loads(view.words["seen"])
             return {str(name): str(one) for name, one in found.items()} if isinstance(found, dict) else {}
     row, seen = await _read(view, definition)
-    shown = {one: view.words.get(BEFORE + one.name) for one in inputs_of_row(definition.table, view.secrets, is_new=False)}
-    older = {one.name: "" for one, text in shown.items() if text is not None and _lines(text) != _lines(one.text(row[one.name]))}
-    return seen | older
+    for one in inputs_of_row(definition.table, view.secrets, is_new=False):
+        text, now = view.words.get(BEFORE + one.name), one.text(row[one.name])
+        with suppress(ValueError):  # of a text that no page has shown
+            if text is not None and _shown(one, text) != (_shown(one, now) if now else None):
+                seen[one.name] = ""
+    return seen
 
 
-def _lines(text: str) -> str:
-    """A text with one way to end a line; forms send another."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+def _shown(one: Input, text: str) -> Any:
+    """What an input has shown, by the text that a form sends of it: forms have their own way to end a line."""
+    if one.shows in {"text", "date"}:
+        return text.replace("\r\n", "\n").replace("\r", "\n") or None
+    return json.loads(text)
 
 
 def _newer(names: Sequence[str]) -> Answer:
-    told = f"Not done: {', '.join(names)} has changed since you opened the form. Look at the row as it is now, and decide again."
+    what = ", ".join(names)
+    told = f"Not done: {what} has changed since you opened the form. Look at the row as it is now, and decide again."
     return Answer(told, {"error": told, "newer": True})
 
 
