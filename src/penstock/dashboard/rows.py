@@ -37,8 +37,7 @@ class TableRows:
 
     Attributes:
         page: Rows, newest first: the rows, and the cursor after them or None.
-        row: One row, or None.
-        form: One row with the versions of its columns, or None.
+        row: One row with the versions of its columns, hashed with a salt; or None.
         write: Changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
             Returns the key; or, with nothing done, the list of columns that are newer than a form has `seen`.
     """
@@ -54,12 +53,7 @@ class TableRows:
             found = await scan.paginate(PaginationOptions(num_items=LISTED, cursor=cursor, maximum_rows_read=_READ))
             return [as_json(definition, one) for one in found.page], None if found.is_done else found.continue_cursor
 
-        async def row(ctx: QueryCtx, table: str, key: str) -> Any:
-            definition = self.definition(table)
-            found = await ctx.db.get(definition.table, key_of(definition, key))
-            return None if found is None else as_json(definition, found)
-
-        async def form(ctx: QueryCtx, table: str, key: str, salt: str) -> Any:
+        async def row(ctx: QueryCtx, table: str, key: str, salt: str) -> Any:
             definition = self.definition(table)
             found = await ctx.db.get(definition.table, key_of(definition, key))
             return None if found is None else (as_json(definition, found), versions(definition, found, salt))
@@ -76,9 +70,7 @@ class TableRows:
             if key is None:
                 return text_of_key(await ctx.db.insert(_row_of(definition, values or {})))
             found = await ctx.db.get(definition.table, key_of(definition, key))
-            now = {} if found is None else versions(definition, found, salt)
-            newer = [name for name in (now if values is None else values) if seen.get(name) != now.get(name)]
-            if seen and found is not None and newer:
+            if found is not None and (newer := _newer(versions(definition, found, salt), seen, values)):
                 return newer
             if values is None:
                 return await ctx.db.delete(definition.table, key_of(definition, key))
@@ -87,7 +79,6 @@ class TableRows:
 
         self.page: _Query = QueryFunction(rows, public=False, name="penstock.dashboard:rows")
         self.row: _Query = QueryFunction(row, public=False, name="penstock.dashboard:row")
-        self.form: _Query = QueryFunction(form, public=False, name="penstock.dashboard:form")
         self.write: _Mutation = MutationFunction(write, public=False, name="penstock.dashboard:write")
 
     def definition(self, name: str) -> TableDefinition:
@@ -123,6 +114,11 @@ def versions(definition: TableDefinition, row: Table, salt: str) -> dict[str, st
         name: blake2b(text.encode("utf-8", "replace"), key=key, digest_size=9).hexdigest()
         for name, text in texts.items()
     }
+
+
+def _newer(now: Mapping[str, str], seen: Mapping[str, str], values: Mapping[str, Any] | None) -> list[str]:
+    """The columns that values would overwrite with another version than was seen, if anything was; all for none."""
+    return [name for name in (now if values is None else values) if seen and seen.get(name) != now.get(name)]
 
 
 def text_of_key(key: Any) -> str:

@@ -167,7 +167,7 @@ def _set_cookie(request: Request, response: Response, name: str, key: str, lasts
 async def throttle(request: Request, backend: Backend) -> None:
     """Count an attempt to sign in, before anything is compared. Raises `Refused` if its address has made too many."""
     key = key_of(anonymous(request).caller)
-    taken = await take_tokens(backend.job_calls, "penstock dashboard", _ATTEMPTS, key, 1, reserve=False)
+    taken = await take_tokens(backend.job_calls, "penstock.sign_in", _ATTEMPTS, key, 1, reserve=False)
     if not taken.ok:
         wait = {"retry-after": str(math.ceil(taken.retry_after.total_seconds()))}
         raise Refused(429, "RateLimited", "Too many attempts to sign in. Try again in a minute.", wait)

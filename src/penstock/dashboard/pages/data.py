@@ -156,7 +156,7 @@ def _watch_table(view: View) -> Watch[Any] | None:
 
 async def _load_row(view: View) -> Mapping[str, Any]:
     definition, key = _table(view), view.needed("key")
-    row, seen = (view.answer, {}) if view.answer else await _read(view, definition)
+    row, seen = view.answer or await _read(view, definition)
     secrets = view.secrets | secrets_in(definition.table)
     shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
@@ -182,8 +182,8 @@ async def _load_row(view: View) -> Mapping[str, Any]:
 
 async def _read(view: View, definition: TableDefinition) -> tuple[Row, dict[str, str]]:
     """The row of the page, and the versions of its columns."""
-    form, key = rows_of(view.backend.app).form, view.needed("key")
-    found = await view.backend.run_query(form, definition.name, key, view.salt)
+    row, key = rows_of(view.backend.app).row, view.needed("key")
+    found = await view.backend.run_query(row, definition.name, key, view.salt)
     if found is None:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
     return found[0], found[1]
@@ -204,7 +204,7 @@ def _hides(value: Any) -> bool:
 
 
 def _watch_row(view: View) -> Watch[Any]:
-    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"))
+    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"), "")
 
 
 async def _load_new(view: View) -> Mapping[str, Any]:
