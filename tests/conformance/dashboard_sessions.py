@@ -17,8 +17,8 @@ class DashboardSessions(Suite):
         for name in ("a", "b", "c"):
             await sessions.create(name, f"content {name}", until)
         assert (await sessions.find("a", NOW), await sessions.find("x", NOW)) == ("content a", None)
-        assert (await sessions.find("a", until), await sessions.take("a", until)) == (None, None)
-        taken = await asyncio.gather(*(sessions.take("b", NOW) for _ in range(5)))
+        assert (await sessions.find("a", until), await sessions.find("a", until, last=True)) == (None, None)
+        taken = await asyncio.gather(*(sessions.find("b", NOW, last=True) for _ in range(5)))
         assert sorted(map(str, taken)) == ["None"] * 4 + ["content b"]
         assert await sessions.find("b", NOW) is None
         assert (await sessions.prune(NOW, 10), await sessions.prune(until, 10), await sessions.prune(until, 10)) == (

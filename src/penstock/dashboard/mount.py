@@ -5,6 +5,7 @@ Owns the order of steps of a request: headers, who asks, the page or the act. Le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,7 @@ from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie, throttle
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.audited import audited
 from penstock.server.http import opened
@@ -208,11 +209,9 @@ class Dashboard:
     # ----- steps
 
     def _sign_in_page(self, request: Request, where: str, error: Refused | PenstockError | None) -> Response:
-        too_many = isinstance(error, Refused) and error.status == 429  # noqa: PLR2004 - HTTP's number
-        status, headers = (
-            (429 if too_many else 403 if error else 200),
-            error.headers if isinstance(error, Refused) else None,
-        )
+        status, headers = 200 if error is None else 403, dict[str, str]()
+        if isinstance(error, RateLimited):
+            status, headers = error.status, {"retry-after": str(math.ceil(error.retry_after))}
         providers = dashboard_providers(self._opening.app.auth)
         values = {
             "base": _base(request),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -28,6 +28,8 @@ LISTED = 50
 _READ = 20_000  # rows at most of which Python chooses those that a page shows
 
 Row = Mapping[str, Any]
+_Values: TypeAlias = dict[str, Any] | None
+_Seen: TypeAlias = dict[str, str]
 _Query = QueryFunction[Any, ..., Any, Any]
 _Mutation = MutationFunction[Any, ..., Any, Any]
 
@@ -58,14 +60,7 @@ class TableRows:
             found = await ctx.db.get(definition.table, key_of(definition, key))
             return None if found is None else (as_json(definition, found), versions(definition, found, salt))
 
-        async def write(
-            ctx: MutationCtx,
-            table: str,
-            key: str | None,
-            values: dict[str, Any] | None,
-            seen: dict[str, str],
-            salt: str,
-        ) -> Any:
+        async def write(ctx: MutationCtx, table: str, key: str | None, values: _Values, seen: _Seen, salt: str) -> Any:
             definition = self.definition(table)
             if key is None:
                 return text_of_key(await ctx.db.insert(_row_of(definition, values or {})))
@@ -107,13 +102,12 @@ def as_json(definition: TableDefinition, row: Table) -> Row:
 
 def versions(definition: TableDefinition, row: Table, salt: str) -> dict[str, str]:
     """For each column a hash of its stored value. It tells values apart, and with a secret salt nothing else."""
-    stored = ((one, row.__dict__.get(one.name)) for one in definition.columns)
-    texts = {one.name: repr(None if value is None else one.encode(value)) for one, value in stored}
-    key = salt.encode()
-    return {
-        name: blake2b(text.encode("utf-8", "replace"), key=key, digest_size=9).hexdigest()
-        for name, text in texts.items()
-    }
+    found = dict[str, str]()
+    for one in definition.columns:
+        value = row.__dict__.get(one.name)
+        text = repr(None if value is None else one.encode(value)).encode("utf-8", "surrogatepass")
+        found[one.name] = blake2b(text, key=salt.encode(), digest_size=9).hexdigest()
+    return found
 
 
 def _newer(now: Mapping[str, str], seen: Mapping[str, str], values: Mapping[str, Any] | None) -> list[str]:

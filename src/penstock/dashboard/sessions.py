@@ -8,16 +8,15 @@ is checked again at each request, so that a revoked key ends the session within 
 from __future__ import annotations
 
 import hmac
-import math
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet
 from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -28,14 +27,13 @@ from penstock.calls.run.ratelimits import key_of, take_tokens
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.dashboard.page import Role
-from penstock.errors import AccessDenied, Unauthenticated
+from penstock.errors import AccessDenied, RateLimited, Unauthenticated
 from penstock.identity.api_key import PREFIX
 from penstock.identity.caller import address_of
 from penstock.identity.identity import Identity
 from penstock.identity.providers import OIDC, dashboard_providers, issuer_url
 from penstock.pools.rates import TokenBucket
 from penstock.server.callers import Credentials, anonymous, is_admin, with_token
-from penstock.server.requests import Refused
 
 _COOKIE = "penstock_dashboard"
 _LASTS = timedelta(hours=12)
@@ -74,7 +72,7 @@ class Sessions:
 
     async def find(self, request: Request, backend: Backend) -> Session | None:
         """The session of a request; None if nobody has signed in, or the session has ended."""
-        kept = await _find(backend, request.cookies.get(_COOKIE, ""))
+        kept = await _open(backend, request.cookies.get(_COOKIE, ""))
         if kept is not None:
             ends, salt, token = datetime.fromisoformat(kept["ends"]), kept["salt"], kept["token"]
             if token is None:
@@ -113,7 +111,7 @@ class Sessions:
 
     async def sign_out(self, request: Request, backend: Backend) -> None:
         """End the session."""
-        await _take(backend, request.cookies.get(_COOKIE, ""))
+        await _open(backend, request.cookies.get(_COOKIE, ""), last=True)
 
     async def _begin(self, backend: Backend, session: Session, token: str | None) -> str:
         about = {"who": session.who, "role": session.role.name, "salt": session.salt, "token": token}
@@ -165,12 +163,11 @@ def _set_cookie(request: Request, response: Response, name: str, key: str, lasts
 
 
 async def throttle(request: Request, backend: Backend) -> None:
-    """Count an attempt to sign in, before anything is compared. Raises `Refused` if its address has made too many."""
+    """Count an attempt to sign in, before anything is compared. Raises `RateLimited` if there were too many."""
     key = key_of(anonymous(request).caller)
     taken = await take_tokens(backend.job_calls, "penstock.sign_in", _ATTEMPTS, key, 1, reserve=False)
     if not taken.ok:
-        wait = {"retry-after": str(math.ceil(taken.retry_after.total_seconds()))}
-        raise Refused(429, "RateLimited", "Too many attempts to sign in. Try again in a minute.", wait)
+        raise RateLimited(taken.retry_after.total_seconds())
 
 
 async def _keep(backend: Backend, content: Mapping[str, Any], until: datetime) -> str:
@@ -181,29 +178,18 @@ async def _keep(backend: Backend, content: Mapping[str, Any], until: datetime) -
     return cookie
 
 
-async def _find(backend: Backend, cookie: str) -> Any:
-    """What is kept under a cookie; None if nothing is."""
+async def _open(backend: Backend, cookie: str, *, last: bool = False) -> Any:
+    """What is kept under a cookie; None if nothing is. The `last` time it is forgotten."""
     session_id, key = _hashes(cookie)
-    return _opened(key, await backend.engine.store.dashboard_sessions.find(session_id, backend.engine.clock.now()))
-
-
-async def _take(backend: Backend, cookie: str) -> Any:
-    """The same, once."""
-    session_id, key = _hashes(cookie)
-    return _opened(key, await backend.engine.store.dashboard_sessions.take(session_id, backend.engine.clock.now()))
+    sessions, now = backend.engine.store.dashboard_sessions, backend.engine.clock.now()
+    content = await sessions.find(session_id, now, last=last)
+    return None if content is None else from_json(key.decrypt(content))
 
 
 def _hashes(cookie: str) -> tuple[str, Fernet]:
     """What a cookie is found by, and the key of what is kept; neither tells the other."""
     session_id, key = (sha256(f"{name} {cookie}".encode("utf-8", "replace")) for name in ("id", "key"))
     return session_id.hexdigest(), Fernet(urlsafe_b64encode(key.digest()))
-
-
-def _opened(key: Fernet, content: str | None) -> Any:
-    try:
-        return None if content is None else from_json(key.decrypt(content))
-    except InvalidToken:  # somebody else has written it
-        return None
 
 
 def is_own(request: Request) -> bool:
@@ -239,12 +225,7 @@ class Redirects:
         await throttle(request, backend)
         sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
         response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
-        names = ("redirect_uri", "state", "nonce", "verifier")
-        content = {
-            "provider": named,
-            "where": where[:_LONGEST],
-            "words": {name: getattr(sign_in, name) for name in names},
-        }
+        content = {"where": where[:_LONGEST], "sign_in": {**asdict(sign_in), "provider": named}}
         key = await _keep(backend, content, backend.engine.clock.now() + _LASTS_OF_SIGN_IN)
         self.set_cookie(request, response, key)
         return response
@@ -258,9 +239,9 @@ class Redirects:
             ProviderUnavailable: The provider does not answer.
         """
         words = request.query_params
-        kept = await _take(backend, request.cookies.get(_SIGN_IN, ""))
-        provider = None if kept is None else _provider(backend, kept["provider"])
-        sign_in = None if provider is None else SignIn(provider, **kept["words"])
+        kept = await _open(backend, request.cookies.get(_SIGN_IN, ""), last=True)
+        provider = None if kept is None else _provider(backend, kept["sign_in"]["provider"])
+        sign_in = None if provider is None else SignIn(**kept["sign_in"] | {"provider": provider})
         if sign_in is None or not _is_answer(sign_in, words):
             raise AccessDenied("This sign-in did not begin in this browser, or has ended. Sign in again.")
         if "code" not in words:

@@ -14,7 +14,9 @@ from penstock.errors import DeclarationError
 _OfKeys = Literal["RS256", "ES256", "EdDSA"]
 Algorithm = Literal[_OfKeys, "HS256"]
 ALGORITHMS: tuple[_OfKeys, ...] = get_args(_OfKeys)
+SHARED = "shared"  # the id of the key that a shared secret is
 _SHORTEST = 32  # bytes of a secret, as many as HS256's hash has (RFC 7518)
+_KEYS = (b"-----BEGIN", b"ssh-", b"ecdsa-")  # with a public key as the secret, everybody could issue tokens
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
@@ -105,23 +107,20 @@ class CustomJWT:
             _check("CustomJWT", "jwks", self.jwks)
 
     def _check_secret(self) -> None:
-        """A public key as the secret would let everybody issue tokens."""
-        key = self.shared_key
-        if key is None or len(key) < _SHORTEST or key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
+        key: Any = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        if not isinstance(key, bytes) or len(key) < _SHORTEST or key.lstrip().startswith(_KEYS):
             raise DeclarationError(
                 f"CustomJWT: the secret of {self.issuer!r} is no text or bytes of {_SHORTEST} bytes or more.",
                 fix="A public key is none. Make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
             )
 
     @property
-    def shared_key(self) -> bytes | None:
-        """The bytes of the shared secret; None without one."""
-        given: Any = self.secret.encode() if isinstance(self.secret, str) else self.secret
-        return given if given and isinstance(given, bytes) else None
-
-    @property
     def keys_url(self) -> str:
-        return self.jwks
+        if not self.secret:
+            return self.jwks
+        secret = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        text = base64.urlsafe_b64encode(secret).decode().rstrip("=")
+        return "data:," + json.dumps({"keys": [{"kty": "oct", "k": text, "kid": SHARED, "alg": "HS256"}]})
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:

@@ -69,14 +69,7 @@ class Pruner(Service):
         sessions = await self._store.dashboard_sessions.prune(now, _AT_ONCE)
         if most := max(jobs, rates, tokens, locks, requests, acts, sessions):
             log_event(
-                "pruner.pruned",
-                jobs=jobs,
-                rate_limits=rates,
-                tokens=tokens,
-                locks=locks,
-                requests=requests,
-                acts=acts,
-                dashboard_sessions=sessions,
+                "pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests, acts=acts
             )
         return _SOON if most >= _AT_ONCE else _LATER
 

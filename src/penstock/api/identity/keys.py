@@ -7,7 +7,6 @@ an unknown key the provider is asked again, but no more often than every 30 seco
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
-from penstock.identity.providers import OIDC, CustomJWT, Provider, is_safe, issuer_url, key_set_in
+from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 
@@ -48,19 +47,16 @@ class KeySet:
         self._fetched_at = self._asked_at = float("-inf")
         self._failed = False
         self._fetching: asyncio.Task[None] | None = None
-        self._shared = _shared_key(provider)
         if provider.keys_url.startswith("data:"):
             self._keys = _keys_in(key_set_in(provider.keys_url), provider)
             self._fetched_at = float("inf")
 
     async def find(self, key_id: str) -> jwt.PyJWK | None:
-        """The key with an id, or the shared one, whatever id a token names; None if the provider has none.
+        """The key with an id; None if the provider has none.
 
         Raises:
             ProviderUnavailable: No key was ever fetched, or not for a day.
         """
-        if self._shared is not None:
-            return self._shared
         if not self.has(key_id) and self._fetched_at < float("inf"):
             self._begin()
             if self._fetching is not None:
@@ -71,8 +67,6 @@ class KeySet:
 
     def has(self, key_id: str) -> bool:
         """Whether the provider has a key with this id, as far as is known. A stale set is fetched anew meanwhile."""
-        if self._shared is not None:
-            return True
         if self._age > _FRESH:
             self._begin()
         return key_id in self._keys and self._age <= _SERVED
@@ -135,17 +129,6 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
     if not keys:
         raise ValueError(f"{provider.issuer} has no key for {', '.join(provider.algorithms)}")
     return found, keys
-
-
-def _shared_key(provider: Provider) -> jwt.PyJWK | None:
-    """The key that a shared secret makes, with the algorithm that the provider declares."""
-    import jwt  # noqa: PLC0415 - see `KeySet`
-
-    secret = provider.shared_key if isinstance(provider, CustomJWT) else None
-    if secret is None:
-        return None
-    text = base64.urlsafe_b64encode(secret).rstrip(b"=").decode()
-    return jwt.PyJWK({"kty": "oct", "k": text}, provider.algorithms[0])
 
 
 def _keys_in(found: Any, provider: Provider) -> Keys:

@@ -21,7 +21,7 @@ from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of, identity_of_key
 from penstock.identity.claims import identity_of
 from penstock.identity.identity import Identity
-from penstock.identity.providers import CustomJWT, Provider, issuer_url
+from penstock.identity.providers import SHARED, CustomJWT, Provider, issuer_url
 
 _LONGEST = 8192  # characters
 _LEEWAY = timedelta(seconds=5)
@@ -127,6 +127,7 @@ class Tokens:
         import jwt  # noqa: PLC0415 - see `KeySet`
 
         key_id = _unverified(token)["header"].get("kid", "")
+        key_id = SHARED if getattr(keys.provider, "secret", "") else key_id
         key = await keys.find(key_id)
         if key is None:
             raise _refused(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")

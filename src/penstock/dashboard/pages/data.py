@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -165,15 +165,17 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         for one in inputs
         if one.shows != "checkbox" or row[one.name]
     }
+    edited = changed(inputs, view.words)
+    kept = before.keys() - {one.name for one in edited}
     return {
         "table": definition,
         "key": key,
         "row": shown,
         "before": before,
         **form_of(inputs, view.words),
-        "typed": _typed(inputs, view.words, before),
+        "typed": {name: before[name] for name in kept} | typed(edited, view.words),
         "is_sent": True,
-        # A form that was refused still shows the row that somebody has seen, unless it was refused for a newer one.
+        # A refused form keeps the versions that somebody has seen, unless it was refused for newer ones.
         "seen": view.words.get("seen") or json.dumps(seen),
         "fresh": json.dumps(seen),
         "newer": False,
@@ -187,13 +189,6 @@ async def _read(view: View, definition: TableDefinition) -> tuple[Row, dict[str,
     if found is None:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
     return found[0], found[1]
-
-
-def _typed(inputs: Sequence[Input], words: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """What inputs show: what was typed into those that were changed, and in the others what the row has now."""
-    edited = changed(inputs, words)
-    names = {one.name for one in edited}
-    return {name: text for name, text in before.items() if name not in names} | typed(edited, words)
 
 
 def _hides(value: Any) -> bool:
@@ -214,7 +209,7 @@ async def _load_new(view: View) -> Mapping[str, Any]:
 
 
 async def _write(view: View, *, is_new: bool) -> str | Answer:
-    definition, functions = _table(view), rows_of(view.backend.app)
+    definition = _table(view)
     values, wrong = _values(view, definition, is_new=is_new)
     if wrong:
         return Answer("Not done: a value is no JSON.", {"wrong": wrong})
@@ -222,23 +217,33 @@ async def _write(view: View, *, is_new: bool) -> str | Answer:
         return "Nothing was changed."
     key = None if is_new else view.needed("key")
     try:
-        seen = {} if is_new else await _seen(view, definition)
-        made = await view.backend.run_mutation(functions.write, definition.name, key, values, seen, view.salt)
+        made = await _run(view, definition, key, values)
     except PenstockError as error:
         wrong = wrong_fields(error, definition.table.model_fields)
         return Answer(f"Not done: {error}", {"wrong": wrong, "error": None if wrong else str(error)})
-    if isinstance(made, list):
-        return _newer(made)
+    if isinstance(made, Answer):
+        return made
     path = f"/data/{quote(definition.name)}/row?{urlencode({'key': made})}"
     return Answer("The row is inserted.", path=path) if is_new else "The row is changed."
+
+
+async def _run(view: View, definition: TableDefinition, key: str | None, values: Any) -> str | Answer:
+    """Write a row; its key, or what to tell if it is newer than the form has shown."""
+    seen = {} if key is None else await _seen(view, definition)
+    write = rows_of(view.backend.app).write
+    made: str | list[str] = await view.backend.run_mutation(write, definition.name, key, values, seen, view.salt)
+    if not isinstance(made, list):
+        return made
+    what = ", ".join(made)
+    told = f"Not done: {what} has changed since you opened the form. Look at the row as it is now, and decide again."
+    return Answer(told, {"error": told, "newer": True})
 
 
 async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
     """The versions of columns that the form has shown: as it says, or else as its texts say."""
     if "seen" in view.words:
-        with suppress(ValueError):
-            found = json.loads(view.words["seen"])
-            return {str(name): str(one) for name, one in found.items()} if isinstance(found, dict) else {}
+        with suppress(ValueError, TypeError):
+            return dict(json.loads(view.words["seen"]))
     row, seen = await _read(view, definition)
     for one in inputs_of_row(definition.table, view.secrets, is_new=False):
         text, now = view.words.get(BEFORE + one.name), one.text(row[one.name])
@@ -253,12 +258,6 @@ def _shown(one: Input, text: str) -> Any:
     if one.shows in {"text", "date"}:
         return text.replace("\r\n", "\n").replace("\r", "\n") or None
     return json.loads(text)
-
-
-def _newer(names: Sequence[str]) -> Answer:
-    what = ", ".join(names)
-    told = f"Not done: {what} has changed since you opened the form. Look at the row as it is now, and decide again."
-    return Answer(told, {"error": told, "newer": True})
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
@@ -281,11 +280,8 @@ def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
 
 async def _delete(view: View) -> Answer:
     definition = _table(view)
-    write, key = rows_of(view.backend.app).write, view.needed("key")
-    made = await view.backend.run_mutation(write, definition.name, key, None, await _seen(view, definition), view.salt)
-    if isinstance(made, list):
-        return _newer(made)
-    return Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
+    newer = await _run(view, definition, view.needed("key"), None)
+    return newer if isinstance(newer, Answer) else Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
 
 
 PAGES = (

@@ -14,14 +14,9 @@ class DashboardSessions(Noun, queries=("dashboard_sessions",)):
         """Keep a session."""
         await self._run("create", id=session_id, content=content, expires_at=expires_at)
 
-    async def find(self, session_id: str, now: datetime) -> str | None:
-        """The content of a session; None if there is none, or it has expired."""
-        rows = await self._look("find", id=session_id, now=now)
-        return None if not rows else str(rows[0][0])
-
-    async def take(self, session_id: str, now: datetime) -> str | None:
-        """Forget a session; its content, as `find` gives it, to one of those who ask at once."""
-        rows = await self._run("take", id=session_id, now=now)
+    async def find(self, session_id: str, now: datetime, *, last: bool = False) -> str | None:
+        """The content of a session, if it has not expired. The `last` time it is forgotten, and one caller gets it."""
+        rows = await (self._run if last else self._look)("take" if last else "find", id=session_id, now=now)
         return None if not rows or rows[0][0] is None else str(rows[0][0])
 
     async def prune(self, now: datetime, limit: int) -> int:
