@@ -67,7 +67,7 @@ class Config:
         metrics_port: Port of this process that shows metrics without a token; 0 for none.
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
-        admin_token: Bearer token for the admin interface, ``/admin``; without a token there is none.
+        admin_token: Bearer token for ``/admin``, of 12 characters or more; without a token there is none.
         masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas, beside those
             such as ``password`` and ``token``.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
@@ -77,9 +77,9 @@ class Config:
             rules otherwise, as in ``log, PEN006=off``. By default ``log`` with dev and in tests, else ``off``.
     """
 
-    database: str = "sqlite:///penstock.db"
-    direct_database: str = ""
-    read_url: str = ""
+    database: str = field(default="sqlite:///penstock.db", repr=False)  # has a password, as the two others may
+    direct_database: str = field(default="", repr=False)
+    read_url: str = field(default="", repr=False)
     max_connections: int = 20
     database_wait: float = 10.0
     statement_timeout: float = 30.0
@@ -130,6 +130,7 @@ _WORDS: dict[type[Any], str] = {
     float: "a number of seconds greater than 0",
 }
 _WORDS_OF = {
+    "admin_token": "text of 12 characters or more that nobody guesses",
     "grace": "a number of seconds, 0 or greater",
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
@@ -144,7 +145,12 @@ _RANGES_OF = {
     "metrics_port": (0, 65_535),
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }
-_PATTERNS = {"practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*", "synchronous": "full|normal"}
+_PATTERNS = {
+    "admin_token": r"|\s*\S.{10,}\S\s*",
+    "practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*",
+    "synchronous": "full|normal",
+}
+SECRETS = frozenset(one.name for one in fields(Config) if not one.repr)
 _NO_SETTINGS = {"app", "check", "codegen"}  # what else project files say, to the command line
 _PREFIX = "PENSTOCK_"
 _OTHER_VARIABLES = {  # that begin with PENSTOCK_ and are no settings
@@ -291,6 +297,7 @@ def _check(where: str, name: str, value: Any) -> None:
         least, most = _RANGES_OF.get(name, _RANGES[kind])
         fits = least <= value <= most
     if fits and name in _PATTERNS:
-        fits = re.fullmatch(_PATTERNS[name], value) is not None
+        fits = re.fullmatch(_PATTERNS[name], value, re.DOTALL) is not None
     if not fits:
-        raise ConfigError(f"{where} must be {_WORDS_OF.get(name, _WORDS[kind])}, not {value!r}.")
+        given = "what is set" if name in SECRETS else repr(value)
+        raise ConfigError(f"{where} must be {_WORDS_OF.get(name, _WORDS[kind])}, not {given}.")

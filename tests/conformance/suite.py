@@ -9,6 +9,7 @@ from conformance.cancels import Cancels
 from conformance.catalog import Catalog
 from conformance.changes import Changes
 from conformance.crons import Crons
+from conformance.dashboard_sessions import DashboardSessions
 from conformance.declaring import Declaring
 from conformance.gatemachine import GatesInAnyOrder
 from conformance.gates import Gates
@@ -66,6 +67,7 @@ class StoreSuite(
     Requests,
     ApiKeys,
     Audit,
+    DashboardSessions,
     Tokens,
     Signals,
     Catalog,

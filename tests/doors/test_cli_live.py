@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-TOKEN = "the-admins"
+TOKEN = "the-admins-token"
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
 
 def test_a_server_that_cannot_be_asked_is_named(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(console, PENSTOCK_ADMIN_TOKEN=TOKEN) as url:
-        for token in ("", "wrong"):
+        for token in ("", "the-wrong-token"):
             monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", token)
             refused = console("live", "--url", url)
             assert refused.code == 1

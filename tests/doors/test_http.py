@@ -105,13 +105,13 @@ def test_values_come_back_as_convex_encodes_them(
     near_door: Door, argument: str, sent: Any, encoded: Any, clean: Any
 ) -> None:
     async def story() -> None:
-        async with near_door(admin_token="x") as api:
+        async with near_door(admin_token="the-admin-token") as api:
             for form, wanted in (("convex_encoded_json", encoded), ("json", clean)):
                 args = [{argument: sent}]
                 body: dict[str, Any] = {"path": f"doors.http_fixtures:same_{argument}", "args": args, "format": form}
                 (found,) = {
                     (await api.post("/api/query", body)).text,
-                    (await api.post("/api/function", body, headers={"authorization": "Convex x"})).text,
+                    (await api.post("/api/function", body, headers={"authorization": "Convex the-admin-token"})).text,
                     (await api.http.get("/api/query", params=body | {"args": json.dumps(args)})).text,
                 }
                 value = json.loads(found)["value"]

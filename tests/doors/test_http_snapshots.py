@@ -176,14 +176,14 @@ async def test_a_backend_closes_while_snapshots_are_open_and_waited_for(shop: Sh
 # ----- functions of any kind
 
 
-async def any_function(api: Api, body: Any, token: str | None = "Bearer secret") -> httpx.Response:
+async def any_function(api: Api, body: Any, token: str | None = "Bearer top-secret-of-all") -> httpx.Response:
     return await api.post("/api/function", body, headers={} if token is None else {"authorization": token})
 
 
 @pytest.mark.one_store_each
 async def test_whoever_has_the_admin_token_calls_any_function(door: Door) -> None:
-    async with door(admin_token="secret") as api:
-        for token in ("Bearer secret", "Convex secret"):
+    async with door(admin_token="top-secret-of-all") as api:
+        for token in ("Bearer top-secret-of-all", "Convex top-secret-of-all"):
             body: dict[str, Any] = {"path": "doors.http_fixtures:hidden", "args": {"number": 3}}
             assert (await any_function(api, body, token)).json() == {"status": "success", "value": 3}
             body |= {"args": [{"number": 4}], "componentPath": None, "format": "convex_encoded_json"}
@@ -202,13 +202,20 @@ async def test_whoever_has_the_admin_token_calls_any_function(door: Door) -> Non
 @pytest.mark.one_store_each
 async def test_without_the_admin_token_nobody_learns_anything(door: Door) -> None:
     body = json.dumps({"path": "doors.http_fixtures:hidden", "args": {"number": 3}})
-    async with door(admin_token="secret") as api:
-        for token in (None, "Bearer wrong", "Convex wrong", "Basic secret", "secret", "Convex prod:shop|secret"):
+    async with door(admin_token="top-secret-of-all") as api:
+        for token in (
+            None,
+            "Bearer wrong",
+            "Convex wrong",
+            "Basic top-secret-of-all",
+            "top-secret-of-all",
+            "Convex prod:shop|top-secret-of-all",
+        ):
             response = await any_function(api, body, token)
             assert (response.status_code, response.json()["code"]) == (401, "Unauthenticated"), token
         assert (await any_function(api, "{", "Bearer wrong")).status_code == 401
         for path in ("query", "mutation", "action"):  # the token opens nothing else
-            response = await api.post(f"/api/{path}", body, headers={"authorization": "Convex secret"})
+            response = await api.post(f"/api/{path}", body, headers={"authorization": "Convex top-secret-of-all"})
             assert "Could not find public function" in response.json()["errorMessage"]
     async with door() as api:
         assert (await any_function(api, body, "Bearer x")).status_code == 404

@@ -16,7 +16,7 @@ from penstock.testing import TestApp
 
 pytestmark = pytest.mark.one_store_each
 
-app = App(max_argument_bytes=5000, admin_token="lobby")
+app = App(max_argument_bytes=5000, admin_token="the-lobby-token")
 app.rate_limit("knocks", TokenBucket(rate=1, period=timedelta(minutes=1)))
 
 
@@ -128,11 +128,13 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
         assert (await http.get("/who")).headers["www-authenticate"] == "Bearer"
         await refused(401, "InvalidAuthHeader", "GET", "/who", headers={"authorization": "Bearer nonsense"})
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
-        known = await http.get("/who", headers={"authorization": f"Convex lobby:{ada}"})
+        known = await http.get("/who", headers={"authorization": f"Convex the-lobby-token:{ada}"})
         assert known.json() == "ada", "an administrator may act as a user"
-        await refused(403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex lobby:{ada}"})
+        await refused(
+            403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex the-lobby-token:{ada}"}
+        )
         await http.get(
-            "http://hall/api/query?path=test_rest:backstage", headers={"authorization": f"Convex lobby:{ada}"}
+            "http://hall/api/query?path=test_rest:backstage", headers={"authorization": f"Convex the-lobby-token:{ada}"}
         )
         told = [vars(one)["facts"]["error"] for one in caplog.records if vars(one).get("event") == "call.refused"]
         assert told == ["The access of test_rest:backstage does not let this caller in."] * 2

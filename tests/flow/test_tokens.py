@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 import pytest
@@ -190,6 +191,62 @@ async def test_a_custom_issuer_brings_its_keys_as_data() -> None:
         assert not test.tokens.holds(verified)
 
 
+async def test_a_shared_secret_signs_with_the_declared_algorithm_only() -> None:
+    secret = "ü" * 16  # 32 bytes
+    public = private_key("ES256", "mine").public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    jwks = json.dumps({"keys": [public_jwk("ES256", "mine"), {"kty": "oct", "k": "c2VjcmV0", "kid": "oct"}]})
+    auth = [
+        CustomJWT("own", secret=secret, algorithm="HS256", application_id="shop"),
+        CustomJWT("bytes", secret=b"\xff" * 32),
+        CustomJWT("keys", f"data:,{quote(jwks)}", "ES256"),
+    ]
+    async with TestApp(App(auth=auth)) as test:
+        expires = test.clock.now() + timedelta(hours=1)
+
+        def signed(issuer: str, key: Any, algorithm: str = "HS256", **headers: Any) -> str:
+            claims = {"iss": issuer, "sub": "ada", "aud": "shop", "exp": expires}
+            return jwt.encode(claims, key, algorithm, headers)
+
+        for headers in (
+            {},
+            {"kid": "mine"},
+            {"kid": "unknown"},
+            {"jwk": {"kty": "oct", "k": "AA"}, "jku": "http://evil.test"},
+        ):
+            found = await test.tokens.verify(signed("own", secret.encode(), **headers))
+            assert (found.identity.token_identifier, test.tokens.holds(found)) == ("own|ada", True)
+        await test.tokens.verify(signed("bytes", b"\xff" * 32))
+        wrong = [
+            signed("own", b"\xff" * 32),
+            signed("bytes", secret.encode()),
+            signed("own", None, "none"),
+            signed("own", secret.encode() + b"x"),
+            *(signed("own", secret.encode() * 4, algorithm) for algorithm in ("HS384", "HS512")),
+            *(signed("own", private_key(one, "mine"), one, kid="mine") for one in ("ES256", "RS256", "EdDSA")),
+            signed("keys", b"secret" * 9, kid="mine"),
+            signed("keys", base64.urlsafe_b64encode(public), kid="mine"),
+            signed("keys", secret.encode(), kid="oct"),
+            signed("keys", private_key("RS256", "mine"), "RS256", kid="mine"),
+        ]
+        for token in wrong:
+            assert await refusal(test, token)
+    for given in ("x" * 31, b"x" * 31, "ü" * 15, public, public.decode(), " ".join(["ssh-rsa", "A" * 64]), 5):
+        with pytest.raises(DeclarationError, match="32 bytes or more"):
+            CustomJWT("own", secret=given)  # type: ignore[arg-type]  # wrong on purpose
+    for kind, words in (
+        ("both", {"secret": secret, "jwks": "https://shop.example/keys", "algorithm": "ES256"}),
+        ("neither", {}),
+        ("neither", {"secret": "", "jwks": ""}),
+        ("does not fit", {"secret": secret, "algorithm": "ES256"}),
+        ("does not fit", {"secret": secret, "algorithm": "HS512"}),
+        ("does not fit", {"secret": secret, "algorithm": "none"}),
+        ("does not fit", {"jwks": "https://shop.example/keys"}),
+        ("does not fit", {"jwks": "https://shop.example/keys", "algorithm": "HS256"}),
+    ):
+        with pytest.raises(DeclarationError, match=kind):
+            CustomJWT("own", **words)  # type: ignore[arg-type]  # wrong on purpose
+
+
 def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
     for declare in (
         lambda: OIDC("http://shop.example", "shop"),
@@ -199,7 +256,7 @@ def test_an_unsafe_provider_is_refused_when_it_is_declared() -> None:
         lambda: CustomJWT("shop", "data:nonsense", "ES256"),
         lambda: CustomJWT("shop", "data:,[]", "ES256"),
         lambda: CustomJWT("shop", "data:;base64,@", "ES256"),
-        lambda: CustomJWT("shop", "https://shop.example/keys", "HS256"),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: CustomJWT("shop", "https://shop.example/keys", "HS256"),
     ):
         with pytest.raises(DeclarationError):
             declare()

@@ -12,7 +12,7 @@ import click
 from penstock.cli.opening import open_app, shown_url
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table
-from penstock.config import Config, find_settings
+from penstock.config import SECRETS, Config, find_settings
 
 _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 
@@ -23,8 +23,8 @@ def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(database=options.database)
     hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database", "read_url")}
-    secret = {name: getattr(config, name) and "***" for name in ("metrics_token", "admin_token")}
-    values = asdict(config) | hidden | secret
+    secret = {name: getattr(config, name) and "***" for name in SECRETS}
+    values = asdict(config) | secret | hidden
     sources = _sources(options, config)
     meanings = _meanings()
     if options.json:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from pydantic_core import from_json
@@ -16,9 +15,23 @@ from penstock.functions.function import AnyFunction
 from penstock.schema.encoder import MASKED
 from penstock.schema.table import Table, definition_of
 
-_WORDS = {"apikey", "authorization", "cookie", "credential", "passphrase", "passwd", "password", "pin", "pwd", "secret"}
-_WORDS |= {"token"}
-_OF_KEYS = {"access", "api", "auth", "encryption", "license", "private", "secret", "signing"}  # other keys name things
+_OWNERS = (
+    "access|account|admin|api|app|atm|auth|bank|bot|cart?d|client|consumer|credit|customer|database|db|debit|deploy|device|door|"
+    "email|encryption|ftp|gateway|hmac|jwt|ldap|license|login|mail|master|my|mysql|new|oauth|old|pg|phone|postgres|private|proxy|"
+    "redis|root|security|secret|server|service|session|sftp|shared|signing|sim|smtp|sql|ssh|sudo|unlock|user|web|webhook|wifi"
+)
+_SECRET = re.compile(
+    r"passw(?:or)?d(?!less)|passwort|pass_?(?:phrase|code)|pwd|credential(?!ed|ing|is)|cookie(?!_?(?:banner|consent|cutter|policy))"
+    r"|(?<!be)token(?!i[sz]|_?bucket)|secret(?!ar|es?(?:_|$)|ed|i[ov]|ly|or)"
+    r"|(?:access|api|auth|encryption|hmac|license|master|private|secret|session|shared|signing|ssh)_?keys?(?!board|note|word)"
+    rf"|(?<!s)pincode|(?<![a-z])(?:{_OWNERS})?(?:authorization|jwt|otp|pw|pins?(?:number|hash)?)(?![a-z])"
+    rf"|(?<![a-z])(?:{_OWNERS})_?pass(?![a-z])"
+)
+# Of a name, what tells that the value is about a secret, or that it counts what a model reads and writes.
+_INNOCENT = re.compile(
+    r"(?:has|is|needs|requires|must)_.*|.*(?:_at|_?(?:counts?|expires|expiry|expiration|kind|length|limit|ttl|type))"
+    r"|(?:(?:cached|completion|input|max|min|num|output|prompt|reasoning|total)_?)+tokens|tokens_?(?:left|total|usage|used)"
+)
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -51,11 +64,9 @@ def _masked_text(text: str, names: Collection[str]) -> str:
 
 
 def is_secret(name: str, names: Collection[str]) -> bool:
-    """Whether a name is one of a secret."""
-    words = [word.lower() for word in _PART.findall(name)]
-    singular = [word.removesuffix("s") for word in words]
-    keys = any(before in _OF_KEYS and word == "key" for before, word in pairwise(singular))
-    return name.lower() in names or keys or not _WORDS.isdisjoint((*words, *singular))
+    """Whether a name is one of a secret, however its words are joined."""
+    words = "_".join(_PART.findall(name)).lower()
+    return name.lower() in names or (_SECRET.search(words) is not None and _INNOCENT.fullmatch(words) is None)
 
 
 def secrets_of(function: AnyFunction) -> frozenset[str]:

@@ -5,6 +5,7 @@ Owns the order of steps of a request: headers, who asks, the page or the act. Le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,8 +27,8 @@ from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
-from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie
-from penstock.errors import PenstockError
+from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie, throttle
+from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.audited import audited
 from penstock.server.http import opened
@@ -96,21 +97,23 @@ class Dashboard:
 
     async def sign_in(self, request: Request) -> Response:
         """The form for a token; with one, begin a session."""
-        told, status = "", 200
+        error: Refused | PenstockError | None = None
         where = request.query_params.get("next", "")
         if request.method == "POST":
             form = await _form(request)
             try:
                 if not is_own(request):
                     return _refused_origin()
-                key = await self._sessions.sign_in(request, await opened(self._opening), form.get("token", "").strip())
-            except (Refused, PenstockError) as error:
-                told, status = str(error), 403
+                backend = await opened(self._opening)
+                await throttle(request, backend)
+                key = await self._sessions.sign_in(request, backend, form.get("token", "").strip())
+            except (Refused, PenstockError) as refused:
+                error = refused
             else:
                 response = RedirectResponse(_base(request) + _inside(where), 303)
                 set_cookie(request, response, key)
                 return response
-        return self._sign_in_page(request, where, told, status)
+        return self._sign_in_page(request, where, error)
 
     async def leave(self, request: Request) -> Response:
         """Go to a provider."""
@@ -118,16 +121,16 @@ class Dashboard:
         try:
             return await self._redirects.start(request, await opened(self._opening), where)
         except (Refused, PenstockError) as error:
-            return self._sign_in_page(request, where, str(error), 403)
+            return self._sign_in_page(request, where, error)
 
     async def come_back(self, request: Request) -> Response:
         """Come from a provider, and begin a session."""
         try:
             backend = await opened(self._opening)
             identity, where = await self._redirects.finish(request, backend)
-            key = self._sessions.begin(identity, backend)
+            key = await self._sessions.begin(identity, backend)
         except (Refused, PenstockError) as error:
-            response = self._sign_in_page(request, "", str(error), 403)
+            response = self._sign_in_page(request, "", error)
         else:
             # A page and no redirect: to what a redirect of another site leads to, browsers bring no strict cookie.
             values = {"base": _base(request), "title": "Signed in", "where": _base(request) + _inside(where)}
@@ -139,7 +142,7 @@ class Dashboard:
     async def sign_out(self, request: Request) -> Response:
         if not is_own(request):
             return _refused_origin()
-        self._sessions.sign_out(request)
+        await self._sessions.sign_out(request, await opened(self._opening))
         response = RedirectResponse(f"{_base(request)}/sign-in", 303)
         set_cookie(request, response, "")
         return response
@@ -155,7 +158,7 @@ class Dashboard:
             return RedirectResponse(f"{_base(request)}/sign-in?{where}", 303)
         _, activity, live = self._parts(backend)
         words = dict(request.query_params) | request.path_params
-        view = View(backend, activity, words, session.role, self._pages.secrets)
+        view = View(backend, activity, words, session.role, self._pages.secrets, salt=session.salt)
         if request.method == "POST":
             return await self._act(request, page, view, session)
         frame = self._frame(request, page, session)
@@ -205,16 +208,19 @@ class Dashboard:
 
     # ----- steps
 
-    def _sign_in_page(self, request: Request, where: str, told: str, status: int) -> Response:
+    def _sign_in_page(self, request: Request, where: str, error: Refused | PenstockError | None) -> Response:
+        status, headers = 200 if error is None else 403, dict[str, str]()
+        if isinstance(error, RateLimited):
+            status, headers = error.status, {"retry-after": str(math.ceil(error.retry_after))}
         providers = dashboard_providers(self._opening.app.auth)
         values = {
             "base": _base(request),
             "next": where,
-            "told": told,
+            "told": "" if error is None else str(error),
             "title": "Sign in",
             "providers": [(one.domain, urlsplit(issuer_url(one.domain)).netloc) for one in providers],
         }
-        return HTMLResponse(self._pages.render("sign_in.html", values), status)
+        return HTMLResponse(self._pages.render("sign_in.html", values), status, headers)
 
     async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
         """Do an act between the two writes to the audit log; what it returns, and what is told.

@@ -39,6 +39,7 @@ class View:
         role: What the viewer may do.
         secrets: Names whose values are hidden, as the settings say.
         answer: The answer of the query that the page watches; None if it has to be asked for.
+        salt: Hashes versions of rows, in the forms of one session.
     """
 
     backend: Backend
@@ -47,6 +48,7 @@ class View:
     role: Role
     secrets: frozenset[str] = frozenset()
     answer: Any = None
+    salt: str = field(default="", repr=False)
 
     def word(self, name: str) -> str | None:
         """A word of the URL, or of the form; None if it is missing or empty."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from hashlib import blake2b
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json, to_jsonable_python
@@ -27,6 +28,8 @@ LISTED = 50
 _READ = 20_000  # rows at most of which Python chooses those that a page shows
 
 Row = Mapping[str, Any]
+_Values: TypeAlias = dict[str, Any] | None
+_Seen: TypeAlias = dict[str, str]
 _Query = QueryFunction[Any, ..., Any, Any]
 _Mutation = MutationFunction[Any, ..., Any, Any]
 
@@ -36,8 +39,9 @@ class TableRows:
 
     Attributes:
         page: Rows, newest first: the rows, and the cursor after them or None.
-        row: One row, or None.
+        row: One row with the versions of its columns, hashed with a salt; or None.
         write: Changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
+            Returns the key; or, with nothing done, the list of columns that are newer than a form has `seen`.
     """
 
     def __init__(self, app: App) -> None:
@@ -51,15 +55,18 @@ class TableRows:
             found = await scan.paginate(PaginationOptions(num_items=LISTED, cursor=cursor, maximum_rows_read=_READ))
             return [as_json(definition, one) for one in found.page], None if found.is_done else found.continue_cursor
 
-        async def row(ctx: QueryCtx, table: str, key: str) -> Any:
+        async def row(ctx: QueryCtx, table: str, key: str, salt: str) -> Any:
             definition = self.definition(table)
             found = await ctx.db.get(definition.table, key_of(definition, key))
-            return None if found is None else as_json(definition, found)
+            return None if found is None else (as_json(definition, found), versions(definition, found, salt))
 
-        async def write(ctx: MutationCtx, table: str, key: str | None, values: dict[str, Any] | None) -> Any:
+        async def write(ctx: MutationCtx, table: str, key: str | None, values: _Values, seen: _Seen, salt: str) -> Any:
             definition = self.definition(table)
             if key is None:
                 return text_of_key(await ctx.db.insert(_row_of(definition, values or {})))
+            found = await ctx.db.get(definition.table, key_of(definition, key))
+            if found is not None and (newer := _newer(versions(definition, found, salt), seen, values)):
+                return newer
             if values is None:
                 return await ctx.db.delete(definition.table, key_of(definition, key))
             await ctx.db.patch(definition.table, key_of(definition, key), **_checked(definition, values))
@@ -91,6 +98,21 @@ def condition_of(definition: TableDefinition, text: str) -> Condition:
 def as_json(definition: TableDefinition, row: Table) -> Row:
     """The columns of a row."""
     return {one.name: to_jsonable_python(row.__dict__.get(one.name), **_JSON) for one in definition.columns}
+
+
+def versions(definition: TableDefinition, row: Table, salt: str) -> dict[str, str]:
+    """For each column a hash of its stored value. It tells values apart, and with a secret salt nothing else."""
+    found = dict[str, str]()
+    for one in definition.columns:
+        value = row.__dict__.get(one.name)
+        text = repr(None if value is None else one.encode(value)).encode("utf-8", "surrogatepass")
+        found[one.name] = blake2b(text, key=salt.encode(), digest_size=9).hexdigest()
+    return found
+
+
+def _newer(now: Mapping[str, str], seen: Mapping[str, str], values: Mapping[str, Any] | None) -> list[str]:
+    """The columns that values would overwrite with another version than was seen, if anything was; all for none."""
+    return [name for name in (now if values is None else values) if seen and seen.get(name) != now.get(name)]
 
 
 def text_of_key(key: Any) -> str:

@@ -1,39 +1,45 @@
 """Who looks at the dashboard, what they may do, and how they sign in by redirect.
 
-A browser keeps an opaque cookie, and the process what it stands for, in memory: the token with which somebody signed
-in is checked again at each request, so that a revoked key ends the session within seconds.
+A browser keeps an opaque cookie, and the database what it stands for, encrypted with a key that is made of the cookie.
+So all processes know a session, and nobody learns a token from the database. The token with which somebody signed in
+is checked again at each request, so that a revoked key ends the session within seconds.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from cryptography.fernet import Fernet
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.api.identity.codes import SignIn
 from penstock.app import Backend
+from penstock.calls.run.ratelimits import key_of, take_tokens
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.dashboard.page import Role
-from penstock.errors import AccessDenied, Unauthenticated
+from penstock.errors import AccessDenied, RateLimited, Unauthenticated
 from penstock.identity.api_key import PREFIX
+from penstock.identity.caller import address_of
 from penstock.identity.identity import Identity
-from penstock.identity.providers import dashboard_providers, issuer_url
+from penstock.identity.providers import OIDC, dashboard_providers, issuer_url
+from penstock.pools.rates import TokenBucket
 from penstock.server.callers import Credentials, anonymous, is_admin, with_token
 
-T = TypeVar("T")
-
 _COOKIE = "penstock_dashboard"
-_SECONDS = 12 * 3600.0
-_SECONDS_OF_PROVIDER = 3600.0  # nobody tells us when a provider has locked somebody out
-_SIGN_IN, _SECONDS_OF_SIGN_IN = "penstock_sign_in", 600
-_MOST = 10_000
+_LASTS = timedelta(hours=12)
+_LASTS_OF_PROVIDER = timedelta(hours=1)  # nobody tells us when a provider has locked somebody out
+_SIGN_IN, _LASTS_OF_SIGN_IN = "penstock_sign_in", timedelta(minutes=10)
+_ATTEMPTS = TokenBucket(rate=20, period=timedelta(minutes=1))  # of an address, in all processes
 _LONGEST = 2000  # characters of the path to go on with
 _DOTS = 2  # in a token of a provider
 _HERE = {"localhost", "127.0.0.1", "::1"}
@@ -47,29 +53,36 @@ class Session:
     Attributes:
         who: Their name in the audit log.
         role: What they may do.
-        ends: When they have to sign in again, by the monotonic clock.
+        ends: When they have to sign in again.
+        salt: What versions of rows are hashed with in their forms, so that hashes tell nothing of what is hidden.
         credentials: Their token; None for the admin token, who signed in by redirect, and a developer on this machine.
     """
 
     who: str
     role: Role
-    ends: float
+    ends: datetime
+    salt: str = field(repr=False)
     credentials: Credentials | None = None
 
 
 class Sessions:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._sessions: dict[str, Session] = {}
+        self._salt = secret()  # of developers
 
     async def find(self, request: Request, backend: Backend) -> Session | None:
         """The session of a request; None if nobody has signed in, or the session has ended."""
-        now, key = backend.engine.machine.monotonic(), request.cookies.get(_COOKIE, "")
-        session = self._sessions.get(key)
-        if session is not None and await self.holds(session, backend):
-            return session
-        self._sessions.pop(key, None)
-        return Session("developer", Role.edit, now + _SECONDS) if self._is_developer(request) else None
+        kept = await _open(backend, request.cookies.get(_COOKIE, ""))
+        if kept is not None:
+            ends, salt, token = datetime.fromisoformat(kept["ends"]), kept["salt"], kept["token"]
+            if token is None:
+                return Session(kept["who"], Role[kept["role"]], ends, salt)
+            try:
+                return await self._of_token(request, backend, token, ends, salt)
+            except (AccessDenied, Unauthenticated):
+                pass
+        ends = backend.engine.clock.now() + _LASTS
+        return Session("developer", Role.edit, ends, self._salt) if self._is_developer(request) else None
 
     async def holds(self, session: Session, backend: Backend) -> bool:
         """Whether a session has not ended, and its token still holds."""
@@ -78,7 +91,7 @@ class Sessions:
                 await session.credentials.check(backend.tokens)
         except Unauthenticated:
             return False
-        return backend.engine.machine.monotonic() < session.ends
+        return backend.engine.clock.now() < session.ends
 
     async def sign_in(self, request: Request, backend: Backend, token: str) -> str:
         """Begin a session; its cookie.
@@ -88,40 +101,47 @@ class Sessions:
             AccessDenied: It gives no role here.
             ProviderUnavailable: It cannot be verified now.
         """
-        ends = backend.engine.machine.monotonic() + _SECONDS
+        session = await self._of_token(request, backend, token, backend.engine.clock.now() + _LASTS, secret())
+        return await self._begin(backend, session, token)
+
+    async def begin(self, identity: Identity, backend: Backend) -> str:
+        """Begin a session of who comes from a provider; its cookie. Raises `AccessDenied` as `sign_in` does."""
+        session = _session(identity, backend.engine.clock.now() + _LASTS_OF_PROVIDER, secret())
+        return await self._begin(backend, session, None)
+
+    async def sign_out(self, request: Request, backend: Backend) -> None:
+        """End the session."""
+        await _open(backend, request.cookies.get(_COOKIE, ""), last=True)
+
+    async def _begin(self, backend: Backend, session: Session, token: str | None) -> str:
+        about = {"who": session.who, "role": session.role.name, "salt": session.salt, "token": token}
+        return await _keep(backend, {**about, "ends": session.ends.isoformat()}, session.ends)
+
+    async def _of_token(self, request: Request, backend: Backend, token: str, ends: datetime, salt: str) -> Session:
         if is_admin(token.encode("utf-8", "surrogateescape"), self._config.admin_token):
-            return _keep(self._sessions, Session("the admin token", Role.edit, ends))
+            return Session("the admin token", Role.edit, ends, salt)
         if not token.startswith(PREFIX) and token.count(".") != _DOTS:
             raise AccessDenied("This is neither the admin token, nor an API key, nor a token of a provider.")
         found = await with_token(anonymous(request), token, backend.tokens)
         if found.caller.identity is None:
             raise AccessDenied("This token names nobody.")
-        return _keep(self._sessions, _session(found.caller.identity, ends, found))
-
-    def begin(self, identity: Identity, backend: Backend) -> str:
-        """Begin a session of who comes from a provider; its cookie. Raises `AccessDenied` as `sign_in` does."""
-        ends = backend.engine.machine.monotonic() + _SECONDS_OF_PROVIDER
-        return _keep(self._sessions, _session(identity, ends))
-
-    def sign_out(self, request: Request) -> None:
-        """End the session."""
-        self._sessions.pop(request.cookies.get(_COOKIE, ""), None)
+        return _session(found.caller.identity, ends, salt, found)
 
     def _is_developer(self, request: Request) -> bool:
         """Whether it comes from a browser on this machine to ``penstock dev``.
 
         The header host tells a page of another site whose name was made to lead here; the others tell a tunnel.
         """
-        near = request.client is not None and _is_loopback(request.client.host)
+        address = None if request.client is None else address_of(request.client.host)
         direct = not any(name in request.headers for name in _FORWARDED)
-        return self._config.dev and near and direct and request.url.hostname in _HERE
+        return self._config.dev and bool(address and address.is_loopback) and direct and request.url.hostname in _HERE
 
 
-def _session(identity: Identity, ends: float, credentials: Credentials | None = None) -> Session:
+def _session(identity: Identity, ends: datetime, salt: str, credentials: Credentials | None = None) -> Session:
     role, name = role_of(identity), identity.name or identity.subject
     if role is None:
         raise AccessDenied(f"{name} has no right to look: the token lacks the scope dashboard:look.")
-    return Session(f"{name} ({identity.issuer})", role, ends, credentials)
+    return Session(f"{name} ({identity.issuer})", role, ends, salt, credentials)
 
 
 def role_of(identity: Identity) -> Role | None:
@@ -132,23 +152,44 @@ def role_of(identity: Identity) -> Role | None:
 
 def set_cookie(request: Request, response: Response, key: str) -> None:
     """Give a browser its cookie, or with an empty one take it away."""
-    _set_cookie(request, response, _COOKIE, key, _SECONDS, request.scope["root_path"] or "/")
+    _set_cookie(request, response, _COOKIE, key, _LASTS, request.scope["root_path"] or "/")
 
 
-def _set_cookie(request: Request, response: Response, name: str, key: str, seconds: float, path: str) -> None:
-    secure, age = request.url.scheme == "https", int(seconds) if key else 0
+def _set_cookie(request: Request, response: Response, name: str, key: str, lasts: timedelta, path: str) -> None:
+    secure, age = request.url.scheme == "https", int(lasts.total_seconds()) if key else 0
     # A provider's redirect has to bring the cookie of a sign-in.
     samesite: Literal["lax", "strict"] = "lax" if name == _SIGN_IN else "strict"
     response.set_cookie(name, key, age, path=path, secure=secure, httponly=True, samesite=samesite)
 
 
-def _keep(kept: dict[str, T], one: T) -> str:
-    """Keep something under a new secret, and forget the oldest beyond so many."""
-    key = secret()
-    kept[key] = one
-    if len(kept) > _MOST:
-        del kept[next(iter(kept))]
-    return key
+async def throttle(request: Request, backend: Backend) -> None:
+    """Count an attempt to sign in, before anything is compared. Raises `RateLimited` if there were too many."""
+    key = key_of(anonymous(request).caller)
+    taken = await take_tokens(backend.job_calls, "penstock.sign_in", _ATTEMPTS, key, 1, reserve=False)
+    if not taken.ok:
+        raise RateLimited(taken.retry_after.total_seconds())
+
+
+async def _keep(backend: Backend, content: Mapping[str, Any], until: datetime) -> str:
+    """Keep something under a new cookie."""
+    cookie = secret()
+    session_id, key = _hashes(cookie)
+    await backend.engine.store.dashboard_sessions.create(session_id, key.encrypt(to_json(content)).decode(), until)
+    return cookie
+
+
+async def _open(backend: Backend, cookie: str, *, last: bool = False) -> Any:
+    """What is kept under a cookie; None if nothing is. The `last` time it is forgotten."""
+    session_id, key = _hashes(cookie)
+    sessions, now = backend.engine.store.dashboard_sessions, backend.engine.clock.now()
+    content = await sessions.find(session_id, now, last=last)
+    return None if content is None else from_json(key.decrypt(content))
+
+
+def _hashes(cookie: str) -> tuple[str, Fernet]:
+    """What a cookie is found by, and the key of what is kept; neither tells the other."""
+    session_id, key = (sha256(f"{name} {cookie}".encode("utf-8", "replace")) for name in ("id", "key"))
+    return session_id.hexdigest(), Fernet(urlsafe_b64encode(key.digest()))
 
 
 def is_own(request: Request) -> bool:
@@ -160,47 +201,33 @@ def is_own(request: Request) -> bool:
 
 
 def _words(claims: Mapping[str, Any], name: str) -> list[str]:
-    value = claims.get(name, ())
-    return value.split() if isinstance(value, str) else [one for one in value if isinstance(one, str)]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    value = claims.get(name)
+    found = value.split() if isinstance(value, str) else value if isinstance(value, list) else ()
+    return [one for one in found if isinstance(one, str)]
 
 
 # ----- signing in by redirect
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    sign_in: SignIn
-    where: str
-    until: float
-
-
 class Redirects:
     """Who was sent to a provider to sign in, until the provider sends them back.
 
-    This process remembers each sign-in under an opaque cookie of the browser. It ends once, and only in the browser in
+    The database remembers each sign-in under an opaque cookie of the browser. It ends once, and only in the browser in
     which it began.
     """
-
-    def __init__(self) -> None:
-        self._awaited: dict[str, _Awaited] = {}
 
     async def start(self, request: Request, backend: Backend, where: str) -> Response:
         """Send a browser to the provider that it names, to go on with a path afterwards."""
         named = request.query_params.get("provider", "")
-        provider = next((one for one in dashboard_providers(backend.app.auth) if one.domain == named), None)
+        provider = _provider(backend, named)
         if provider is None:
             raise AccessDenied("Nobody can sign in there.")
+        await throttle(request, backend)
         sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
         response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
-        until = backend.engine.machine.monotonic() + _SECONDS_OF_SIGN_IN
-        self.set_cookie(request, response, _keep(self._awaited, _Awaited(sign_in, where[:_LONGEST], until)))
+        content = {"where": where[:_LONGEST], "sign_in": {**asdict(sign_in), "provider": named}}
+        key = await _keep(backend, content, backend.engine.clock.now() + _LASTS_OF_SIGN_IN)
+        self.set_cookie(request, response, key)
         return response
 
     async def finish(self, request: Request, backend: Backend) -> tuple[Identity, str]:
@@ -212,24 +239,30 @@ class Redirects:
             ProviderUnavailable: The provider does not answer.
         """
         words = request.query_params
-        awaited = self._awaited.pop(request.cookies.get(_SIGN_IN, ""), None)
-        if awaited is None or not _is_answer(awaited, words, backend.engine.machine.monotonic()):
+        kept = await _open(backend, request.cookies.get(_SIGN_IN, ""), last=True)
+        provider = None if kept is None else _provider(backend, kept["sign_in"]["provider"])
+        sign_in = None if provider is None else SignIn(**kept["sign_in"] | {"provider": provider})
+        if sign_in is None or not _is_answer(sign_in, words):
             raise AccessDenied("This sign-in did not begin in this browser, or has ended. Sign in again.")
         if "code" not in words:
             said = ": ".join(words.get(name, "")[:200] for name in ("error", "error_description") if name in words)
-            raise AccessDenied(f"{awaited.sign_in.provider.issuer} has refused the sign-in: {said}")
-        return await backend.tokens.redeem(awaited.sign_in, words["code"]), awaited.where
+            raise AccessDenied(f"{sign_in.provider.issuer} has refused the sign-in: {said}")
+        return await backend.tokens.redeem(sign_in, words["code"]), kept["where"]
 
     def set_cookie(self, request: Request, response: Response, key: str) -> None:
         """Give a browser the cookie, or with an empty one take it away."""
-        _set_cookie(request, response, _SIGN_IN, key, _SECONDS_OF_SIGN_IN, _path(request))
+        _set_cookie(request, response, _SIGN_IN, key, _LASTS_OF_SIGN_IN, _path(request))
 
 
-def _is_answer(awaited: _Awaited, words: Mapping[str, str], now: float) -> bool:
-    """Whether a provider answers to this sign-in, in time; some tell who they are."""
-    same = hmac.compare_digest(words.get("state", "").encode(), awaited.sign_in.state.encode())
-    issuer = issuer_url(awaited.sign_in.provider.issuer)
-    return same and issuer_url(words.get("iss", issuer)) == issuer and now < awaited.until
+def _provider(backend: Backend, named: str) -> OIDC | None:
+    return next((one for one in dashboard_providers(backend.app.auth) if one.domain == named), None)
+
+
+def _is_answer(sign_in: SignIn, words: Mapping[str, str]) -> bool:
+    """Whether a provider answers to this sign-in; some tell who they are."""
+    same = hmac.compare_digest(words.get("state", "").encode(), sign_in.state.encode())
+    issuer = issuer_url(sign_in.provider.issuer)
+    return same and issuer_url(words.get("iss", issuer)) == issuer
 
 
 def _path(request: Request) -> str:

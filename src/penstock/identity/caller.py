@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from penstock.identity.identity import Identity
 
 _UNMASKED = 4  # characters, of a subject that has twice as many
+
+_WITH_PORT = re.compile(r"\[(.+)\](?::\d+)?|([\d.]+):\d+")  # as some proxies forward addresses
+_OF_VERSION_4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))  # NAT64, and as hosts translate them
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +46,19 @@ class Caller:
 
 SYSTEM = Caller(is_system=True)
 ANONYMOUS = Caller()
+
+
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """An address, however it is written: of version 4 also if dual-stack sockets, translators or tunnels wrap it.
+
+    None if it is no address.
+    """
+    found = _WITH_PORT.fullmatch(text := text.strip())
+    try:
+        one = ip_address((found[1] or found[2] if found else text).partition("%")[0])
+    except ValueError:
+        return None
+    if one.version == 4:  # noqa: PLR2004 - the version
+        return one
+    inner = one.ipv4_mapped or one.sixtofour or (one.teredo or (None, None))[1]
+    return inner or (IPv4Address(int(one) % 2**32) if any(one in network for network in _OF_VERSION_4) else one)

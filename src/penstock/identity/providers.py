@@ -11,8 +11,12 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from penstock.errors import DeclarationError
 
-Algorithm = Literal["RS256", "ES256", "EdDSA"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+_OfKeys = Literal["RS256", "ES256", "EdDSA"]
+Algorithm = Literal[_OfKeys, "HS256"]
+ALGORITHMS: tuple[_OfKeys, ...] = get_args(_OfKeys)
+SHARED = "shared"  # the id of the key that a shared secret is
+_SHORTEST = 32  # bytes of a secret, as many as HS256's hash has (RFC 7518)
+_KEYS = (b"-----BEGIN", b"ssh-", b"ecdsa-")  # with a public key as the secret, everybody could issue tokens
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
@@ -36,7 +40,7 @@ class OIDC:
 
     domain: str
     application_id: str
-    dashboard_client_id: str = ""
+    dashboard_client_id: str = field(default="", repr=False)
     dashboard_client_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -62,37 +66,61 @@ class OIDC:
 
 @dataclass(frozen=True, slots=True)
 class CustomJWT:
-    """Any issuer of JSON Web Tokens, your own program for example.
+    """Any issuer of JSON Web Tokens, your own program for example. It has keys, or a secret that it shares with you.
 
     Args:
         issuer: The claim ``iss`` of its tokens.
         jwks: The address of its keys, a JSON Web Key Set; or the set itself, as a ``data:`` URL.
-        algorithm: How its tokens are signed: ``"RS256"``, ``"ES256"`` or ``"EdDSA"``.
+        algorithm: How its tokens are signed: with keys ``"RS256"``, ``"ES256"`` or ``"EdDSA"``, with a secret
+            ``"HS256"``. What the header of a token says does not count.
         application_id: The audience of its tokens. Without it, the audience of tokens is not looked at.
+        secret: The shared secret, of 32 bytes or more, in place of `jwks`. Its holders can issue tokens, too.
 
     Raises:
-        DeclarationError: There is no such algorithm, or the address is no ``https://`` or ``data:`` address. ``http://``
-            is allowed for this machine.
+        DeclarationError: It has both keys and a secret, or neither; the algorithm does not fit; the secret is short;
+            or the address is no ``https://`` or ``data:`` address. ``http://`` is allowed for this machine.
     """
 
     issuer: str
-    jwks: str = field(repr=False)  # as a data: URL it would fill the screen
-    algorithm: Algorithm
+    jwks: str = field(default="", repr=False)  # as a data: URL it would fill the screen
+    algorithm: Algorithm = "HS256"
     application_id: str | None = None
+    secret: str | bytes = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        if bool(self.jwks) == bool(self.secret):
             raise DeclarationError(
-                f"CustomJWT: there is no algorithm {self.algorithm!r}.", fix=f"Write one of {', '.join(ALGORITHMS)}."
+                f"CustomJWT: {self.issuer!r} has {'both' if self.jwks else 'neither'} jwks and secret.",
+                fix="Write jwks= for public keys, or secret= for a shared secret.",
             )
-        if self.jwks.startswith("data:"):
+        fitting = ("HS256",) if self.secret else ALGORITHMS
+        if self.algorithm not in fitting:
+            raise DeclarationError(
+                f"CustomJWT: the algorithm of {self.issuer!r} does not fit its {'secret' if self.secret else 'jwks'}.",
+                fix=f"Write algorithm= with one of {', '.join(fitting)}.",
+            )
+        if self.secret:
+            self._check_secret()
+        elif self.jwks.startswith("data:"):
             key_set_in(self.jwks)
         else:
             _check("CustomJWT", "jwks", self.jwks)
 
+    def _check_secret(self) -> None:
+        key: Any = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        if not isinstance(key, bytes) or len(key) < _SHORTEST or key.lstrip().startswith(_KEYS):
+            raise DeclarationError(
+                f"CustomJWT: the secret of {self.issuer!r} is no text or bytes of {_SHORTEST} bytes or more.",
+                fix="A public key is none. Make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
+            )
+
     @property
     def keys_url(self) -> str:
-        return self.jwks
+        if not self.secret:
+            return self.jwks
+        secret = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        text = base64.urlsafe_b64encode(secret).decode().rstrip("=")
+        return "data:," + json.dumps({"keys": [{"kty": "oct", "k": text, "kid": SHARED, "alg": "HS256"}]})
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
@@ -106,7 +134,7 @@ def providers_of(given: Any) -> tuple[Provider, ...]:
     """The providers that an app names, all of them; `DeclarationError` if these are none."""
     found = (None,) if isinstance(given, Provider) else tuple(given)
     if not all(isinstance(one, Provider) for one in found):
-        raise DeclarationError(f"App(auth={given!r}) is no list of providers.", fix="Write auth=[OIDC(…)].")
+        raise DeclarationError("App(auth=…) is no list of providers.", fix="Write auth=[OIDC(…)].")
     return found
 
 
@@ -128,8 +156,11 @@ def is_safe(url: str, *, beside: str | None = None) -> bool:
         beside: The address that has named it: one elsewhere names none of this machine.
     """
     try:
-        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname
+        parts = urlsplit(url)
+        scheme, host = parts.scheme, parts.hostname
     except ValueError:
+        return False
+    if "@" in parts.netloc:  # a password there would be told with the address
         return False
     if host in _LOCAL:
         return scheme in {"http", "https"} and (beside is None or urlsplit(beside).hostname in _LOCAL)
@@ -155,9 +186,15 @@ def key_set_in(url: str) -> Any:
     return found
 
 
+def _shown(url: str) -> str:
+    """An address without what may be secret in it."""
+    scheme, slashes, rest = url.partition("?")[0].rpartition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+
+
 def _check(kind: str, name: str, url: str) -> None:
     if not is_safe(url):
         raise DeclarationError(
-            f"{kind}: {name} is {url!r}, which is no https:// address.",
+            f"{kind}: {name} is {_shown(url)!r}, which is no https:// address without a password.",
             fix="Over http:// anybody on the way could issue tokens; it is allowed for localhost only.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic_core import from_json
@@ -23,7 +23,7 @@ class Credentials:
     """A caller, with the token that it has brought, if any; or with the error for which its token was refused."""
 
     caller: Caller
-    token: str = ""
+    token: str = field(default="", repr=False)
     verified: Verified | None = None
     refusal: Unauthenticated | None = None
 

@@ -66,7 +66,8 @@ class Pruner(Service):
         locks = await self._store.locks.prune(now, _AT_ONCE)
         requests = await self._store.requests.prune(now, _AT_ONCE)
         acts = await self._store.audit.prune(now, _AT_ONCE)
-        if most := max(jobs, rates, tokens, locks, requests, acts):
+        sessions = await self._store.dashboard_sessions.prune(now, _AT_ONCE)
+        if most := max(jobs, rates, tokens, locks, requests, acts, sessions):
             log_event(
                 "pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests, acts=acts
             )

@@ -67,7 +67,7 @@ class Authenticate(_Incoming):
 
     type: Literal["Authenticate"]
     token_type: Literal["User", "Admin", "None"]
-    value: str = ""
+    value: Annotated[str, Field(repr=False)] = ""
     impersonating: Annotated[
         dict[str, Any] | None, Field(validation_alias=AliasChoices("impersonating", "actingAs", "acting_as"))
     ] = None

@@ -39,9 +39,9 @@ class SignIn:
 
     provider: OIDC
     redirect_uri: str
-    state: str = field(default_factory=secret)
-    nonce: str = field(default_factory=secret)
-    verifier: str = field(default_factory=secret)
+    state: str = field(default_factory=secret, repr=False)
+    nonce: str = field(default_factory=secret, repr=False)
+    verifier: str = field(default_factory=secret, repr=False)
 
 
 class Codes:

@@ -127,7 +127,7 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
         url = jwks
     keys = _keys_in(fetch_json(url), provider)
     if not keys:
-        raise ValueError(f"{url} has no key for {', '.join(provider.algorithms)}")
+        raise ValueError(f"{provider.issuer} has no key for {', '.join(provider.algorithms)}")
     return found, keys
 
 
@@ -152,7 +152,7 @@ def fetch_json(url: str, form: bytes | None = None, authorization: str = "") -> 
     request = Request(url, form, headers)  # noqa: S310 - `is_safe` has seen it
     try:
         with _opener(url).open(request, timeout=_PATIENCE) as answer:
-            return json.loads(_read(answer, url))
+            return json.loads(_read(answer, url.partition("?")[0]))
     except HTTPError as error:
         error.close()
         raise

@@ -6,6 +6,7 @@ Owns the checks of a token, and API keys. Leaves fetching a provider's keys to `
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,10 +21,12 @@ from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of, identity_of_key
 from penstock.identity.claims import identity_of
 from penstock.identity.identity import Identity
-from penstock.identity.providers import CustomJWT, Provider, issuer_url
+from penstock.identity.providers import SHARED, CustomJWT, Provider, issuer_url
 
 _LONGEST = 8192  # characters
 _LEEWAY = timedelta(seconds=5)
+_LAST = datetime.max.replace(tzinfo=UTC) - _LEEWAY
+_DIGITS = 16  # of an integer that JavaScript may round
 _MOST_KNOWN = 10_000
 _KEYS_EVERY = 2.0  # seconds after which an API key is looked for again
 _FIX = "Sign in again."
@@ -124,6 +127,7 @@ class Tokens:
         import jwt  # noqa: PLC0415 - see `KeySet`
 
         key_id = _unverified(token)["header"].get("kid", "")
+        key_id = SHARED if getattr(keys.provider, "secret", "") else key_id
         key = await keys.find(key_id)
         if key is None:
             raise _refused(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
@@ -144,7 +148,7 @@ class Tokens:
             )
         except jwt.PyJWTError as error:
             raise _refused(f"The token was refused: {error}.") from error
-        return key_id, claims
+        return key_id, _readable(claims)
 
     def _keys_for(self, claims: dict[str, Any]) -> KeySet:
         """The keys of the provider that the token says it is of, and for the application that it is for."""
@@ -164,11 +168,11 @@ class Tokens:
 
     def _check_times(self, claims: dict[str, Any]) -> datetime:
         now = self._clock.now()
-        expires_at = _time(claims["exp"]) + _LEEWAY
+        expires_at = min(_time(claims["exp"]), _LAST) + _LEEWAY
         if expires_at <= now:
             raise _refused("The token has expired.")
         for name in ("nbf", "iat"):
-            if name in claims and _time(claims[name]) - _LEEWAY > now:
+            if name in claims and _time(claims[name]) > now + _LEEWAY:
                 raise _refused(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
         return expires_at
 
@@ -180,6 +184,21 @@ def _unverified(token: str) -> dict[str, Any]:
         return jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
+
+
+def _readable(claims: dict[str, Any]) -> dict[str, Any]:
+    """Claims as every client can read them: integers that JavaScript would round are text.
+
+    Refuses those that no client can read, and a subject that names nobody.
+    """
+    try:
+        text = json.dumps(claims, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        raise _refused("The token has a claim with a number or a text that no client can read.") from error
+    if not claims["sub"].strip() or "\0" in claims["sub"]:
+        raise _refused("The token names nobody: its sub is empty.")
+    found: dict[str, Any] = json.loads(text, parse_int=lambda said: int(said) if len(said) < _DIGITS else said)
+    return found
 
 
 def _time(claim: Any) -> datetime:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ContextError, ValueInvalid
-from penstock.identity.caller import Caller
+from penstock.identity.caller import Caller, address_of
 from penstock.pools.rates import RateLimit, take
 from penstock.store.nouns.rates import RateRow
 from penstock.transaction.transaction import Transaction
@@ -61,13 +61,10 @@ def key_of(caller: Caller) -> str:
     return key if len(key) <= _LONGEST_KEY and "\0" not in key else blake2b(key.encode()).hexdigest()
 
 
-def _network(address: str) -> str:
+def _network(text: str) -> str:
     """An address; of version 6 the network, of which each subscriber has a whole one."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return str(ip_network((address, 64), strict=False)) if found.version == 6 else address  # noqa: PLR2004 - as said
+    found = address_of(text)
+    return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found or text)
 
 
 def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -10,10 +11,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
-from penstock.dashboard.forms import changed, form_of, inputs_of_row, read_all, typed, wrong_fields
+from penstock.dashboard.forms import BEFORE, Input, changed, form_of, inputs_of_row, read_all, typed, wrong_fields
 from penstock.dashboard.mask import is_secret, masked, secrets_in
 from penstock.dashboard.page import Act, Answer, Page, Role, View
-from penstock.dashboard.rows import LISTED, condition_of, key_in, rows_of
+from penstock.dashboard.rows import LISTED, Row, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.reactive.expression import Condition, Path, reads
 from penstock.schema.encoder import MASKED
@@ -155,9 +156,7 @@ def _watch_table(view: View) -> Watch[Any] | None:
 
 async def _load_row(view: View) -> Mapping[str, Any]:
     definition, key = _table(view), view.needed("key")
-    row = view.answer or await view.backend.run_query(rows_of(view.backend.app).row, definition.name, key)
-    if row is None:
-        raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
+    row, seen = view.answer or await _read(view, definition)
     secrets = view.secrets | secrets_in(definition.table)
     shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
@@ -166,15 +165,30 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         for one in inputs
         if one.shows != "checkbox" or row[one.name]
     }
+    edited = changed(inputs, view.words)
+    kept = before.keys() - {one.name for one in edited}
     return {
         "table": definition,
         "key": key,
         "row": shown,
         "before": before,
         **form_of(inputs, view.words),
-        "typed": typed(inputs, view.words) if "act" in view.words else before,
+        "typed": {name: before[name] for name in kept} | typed(edited, view.words),
         "is_sent": True,
+        # A refused form keeps the versions that somebody has seen, unless it was refused for newer ones.
+        "seen": view.words.get("seen") or json.dumps(seen),
+        "fresh": json.dumps(seen),
+        "newer": False,
     }
+
+
+async def _read(view: View, definition: TableDefinition) -> tuple[Row, dict[str, str]]:
+    """The row of the page, and the versions of its columns."""
+    row, key = rows_of(view.backend.app).row, view.needed("key")
+    found = await view.backend.run_query(row, definition.name, key, view.salt)
+    if found is None:
+        raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
+    return found[0], found[1]
 
 
 def _hides(value: Any) -> bool:
@@ -185,7 +199,7 @@ def _hides(value: Any) -> bool:
 
 
 def _watch_row(view: View) -> Watch[Any]:
-    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"))
+    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"), "")
 
 
 async def _load_new(view: View) -> Mapping[str, Any]:
@@ -195,7 +209,7 @@ async def _load_new(view: View) -> Mapping[str, Any]:
 
 
 async def _write(view: View, *, is_new: bool) -> str | Answer:
-    definition, functions = _table(view), rows_of(view.backend.app)
+    definition = _table(view)
     values, wrong = _values(view, definition, is_new=is_new)
     if wrong:
         return Answer("Not done: a value is no JSON.", {"wrong": wrong})
@@ -203,12 +217,47 @@ async def _write(view: View, *, is_new: bool) -> str | Answer:
         return "Nothing was changed."
     key = None if is_new else view.needed("key")
     try:
-        made = await view.backend.run_mutation(functions.write, definition.name, key, values)
+        made = await _run(view, definition, key, values)
     except PenstockError as error:
         wrong = wrong_fields(error, definition.table.model_fields)
         return Answer(f"Not done: {error}", {"wrong": wrong, "error": None if wrong else str(error)})
+    if isinstance(made, Answer):
+        return made
     path = f"/data/{quote(definition.name)}/row?{urlencode({'key': made})}"
     return Answer("The row is inserted.", path=path) if is_new else "The row is changed."
+
+
+async def _run(view: View, definition: TableDefinition, key: str | None, values: Any) -> str | Answer:
+    """Write a row; its key, or what to tell if it is newer than the form has shown."""
+    seen = {} if key is None else await _seen(view, definition)
+    write = rows_of(view.backend.app).write
+    made: str | list[str] = await view.backend.run_mutation(write, definition.name, key, values, seen, view.salt)
+    if not isinstance(made, list):
+        return made
+    what = ", ".join(made)
+    told = f"Not done: {what} has changed since you opened the form. Look at the row as it is now, and decide again."
+    return Answer(told, {"error": told, "newer": True})
+
+
+async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
+    """The versions of columns that the form has shown: as it says, or else as its texts say."""
+    if "seen" in view.words:
+        with suppress(ValueError, TypeError):
+            return dict(json.loads(view.words["seen"]))
+    row, seen = await _read(view, definition)
+    for one in inputs_of_row(definition.table, view.secrets, is_new=False):
+        text, now = view.words.get(BEFORE + one.name), one.text(row[one.name])
+        with suppress(ValueError):  # of a text that no page has shown
+            if text is not None and _shown(one, text) != (_shown(one, now) if now else None):
+                seen[one.name] = ""
+    return seen
+
+
+def _shown(one: Input, text: str) -> Any:
+    """What an input has shown, by the text that a form sends of it: forms have their own way to end a line."""
+    if one.shows in {"text", "date"}:
+        return text.replace("\r\n", "\n").replace("\r", "\n") or None
+    return json.loads(text)
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
@@ -231,8 +280,8 @@ def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
 
 async def _delete(view: View) -> Answer:
     definition = _table(view)
-    await view.backend.run_mutation(rows_of(view.backend.app).write, definition.name, view.needed("key"), None)
-    return Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
+    newer = await _run(view, definition, view.needed("key"), None)
+    return newer if isinstance(newer, Answer) else Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
 
 
 PAGES = (

@@ -18,6 +18,7 @@ from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.audit import Audit
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
+from penstock.store.nouns.dashboard_sessions import DashboardSessions
 from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
@@ -101,6 +102,7 @@ class Store(Protocol):
     requests: Requests
     api_keys: ApiKeys
     audit: Audit
+    dashboard_sessions: DashboardSessions
     tokens: Tokens
     locks: Locks
     migration_files: MigrationFiles
@@ -119,6 +121,7 @@ class Store(Protocol):
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
         self.audit = Audit(access)
+        self.dashboard_sessions = DashboardSessions(access)
         self.outboxes = Outboxes(access)
         self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)

@@ -1,0 +1,148 @@
+"""What is printed of an object with settings, in logs, errors and at the prompt, has none of its secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import pkgutil
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel
+from stage.provider import provider
+from starlette.requests import Request
+
+import penstock
+from penstock import OIDC, App, CustomJWT, PenstockError, asgi_app
+from penstock.api.identity.codes import SignIn
+from penstock.client import AsyncClient, Client
+from penstock.config import Config
+from penstock.dashboard.mask import is_secret
+from penstock.identity.api_key import PREFIX, hash_of
+from penstock.server.callers import anonymous, with_token
+from penstock.testing import TestApp, TestClock
+
+SECRET = "s3cr3t-0123456789-abcdefghijklmnopqrstuvwxyz"
+PUBLIC = {  # names that look like those of secrets
+    "penstock.wire.sockets.Authenticate.token_type",
+    "penstock.dashboard.forms.Input.secret",  # whether it is one
+    "penstock.dashboard.page.View.secrets",  # their names
+    "penstock.dashboard.sessions.Session.credentials",  # which print no token
+}
+
+
+def url_with_secret(url: str) -> str:
+    """The URL of a database on a server that asks for no password, with one."""
+    return url.replace(":@", f":{SECRET}@").replace("postgres@", f"postgres:{SECRET}@")
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """Objects of penstock's classes that can be reached from some, through anything but modules and classes."""
+    seen, left = set[int](), list(roots)
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, type) or type(one).__name__ in {"module", "frame"}:
+            continue
+        seen.add(id(one))
+        left += gc.get_referents(one)
+        if type(one).__module__.startswith("penstock"):
+            yield one
+
+
+async def test_no_object_of_a_program_prints_a_secret(database_url: str) -> None:
+    clock = TestClock()
+    with provider(clock) as issuer:
+        oidc = OIDC(issuer.url, "shop", "board", SECRET)
+        app = App(auth=[oidc, CustomJWT("shop", secret=SECRET, algorithm="HS256")])
+        given: dict[str, Any] = {"admin_token": SECRET, "metrics_token": SECRET}
+        url = url_with_secret(database_url)
+        config = Config(database=url, read_url=f"postgresql://a:{SECRET}@h/d", direct_database=url, **given)
+        async with TestApp(app, url, clock=clock, **given) as test:
+            asgi = asgi_app(app, backend=test, dashboard=True)
+            key = PREFIX + SECRET
+            await test.engine.store.api_keys.create("a", hash_of(key), ["dashboard:edit"], clock.now(), None)
+            transport = httpx.ASGITransport(asgi)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://h", headers={"origin": "http://h"}
+            ) as http:
+                for token in (SECRET, key):
+                    answer = await http.post("/dashboard/sign-in", data={"token": token})
+                    assert answer.status_code == 303
+                await http.get("/dashboard/sign-in/with", params={"provider": issuer.url})
+                wrong = {"authorization": f"Bearer {issuer.token(aud='other')}"}
+                refused = await http.post("/api/query", json={"path": "a:b", "args": {}}, headers=wrong)
+                assert refused.json()["code"] == "NoAuthProvider"
+                assert "board" not in refused.text, "nor settings that callers need not know"
+            nobody = anonymous(Request({"type": "http", "headers": []}))
+            clients = [Client("http://h", token=SECRET), AsyncClient("http://h", token=SECRET)]
+            found = [
+                app,
+                test,
+                asgi,
+                config,
+                oidc,
+                SignIn(oidc, ""),
+                await with_token(nobody, key, test.tokens),
+                *clients,
+            ]
+            kept = list(reachable(*found))
+            assert len({type(one) for one in kept}) > 50
+            printed = {type(one).__qualname__: text for one in kept for text in (repr(one), str(one)) if SECRET in text}
+            secrets = [
+                getattr(one, name) for one in kept for name in ("state", "nonce", "verifier") if isinstance(one, SignIn)
+            ]
+            printed |= {type(one).__qualname__: repr(one) for one in kept if any(text in repr(one) for text in secrets)}
+    assert not printed
+
+
+def test_no_class_prints_a_field_with_the_name_of_a_secret() -> None:
+    found = set[str]()
+    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+        if module.name.endswith("__main__") or ".testing.pytest" in module.name:
+            continue
+        try:
+            content = vars(importlib.import_module(module.name))
+        except ImportError:  # of an extra that is not installed
+            continue
+        for one in content.values():
+            if issubclass(type(one), type) and one.__module__ == module.name:
+                found |= {
+                    f"{one.__module__}.{one.__qualname__}.{name}" for name in printed_fields(one) if is_secret(name, ())
+                }
+    assert not found - PUBLIC
+
+
+def printed_fields(one: type) -> list[str]:
+    if dataclasses.is_dataclass(one):
+        return [field.name for field in dataclasses.fields(one) if field.repr]
+    if issubclass(one, BaseModel):
+        return [name for name, field in one.model_fields.items() if field.repr]
+    return list(getattr(one, "_fields", ()))
+
+
+REFUSED: list[Callable[[], object]] = [
+    lambda: App(admin_token=SECRET[:5]).config(),
+    lambda: App(admin_token=SECRET.encode()),
+    lambda: App(metrics_token=SECRET.encode()),
+    lambda: Config(admin_token=SECRET[:5]),
+    lambda: App(auth=[SECRET]),  # type: ignore[list-item]  # wrong
+    lambda: OIDC(f"http://ada:{SECRET}@shop.example", "shop"),
+    lambda: OIDC(f"https://ada:{SECRET}@shop.example", "shop"),
+    lambda: CustomJWT("shop", jwks=f"http://ada:{SECRET}@shop.example/?key={SECRET}", algorithm="ES256"),
+    lambda: CustomJWT("shop", jwks=f"https://ada:{SECRET}@shop.example", algorithm="ES256"),
+    lambda: CustomJWT("shop", secret=SECRET[:31], algorithm="HS256"),
+    lambda: CustomJWT("shop", secret=SECRET, algorithm="ES256"),
+    lambda: CustomJWT("shop", secret=SECRET, jwks="https://shop.example/keys", algorithm="HS256"),
+    lambda: CustomJWT("shop", secret=SECRET, algorithm=SECRET),  # type: ignore[arg-type]  # wrong
+]
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=range(len(REFUSED)))
+def test_no_refusal_of_a_setting_prints_it(make: Callable[[], object]) -> None:
+    with pytest.raises(PenstockError) as refused:
+        make()
+    assert SECRET[:5] not in "".join(traceback.format_exception_only(refused.value))
