@@ -325,9 +325,7 @@ class Backend(CallerBackend):
                 await push(store, definitions)
             if owned := [one for one in definitions if not one.managed]:
                 stored = await store.catalog.stored_tables([one.name for one in owned])
-                self.engine.statements.travelling = {
-                    one.name: travelling(one, stored.get(one.name)) for one in owned
-                }
+                self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
             if push_schema or services:
                 await self.declare(crons)
         except BaseException:

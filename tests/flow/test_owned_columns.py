@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing, suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
-import pytest
 from pydantic import BaseModel, SecretStr, create_model
 from stage.stories import tell_in
 
-from penstock import App, MutationCtx, PenstockError, SchemaMismatch, Table
+from penstock import App, Id, MutationCtx, PenstockError, SchemaMismatch, Table
 from penstock.clock import SystemClock
 from penstock.config import load_config
 from penstock.schema.table import definition_of
 from penstock.store.open import make_store
+from penstock.store.postgres.capture import SPELLED
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.push.migrate import push
+from penstock.store.sql.values import captured_row
 from penstock.testing import TestApp
 
 
@@ -53,10 +57,13 @@ ANNOTATIONS: dict[str, Any] = {
         for one in (str, int, float, bool, bytes, datetime, date, timedelta, Decimal, UUID, time)
     },
 }
+LAST, COPY = 16, 1000  # keys: of the row with NULL, and between a row and its copy
+FILTERED = (str, int, float, bool, bytes, datetime, date, timedelta, Decimal, UUID)
 # Types that hold texts or JSON of any kind: whether other annotations read them is up to the values.
 CONTAINERS = {
-    **dict.fromkeys(("text", "character varying", "bpchar", "short", "json", "jsonb"), {"str"}),
-    **dict.fromkeys(("text[]", "character varying[]", "bpchar[]", "short[]", "tags"), {"list[str]", "tuple[str, ...]"}),
+    **{kind: {"str"} for kind in ("text", "character varying", "bpchar", "short", "json", "jsonb")},
+    **{f"{kind}[]": {"list[str]", "tuple[str, ...]"} for kind in ("text", "character varying", "bpchar", "short")},
+    "tags": {"list[str]", "tuple[str, ...]"},
 }
 MADE = """
 create type mood as enum ('calm', 'keen');
@@ -124,65 +131,81 @@ VALUES: dict[str, list[str]] = {
     "tags": ["{a,b}", "{}"],
     "spans": ['["01:00:00","02:00:00")'],
 }
-GUESSES = ["1", "a", "{}", "[1,5)", "[2030-01-01,2030-01-02)", "{[1,5)}", "{[2030-01-01,2030-01-02)}", "sum", "pg_class"]
-GUESSES += ["english", "sum(integer)", "+(integer,integer)", "simple", "pg_catalog", "postgres"]
+GUESSES = ["1", "a", "{}", "[1,5)", "[2030-01-01,2030-01-02)", "{[1,5)}", "{[2030-01-01,2030-01-02)}", "sum"]
+GUESSES += ["pg_class", "english", "sum(integer)", "+(integer,integer)", "simple", "pg_catalog", "postgres"]
 _TYPES = """
 select format_type(t.oid, -1) from pg_type t join pg_namespace n on n.oid = t.typnamespace
 left join pg_type i on i.oid = t.typelem and i.typarray = t.oid
 where n.nspname in ('pg_catalog', 'public') and t.typisdefined and coalesce(i.typtype, t.typtype) <> 'p'
-and t.typtype <> 'p' and (coalesce(i.typtype, t.typtype) <> 'c' or coalesce(i.typname, t.typname) = 'spot') order by t.oid
+and t.typtype <> 'p' and (coalesce(i.typtype, t.typtype) <> 'c' or coalesce(i.typname, t.typname) = 'spot')
+order by t.oid
 """
 
 
-def declare(annotation: Any, sources: Iterable[str]) -> dict[str, Any]:
-    """A class of a table for each source, whose column `c` has an annotation."""
-    return {
-        source: create_model(  # type: ignore[call-overload]  # made at run time
-            f"T{number}",
-            __base__=Table,
-            __cls_kwargs__={"source": source, "key": "k", "managed": False},
-            k=(int, ...),
-            c=(annotation | None, None),
-        )
-        for number, source in enumerate(sources)
-    }
+Pairs = Mapping[tuple[str, str], Any]  # a class of a table for a type and an annotation
 
 
-async def refused(tables: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """The tables that a start refuses, with what it says of each."""
-    store = make_store(load_config({"database": url}), SystemClock())
+def declare(source: str, annotation: Any) -> Any:
+    """A class of a table whose column `c` has an annotation."""
+    arguments = {"source": source, "key": "k", "managed": False}
+    return create_model("T", __base__=Table, __cls_kwargs__=arguments, k=(int, ...), c=(annotation | None, None))
+
+
+async def offered(url: str, sources: Mapping[str, str]) -> tuple[set[tuple[str, str]], dict[tuple[str, str], Any]]:
+    """The pairs of a type and an annotation that a start takes, and those that it refuses, with what it says."""
+    store, taken, refused = make_store(load_config({"database": url}), SystemClock()), set[Any](), dict[Any, Any]()
+    kinds = {source: kind for kind, source in sources.items()}
     await store.open()
-    try:
-        await push(store, [definition_of(one) for one in tables.values()], apply=False)
-    except SchemaMismatch as error:
-        return {one["table"]: one for one in error.facts["problems"]}
-    finally:
-        await store.close()
-    return {}
+    for word, annotation in ANNOTATIONS.items():
+        tables = [definition_of(declare(source, annotation)) for source in kinds]
+        try:
+            await push(store, tables, apply=False)
+        except SchemaMismatch as error:
+            refused |= {(kinds[one["table"]], word): one for one in error.facts["problems"]}
+        taken |= {(kind, word) for kind in sources if (kind, word) not in refused}
+    await store.close()
+    return taken, refused
 
 
-async def there_and_back(tables: Mapping[str, Any], url: str) -> list[str]:
-    """Copy each row by `ctx.db` and write it in place; what changes, and why an ordinary value cannot be read."""
-    wrong = list[str]()
-    app = App(tables=[*tables.values()])
+def is_copy(key: int, value: Any, row: Any) -> Any:
+    return (row.k == key) & (row.c == value)
+
+
+async def missed(ctx: MutationCtx, table: Any, found: Mapping[int, Any]) -> list[Any]:
+    """The values by which a filter does not find their copies."""
+    values = {key: row.c for key, row in found.items() if isinstance(row.c, FILTERED) and repr(row.c) != "nan"}
+    asked = {key: ctx.db.query(table).filter(partial(is_copy, key + COPY, value)) for key, value in values.items()}
+    return [values[key] for key, query in asked.items() if not await query.collect()]
+
+
+async def there_and_back(pairs: Pairs, url: str) -> tuple[list[str], dict[tuple[str, str], dict[int, Any]]]:
+    """Copy each row by `ctx.db`, and write it in place; what changes, and what was read or why it cannot be."""
+    wrong, seen = list[str](), dict[tuple[str, str], dict[int, Any]]()
+    app = App(tables=[*pairs.values()])
     write, _, _ = tell_in(app)
+
+    async def story(pair: tuple[str, str], table: Any, ctx: MutationCtx) -> None:
+        found = seen.setdefault(pair, {})
+        for key in range(1, LAST + 1):
+            try:
+                if (row := await ctx.db.get(table, Id(str(key)))) is None:
+                    continue
+                await ctx.db.insert(table(k=key + COPY, c=row.c))
+                await ctx.db.patch(table, row.id, c=row.c)
+                back: Any = await ctx.db.get(table, Id(str(key + COPY)))
+                found[key] = row
+            except PenstockError as error:
+                found[key] = error
+                continue
+            if back.c != row.c and row.c == row.c:
+                wrong.append(f"{pair}: {row.c!r} comes back as {back.c!r}")
+        if not any(isinstance(row, PenstockError) for row in found.values()):  # which a filter comes across
+            wrong.extend([f"{pair}: a filter does not find {one!r}" for one in await missed(ctx, table, found)])
+
     async with TestApp(app, url) as backend:
-        for source, table in tables.items():
-
-            async def story(ctx: MutationCtx, source: str = source, table: Any = table) -> None:
-                for key in range(1, 17):
-                    try:
-                        if (row := await ctx.db.get(table, str(key))) is not None:
-                            await ctx.db.insert(table(k=key + 1000, c=row.c))
-                            await ctx.db.patch(table, row.id, c=row.c)
-                            if (back := await ctx.db.get(table, str(key + 1000))).c != row.c and row.c == row.c:
-                                wrong.append(f"{source}: {row.c!r} comes back as {back.c!r}")
-                    except PenstockError as error:
-                        if key == 1:
-                            wrong.append(f"{source}: {error}")
-
-            await backend.run_mutation(write, story)
-    return wrong
+        for pair, table in pairs.items():
+            await backend.run_mutation(write, partial(story, pair, table))
+    return wrong, seen
 
 
 # ----- PostgreSQL
@@ -197,14 +220,19 @@ async def fill(connection: Any) -> dict[str, str]:
         values = [one for one in VALUES.get(item, GUESSES) if await is_one(connection, item, one)]
         if kind != item and values:
             listed = [f"array[{', '.join(f'{quoted(one)}::{item}' for one in some)}]" for some in (values[:1], values)]
-            literals = [*listed, "'{}'", f"array[{listed[0]}, {listed[0]}]", f"array[null, {quoted(values[0])}::{item}]"]
+            literals = [
+                *listed,
+                "'{}'",
+                f"array[{listed[0]}, {listed[0]}]",
+                f"array[null, {quoted(values[0])}::{item}]",
+            ]
         else:
             literals = list(map(quoted, values))
         names[kind] = f"t{number}"
         await connection.execute(f"create table t{number} (k bigint primary key, c {kind}, was {kind})")
         for key, literal in enumerate(literals, 1):
             await connection.execute(f"insert into t{number} values ({key}, {literal}::{kind})")
-        await connection.execute(f"insert into t{number} values (16); update t{number} set was = c")
+        await connection.execute(f"insert into t{number} values ({LAST}); update t{number} set was = c")
     return names
 
 
@@ -223,42 +251,61 @@ async def test_each_type_of_postgresql_comes_back_or_is_refused_with_the_annotat
     postgres_url: str,
 ) -> None:
     connection = await asyncpg.connect(postgres_url)
-    names = await fill(connection)
-    kinds = {name: kind for kind, name in names.items()}
-    taken, wrong, fixes = set[tuple[str, str]](), list[str](), dict[str, str]()
-    for word, annotation in ANNOTATIONS.items():
-        tables = declare(annotation, kinds)
-        problems = await refused(tables, postgres_url)
-        for name, problem in problems.items():
-            assert problem["column"] == "c", problem
-            assert kinds[name] in problem["what"], problem
-            fixes.setdefault(kinds[name], problem["fix"])
-            assert fixes[kinds[name]] == problem["fix"]
-        kept = {name: table for name, table in tables.items() if name not in problems}
-        taken |= {(kinds[name], word) for name in kept}
-        for line in await there_and_back(kept, postgres_url):
-            kind = kinds[line.partition(":")[0]]
-            is_up_to_values = " comes back as " not in line and (
-                word not in CONTAINERS.get(kind, {word}) or word == "list[list[int]]"
-            )
-            wrong += [] if is_up_to_values else [f"{kind} as {word}: {line}"]
-        for name in kept:
-            kind = kinds[name]
-            by_value = kind.removesuffix("[]") in {"numeric", "price", "interval"}
-            alike = "c = was" if by_value else "c::jsonb = was::jsonb" if kind == "json" else "c::text = was::text"
-            rows = await connection.fetch(
-                f"select k, c::text, was::text from (select k, c, (select o.was from {name} o where o.k = t.k % 1000)"
-                f" was from {name} t) t where not coalesce({alike}, c is null and was is null)"
-            )
-            wrong += [f"{kind} as {word}: {row['was']} became {row['c']}" for row in rows]
-            await connection.execute(f"delete from {name} where k > 1000; update {name} set c = was")
-    await connection.close()
-    for kind, fix in fixes.items():
-        if found := re.fullmatch(r"Annotate it (.+) \| None\.", fix):
-            assert (kind, found[1]) in taken, (kind, fix)
+    sources = await fill(connection)
+    taken, refused = await offered(postgres_url, sources)
+    for (kind, _), problem in refused.items():
+        assert problem["column"] == "c"
+        assert kind in problem["what"]
+        if found := re.fullmatch(r"Annotate it (.+) \| None\.", problem["fix"]):
+            assert (kind, found[1]) in taken, problem
         else:
-            assert not any(one == kind for one, _ in taken), (kind, fix)
+            assert not any(one == kind for one, _ in taken), problem
+    pairs = {pair: declare(f"p{number}", ANNOTATIONS[pair[1]]) for number, pair in enumerate(sorted(taken))}
+    for pair, table in pairs.items():
+        name = definition_of(table).name
+        await connection.execute(
+            f"create table {name} as table {sources[pair[0]]}; alter table {name} add primary key (k)"
+        )
+    wrong, seen = await there_and_back(pairs, postgres_url)
+    for (kind, word), table in pairs.items():
+        first = seen[kind, word].get(1)
+        if isinstance(first, PenstockError) and word in CONTAINERS.get(kind, {word}) and word != "list[list[int]]":
+            wrong.append(f"{kind} as {word}: {first}")
+        name = definition_of(table).name
+        by_value = kind.removesuffix("[]") in {"numeric", "price", "interval"}
+        alike = (
+            "t.c = o.was"
+            if by_value
+            else f"t.c{'::jsonb' * (kind == 'json')}::text = o.was{'::jsonb' * (kind == 'json')}::text"
+        )
+        rows = await connection.fetch(
+            f"select t.c::text, o.was::text from {name} t join {name} o on o.k = t.k % {COPY}"
+            f" where not coalesce({alike}, t.c is null and o.was is null)"
+        )
+        wrong += [f"{kind} as {word}: {row['was']} became {row['c']}" for row in rows]
+        wrong += [f"{kind} as {word}: {line}" async for line in fed_otherwise(connection, table, seen[kind, word])]
+    await connection.close()
     assert not wrong, "\n".join(wrong)
+
+
+async def fed_otherwise(connection: Any, table: Any, seen: Mapping[int, Any]) -> AsyncIterator[str]:
+    """Rows that the change feed gives otherwise than `ctx.db` does."""
+    definition = definition_of(table)
+    (stored,) = (
+        await connection.fetch(
+            "select format_type(atttypid, -1) from pg_attribute where attname = 'c' and "
+            f"attrelid = '{definition.name}'::regclass"
+        )
+    )[0]
+    spelled = PostgresFeedSpelling({"k": "bigint", "c": stored}).json_object("r", ["k", "c"])
+    for beginnings, setting in SPELLED.items():  # as the functions of triggers have it
+        await connection.execute(f"set {setting}" if stored.startswith(beginnings) else "select 1")
+    read = captured_row(POSTGRES, definition)
+    for key, text in await connection.fetch(f"select k, {spelled} from {definition.name} r where k <= {LAST}"):
+        if not isinstance(mine := seen[key], PenstockError):
+            row: Any = definition.make_rows([read(text)])[0]
+            if row != mine and repr(mine.c) != "nan" and stored != "real":  # which JSON has with fewer digits
+                yield f"{mine.c!r} is captured as {row.c!r}"
 
 
 # ----- SQLite
@@ -298,35 +345,30 @@ DECLARED = {  # types as programs declare them, with a value that they mean
 async def test_each_declared_type_of_sqlite_comes_back_or_is_refused_with_the_annotation_that_fits(
     sqlite_url: str,
 ) -> None:
-    kinds = {f"t{number}": kind for number, kind in enumerate(DECLARED)}
-    wrong, taken, fixes = list[str](), set[tuple[str, str]](), dict[tuple[str, str], str]()
-    unread = set[tuple[str, str]]()
+    sources = {kind: f"t{number}" for number, kind in enumerate(DECLARED)}
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        for name, kind in kinds.items():
+
+        def create(name: str, kind: str) -> None:
+            value = DECLARED[kind]
             connection.execute(f"create table {name} (k integer primary key, c {kind}, was {kind})")
-            connection.execute(f"insert into {name} values (1, {DECLARED[kind]}, {DECLARED[kind]}), (16, null, null)")
-        for word, annotation in ANNOTATIONS.items():
-            tables = declare(annotation, kinds)
-            problems = await refused(tables, sqlite_url)
-            fixes |= {(kinds[name], word): problem["fix"] for name, problem in problems.items()}
-            kept = {name: table for name, table in tables.items() if name not in problems}
-            taken |= {(kinds[name], word) for name in kept}
-            for line in await there_and_back(kept, sqlite_url):
-                kind = kinds[line.partition(":")[0]]
-                if " comes back as " in line:
-                    wrong.append(f"{kind} as {word}: {line}")
-                else:  # a column of SQLite holds values of all kinds, and a row says it
-                    unread.add((kind, word))
-            for name in kept:
-                rows = connection.execute(
-                    f"select quote(t.c), quote(o.was) from {name} t join {name} o on o.k = t.k % 1000"
-                    f" where t.c is not o.was or typeof(t.c) <> typeof(o.was)"
-                ).fetchall()
-                wrong += [f"{kinds[name]} as {word}: {was} became {found}" for found, was in rows]
-                connection.execute(f"delete from {name} where k > 1000")
-                connection.execute(f"update {name} set c = was")
-    for (kind, word), fix in fixes.items():
-        found = re.fullmatch(r"Annotate it (.+) \| None\.", fix)
-        assert found, fix
-        assert (kind, found[1]) in taken - unread, (kind, word, fix)
+            connection.execute(f"insert into {name} values (1, {value}, {value}), ({LAST}, null, null)")
+
+        for kind, name in sources.items():
+            create(name, kind)
+        taken, refused = await offered(sqlite_url, sources)
+        pairs = {pair: declare(f"p{number}", ANNOTATIONS[pair[1]]) for number, pair in enumerate(sorted(taken))}
+        for (kind, _), table in pairs.items():
+            create(definition_of(table).name, kind)
+        wrong, seen = await there_and_back(pairs, sqlite_url)
+        for pair, table in pairs.items():
+            name = definition_of(table).name
+            rows = connection.execute(
+                f"select quote(o.was), quote(t.c) from {name} t join {name} o on o.k = t.k % {COPY}"
+                " where t.c is not o.was or typeof(t.c) <> typeof(o.was)"
+            )
+            wrong += [f"{pair}: {was} became {found}" for was, found in rows]
+    for (kind, word), problem in refused.items():
+        found = re.fullmatch(r"Annotate it (.+) \| None\.", problem["fix"])
+        assert found, problem
+        assert isinstance(seen[kind, found[1]][1], Table), (kind, word, problem)  # columns of SQLite hold values of all
     assert not wrong, "\n".join(wrong)

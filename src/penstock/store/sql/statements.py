@@ -60,9 +60,7 @@ class TableStatements:
         self._names = [column.name for column in definition.columns]
         reals = () if dialect.minus_zero else definition.columns
         self._signless = {column.name for column in reals if column.kind is Kind.REAL}
-        self._decodings = [
-            _decoding(column, dialect, managed=definition.managed) for column in definition.columns
-        ]
+        self._decodings = [_decoding(column, dialect, managed=definition.managed) for column in definition.columns]
         self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self._texts = [
@@ -297,7 +295,8 @@ class TableStatements:
 
         def build() -> str:
             grouped = ", ".join(map(self.dialect.quote, groups))
-            sql = f"select {self._read(groups) + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
+            listed = self._read(groups) + ", " if groups else ""
+            sql = f"select {listed}{self._aggregated(what, column)} from {self.table}"
             sql += self._where(conditions, where)
             if not groups:
                 return sql
@@ -436,7 +435,9 @@ class Statements:
         """The statements of one table."""
         found = self._tables.get(table)
         if found is None:
-            found = self._tables[table] = TableStatements(definition, self.dialect, self.travelling.get(definition.name, {}))
+            found = self._tables[table] = TableStatements(
+                definition, self.dialect, self.travelling.get(definition.name, {})
+            )
         return found
 
 
@@ -455,7 +456,8 @@ def _decoding(column: Column, dialect: Dialect, *, managed: bool = True) -> tupl
 
 def _real(value: Any) -> Any:
     """A number that a float holds."""
-    if isinstance(value, int | Decimal) and (found := float(value)) != value and Decimal(repr(found)) != value == value:
+    spelled = repr(float(value)) if isinstance(value, int | Decimal) else "nan"
+    if spelled != "nan" and Decimal(spelled) != value:
         raise ValueError(f"a float has not all digits of {value}; annotate it Decimal or int")
     return value
 
