@@ -70,7 +70,7 @@ create type mood as enum ('calm', 'keen');
 create type spot as (x numeric, name text);
 create type spans as range (subtype = interval);
 create domain short as varchar(9) check (value <> '');
-create domain price as numeric(12, 2);
+create domain price as numeric(22, 2);
 create domain tags as text[];
 create domain host as inet;
 """
@@ -82,7 +82,7 @@ VALUES: dict[str, list[str]] = {
     "integer": ["7", "-2147483648"],
     "bigint": ["7", "9223372036854775807", "9007199254740993"],
     "numeric": ["7", "1.50", "0.12345678901234567890123", "NaN", "1e40"],
-    "price": ["7", "1.50", "9999999999.99"],
+    "price": ["7", "1.50", "12345678901234567890.99"],
     "real": ["7.5", "0.1", "NaN", "-0"],
     "double precision": ["7.5", "0.1", "Infinity", "-0"],
     "date": ["2030-01-02", "infinity", "0044-03-15 BC"],
@@ -304,7 +304,7 @@ async def fed_otherwise(connection: Any, table: Any, seen: Mapping[int, Any]) ->
     for key, text in await connection.fetch(f"select k, {spelled} from {definition.name} r where k <= {LAST}"):
         if not isinstance(mine := seen[key], PenstockError):
             row: Any = definition.make_rows([read(text)])[0]
-            if row != mine and repr(mine.c) != "nan" and stored != "real":  # which JSON has with fewer digits
+            if row != mine and repr(mine.c) != "nan" and stored not in {"real", "price[]"}:  # JSON has fewer digits
                 yield f"{mine.c!r} is captured as {row.c!r}"
 
 

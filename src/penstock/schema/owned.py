@@ -17,6 +17,7 @@ from penstock.schema.stored import StoredColumn, StoredTable
 from penstock.schema.table import TableDefinition
 
 ARRAY = "[]"
+NUMERICS = "numeric[]"  # also of domains: their items are read as texts
 NOTHING = "composite"  # the base of types whose values neither text nor one annotation gives back
 _WORDS = {kind: annotation.__name__ for annotation, kind in PLAIN.items()} | {Kind.JSON: "dict[str, Any]"}
 _JSON = ("json", "jsonb")
@@ -44,9 +45,10 @@ _ITEMS: dict[str, tuple[Kind, ...]] = {
     "numeric": (Kind.DECIMAL, Kind.INTEGER),
 }
 _INEXACT = ("numeric", "real", "double precision")  # as Python reads numbers without an annotation
+_TIME = ("time without time zone",)
 _FORMATS = {
     **dict.fromkeys(("text", "character varying", "bpchar", "citext"), ""),
-    "time without time zone": "^time$",
+    **dict.fromkeys(_TIME, "^time$"),
     "inet": "^ip.*(address|interface|v.)$",
     "cidr": "^ip.*network$",
 }
@@ -72,8 +74,12 @@ _SQLITE: tuple[tuple[str, tuple[Kind, ...]], ...] = (  # by words in the declare
 
 def travelling(definition: TableDefinition, stored: StoredTable | None) -> dict[str, str]:
     """The types of columns whose values go as text or JSON, as PostgreSQL's driver has another form for them."""
-    found = () if stored is None else ((one, stored.columns.get(one.name)) for one in definition.columns)
-    return {column.name: one.plain for column, one in found if one is not None and one.base and _travels(column, one)}
+    pairs = [(one, stored and stored.columns.get(one.name)) for one in definition.columns]
+    return {
+        column.name: one.base if one.base == NUMERICS else one.plain
+        for column, one in pairs
+        if one and one.base and _travels(column, one)
+    }
 
 
 def _travels(column: Column, stored: StoredColumn) -> bool:
@@ -97,11 +103,11 @@ def _fits(column: Column, base: str, *, item: bool = False) -> bool:
         base, found = base.removesuffix(ARRAY), column
         while (inner := _item(found)) is not None:
             found = inner  # arrays of any number of dimensions have one type
-        return (found is not column or _is_any(found)) and _fits(found, base, item=True)
+        return (found is not column or _annotation(found) is Any) and _fits(found, base, item=True)
     kinds = (_ITEMS if item else _POSTGRES).get(base, (Kind.TEXT,))
     if column.kind is not Kind.JSON:
         return column.kind in kinds
-    if item and _is_any(column):
+    if item and _annotation(column) is Any:
         return bool(kinds) and base not in _INEXACT
     if base in _JSON or (format_ := _format(column)) is None:
         return Kind.JSON in kinds and not (item and base in _TEXT)
@@ -109,41 +115,29 @@ def _fits(column: Column, base: str, *, item: bool = False) -> bool:
 
 
 def _fitting(base: str) -> str:
-    if base.endswith(ARRAY):
-        base = base.removesuffix(ARRAY)
-        kinds = _ITEMS.get(base, (Kind.TEXT,))
-        return f"list[{_word(base, kinds)}]" if kinds else ""
-    kinds = _POSTGRES.get(base, (Kind.TEXT,))
-    return _word(base, kinds) if kinds else ""
-
-
-def _word(base: str, kinds: Sequence[Kind]) -> str:
-    return "time" if base == "time without time zone" else _WORDS[kinds[0]]
+    item = base.removesuffix(ARRAY)
+    kinds = (_POSTGRES if item == base else _ITEMS).get(item, (Kind.TEXT,))
+    word = "time" if item in _TIME else _WORDS[kinds[0]] if kinds else ""
+    return f"list[{word}]" if word and item != base else word
 
 
 def _item(column: Column) -> Column | None:
     """A column of what the lists of a column hold; None if it holds no lists."""
-    if column.info is None:
+    annotation = _annotation(column)
+    args, kind = get_args(annotation) or (Any,), get_origin(annotation) or annotation
+    if kind not in {list, tuple, Sequence} or (kind is tuple and args[1:] != (...,)):
         return None
-    annotation, _ = strip_optional(column.info.annotation)
-    args, kind = get_args(annotation), get_origin(annotation) or annotation
-    if kind is tuple and args[1:] != (...,):
-        return None
-    if kind not in {list, tuple, Sequence}:
-        return None
-    return column_of("", column.name, FieldInfo.from_annotation((args or (Any,))[0]))
+    return column_of("", column.name, FieldInfo.from_annotation(args[0]))
 
 
-def _is_any(column: Column) -> bool:
-    return column.info is not None and column.info.annotation is Any
+def _annotation(column: Column) -> Any:
+    return strip_optional(column.info.annotation)[0] if column.info else None
 
 
 def _format(column: Column) -> str | None:
     """The format of texts as JSON schemas name it, of an annotation whose values are texts in JSON; None of others."""
-    annotation: Any = None if column.info is None else strip_optional(column.info.annotation)[0]
     try:
-        schema = TypeAdapter(annotation).json_schema()
+        schema = TypeAdapter(_annotation(column)).json_schema()
     except PydanticUserError:
         return None
-    found: str = schema.get("format", "")
-    return found if schema.get("type") == "string" else None
+    return str(schema.get("format", "")) if schema.get("type") == "string" else None

@@ -12,12 +12,12 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain, repeat
 from math import copysign
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
+from penstock.schema.owned import NUMERICS
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row, Statement
 from penstock.store.sql.dialect import ALL, UNFIT, Convert, Dialect, Where, placeholder
@@ -48,12 +48,12 @@ class TableStatements:
     """The statements of one table in one dialect, and the conversion of its rows."""
 
     def __init__(
-        self, definition: TableDefinition, dialect: Dialect, travelling: Mapping[str, str] = MappingProxyType({})
+        self, definition: TableDefinition, dialect: Dialect, travelling: Mapping[str, str] | None = None
     ) -> None:
         self.definition = definition
         self.dialect = dialect
         self.table = dialect.table(definition.name)
-        self._travelling = travelling  # the types of columns whose values travel as text or JSON
+        self._travelling = travelling or {}  # the types of columns whose values travel as text or JSON
         self.columns = self._read(column.name for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
         self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
@@ -355,7 +355,7 @@ class TableStatements:
     def _travels(self, name: str, value: str) -> str:
         if name not in self._travelling:
             return value
-        value += "::text[]" if self._travelling[name] == "numeric[]" else ""  # JSON's numbers are read as floats
+        value += "::text[]" if self._travelling[name] == NUMERICS else ""  # JSON's numbers are read as floats
         return self.dialect.travel[self.definition.column(name).kind][0].format(value)
 
     def _p(self, number: int) -> str:
@@ -436,7 +436,7 @@ class Statements:
         found = self._tables.get(table)
         if found is None:
             found = self._tables[table] = TableStatements(
-                definition, self.dialect, self.travelling.get(definition.name, {})
+                definition, self.dialect, self.travelling.get(definition.name)
             )
         return found
 
