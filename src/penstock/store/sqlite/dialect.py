@@ -104,7 +104,7 @@ SQLITE = Dialect(
         Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
-        Kind.INTERVAL: lambda value: timedelta(microseconds=index(value)),
+        Kind.INTERVAL: lambda value: timedelta(microseconds=int(value) if isinstance(value, str) else index(value)),
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
     },
