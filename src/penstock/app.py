@@ -42,6 +42,7 @@ from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
+from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.live.capture import declare_live
 from penstock.services.live.live import LiveQueries
@@ -322,6 +323,9 @@ class Backend(CallerBackend):
                 with suppress(DataError):  # a new database has no declarations yet
                     refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
+            if owned := [one for one in definitions if not one.managed]:
+                stored = await store.catalog.stored_tables([one.name for one in owned])
+                self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
             if push_schema or services:
                 await self.declare(crons)
         except BaseException:

@@ -56,11 +56,11 @@ class Loose(Table, source="loose", key="number", managed=False, live=True):
 
 LOOSE = {
     "sqlite": "create table loose (number integer primary key, day text, word text, amount text)",
-    "postgresql": "create table loose (number bigint primary key, day date, word text, amount double precision)",
+    "postgresql": "create table loose (number bigint primary key, day date, word text, amount numeric)",
 }
 UNREADABLE = {
     "sqlite": "update loose set word = cast(x'ff' as text), amount = 'x'",
-    "postgresql": "update loose set day = '20000-01-01', amount = 1.7e308",
+    "postgresql": "update loose set day = '20000-01-01', amount = 9e131071",
 }
 LOOSELY: dict[str, Callable[[DatabaseReader], Awaitable[Any]]] = {
     "sum": lambda db: db.query(Loose).sum("amount"),

@@ -511,10 +511,10 @@ async def test_columns_of_narrower_types_refuse_what_does_not_fit(postgres_url: 
     await connection.close()
 
 
-async def test_a_bound_keeps_its_fraction_over_a_column_of_integers(
+async def test_a_bound_keeps_its_fraction_over_a_column_of_exact_numbers(
     database_url: str, execute: Execute, tables: str
 ) -> None:
-    class Measured(Table, source="legacy", key="id", managed=False):
+    class Measured(Table, source="measured", key="id", managed=False):
         id: int  # type: ignore[assignment]  # it hides Table.id, which is the id as text
         parent: float | None = None
 
@@ -522,8 +522,8 @@ async def test_a_bound_keeps_its_fraction_over_a_column_of_integers(
 
     measuring = App(tables=[Measured])
     _, read_measured, _ = tell_in(measuring)
-    await execute(tables + "create index legacy_by_parent on legacy (parent);")
-    await execute("insert into legacy (id, parent) values (1, 1), (2, 2)")
+    await execute(tables + "create table measured (id integer primary key, parent numeric);")
+    await execute("insert into measured (id, parent) values (1, 1), (2, 2)")
     async with TestApp(measuring, database_url) as backend:
 
         async def look(ctx: QueryCtx) -> None:

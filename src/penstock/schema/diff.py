@@ -13,6 +13,7 @@ from typing import Any, Literal
 from penstock.errors import DeclarationError, PenstockError
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
+from penstock.schema.owned import misfit
 from penstock.schema.stored import (
     MAX_SQL_NAME,
     StoredColumn,
@@ -97,6 +98,20 @@ class _Comparison:
             )
         elif stored.kind == "table":
             self._check_unique(stored)
+        for key, column in self._columns():
+            if key in stored.columns and (fitting := misfit(column, stored.columns[key])) is not None:
+                self._refuse_owned_type(column, stored.columns[key], fitting)
+
+    def _refuse_owned_type(self, column: Column, found: StoredColumn, fitting: str) -> None:
+        annotation: Any = column.info.annotation if column.info else None
+        declared = annotation.__name__ if isinstance(annotation, type) else repr(annotation).replace("typing.", "")
+        name, optional = self.definition.table.__name__, " | None" if column.optional else ""
+        self._problem(
+            f"{self.table}.{column.name} is {found.type or 'of any type'} in the database, and {name} declares it as "
+            f"{declared}, which does not hold its values.",
+            f"Annotate it {fitting}{optional}." if fitting else f"Leave it out of {name}: no annotation holds them.",
+            column=column.name,
+        )
 
     def _check_unique(self, stored: StoredTable) -> None:
         """The declared key must be unique in the database, or be vouched for by its owner."""

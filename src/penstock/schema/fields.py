@@ -132,7 +132,7 @@ class Column:
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:
     where = f"{table}.{name}"
-    annotation, optional = _strip_optional(info.annotation)
+    annotation, optional = strip_optional(info.annotation)
     kind, choices, encode, decode = _convert(where, annotation, info)
     long = kind is Kind.DECIMAL and _max_digits(info.annotation, info.metadata) > sys.float_info.dig
     return Column(name, kind, optional, choices, info.is_required(), encode, decode, long, info)
@@ -150,7 +150,7 @@ def _max_digits(annotation: Any, said: Iterable[Any]) -> int:
     return max(found, default=0)
 
 
-def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+def strip_optional(annotation: Any) -> tuple[Any, bool]:
     annotation = strip_annotated(annotation)
     if get_origin(annotation) is Literal:
         return annotation, None in get_args(annotation)

@@ -23,6 +23,9 @@ class StoredColumn:
     # whether the database fills it when an insert does not name it: a default, an identity, a formula
     filled: bool = False
     generated: bool = False  # whether it is a formula over other columns, which nobody writes
+    # on PostgreSQL its type without limits, and the one below domains; with brackets for arrays
+    plain: str = ""
+    base: str = ""
     sql: str = ""  # its text in CREATE TABLE; only on SQLite, where a table is changed by writing it anew
 
 

@@ -23,6 +23,22 @@ select asked.name as asked, c.relname as name, n.nspname as schema,
         'name', a.attname,
         'type', format_type(a.atttypid, a.atttypmod)
             || case when a.attcollation <> t.typcollation then ' collate ' || quote_ident(l.collname) else '' end,
+        'plain', format_type(a.atttypid, -1),
+        'base', case when t.oid < 16384 and t.typelem = 0 then format_type(t.oid, -1) else (
+            with recursive below (oid, dimensions) as (
+                select t.oid, 0 union all
+                select case o.typtype when 'd' then o.typbasetype else o.typelem end,
+                    o.dimensions + (o.typtype <> 'd')::integer
+                from (select b.dimensions, o.*, i.typarray = o.oid as is_array from below b
+                    join pg_type o on o.oid = b.oid left join pg_type i on i.oid = o.typelem) o
+                where o.typtype = 'd' or o.is_array)
+            select case when o.typtype = 'e' then 'enum'
+                when o.typtype = 'c' or b.dimensions > 1 or o.typname in ('int2vector', 'oidvector') or exists (select from pg_cast s where s.castsource = o.oid
+                    and s.casttarget = 'json'::regtype and s.castmethod = 'f') then 'composite'
+                else format_type(o.oid, -1) end || case when b.dimensions > 0 then '[]' else '' end
+            from below b join pg_type o on o.oid = b.oid
+            where o.typtype <> 'd' and not exists (
+                select from pg_type i where i.oid = o.typelem and i.typarray = o.oid)) end,
         'nullable', not a.attnotnull, 'filled', a.atthasdef or a.attidentity <> '', 'generated', a.attgenerated <> '',
         'key', coalesce(array_position(p.indkey::smallint[], a.attnum) + 1, 0)) order by a.attnum)
         from pg_attribute a

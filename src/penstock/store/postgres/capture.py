@@ -53,9 +53,11 @@ _STATEMENT = """
         return null;
     end if;
 """
-_SPELLED = {
+SPELLED = {
     ("real", "double precision"): "extra_float_digits = 1",  # all digits
     ("interval",): "intervalstyle = postgres",
+    ("timestamp with time zone[", "tstz"): "timezone = 'UTC'",
+    ("daterange", "datemulti", "ts"): "datestyle = 'ISO'",
 }
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 _DEMAND = (
@@ -248,7 +250,7 @@ def _asked(interests: Iterable[Interest], event: str) -> str:
 def _spelling(interests: Iterable[Interest], types: Mapping[str, str]) -> str:
     captured = [types[column] for one in interests for column in one.columns]
     return "".join(
-        f"set {setting} " for of, setting in _SPELLED.items() if any(type_name.startswith(of) for type_name in captured)
+        f"set {setting} " for of, setting in SPELLED.items() if any(type_name.startswith(of) for type_name in captured)
     )
 
 

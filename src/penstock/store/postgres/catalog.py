@@ -297,6 +297,8 @@ def _column(column: dict[str, Any]) -> StoredColumn:
         column["nullable"],
         filled=column["filled"],
         generated=column["generated"],
+        plain=column["plain"],
+        base=column["base"],
     )
 
 

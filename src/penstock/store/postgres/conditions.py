@@ -275,8 +275,9 @@ _CONSTANTS: dict[Kind, Callable[[Any], str]] = {
 }
 _WHOLE = "{0} = floor({0}) and {0} between -9223372036854775808 and 9223372036854775807"
 _FINITE = "(abs({0}) <= 1e308 and ({0} = 0 or abs({0}) >= 1e-307)) or {0}::text in ('Infinity', '-Infinity')"
+_IS_TEXT = "pg_typeof({0}) in ('text'::regtype, 'varchar'::regtype)"  # other types have a cast of another spelling
 _USER_OWNED = {
-    Kind.TEXT: '({0}::text collate "C")',
+    Kind.TEXT: f"(case when {_IS_TEXT} then {{0}}::text else to_json({{0}}) #>> '{{{{}}}}' end collate \"C\")",
     Kind.UUID: '(lower({0}::text) collate "C")',
     Kind.INTEGER: f"(case when {_WHOLE} then {{0}} end)",
     Kind.REAL: f"(case when {_FINITE} then {{0}}::float8 end)",

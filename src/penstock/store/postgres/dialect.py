@@ -15,6 +15,13 @@ select setval(sequence, greatest(nextval(sequence), (select max({column}) from {
 from (select pg_get_serial_sequence($1, $2)::regclass as sequence) as owned
 where has_sequence_privilege(sequence, 'UPDATE')
 """
+# A cast from text looks up the names of some types, and cuts off what others have no room for.
+_AS_INPUT = "(select v from json_to_record(json_build_object('v', {0}::kind)) as given (v {1}))"
+# The driver takes a month for 30 days, and refuses what is longer than all lengths of time of Python.
+_WITHOUT_MONTHS = (
+    "case when extract(year from {0}) = 0 and extract(month from {0}) = 0 then {0} "
+    "when {0} is not null then interval '3000000 years' end"
+)
 
 
 def decode_datetime(value: datetime) -> datetime:
@@ -55,7 +62,6 @@ POSTGRES = Dialect(
     index_nulls=" nulls first",
     order_nulls={"asc": " nulls first", "desc": " nulls last"},
     casts={Kind.DATETIME: "timestamptz", Kind.DATE: "date"},
-    compared={Kind.REAL: "numeric"},  # the driver would cut off the fraction for a column of integers
     schemas=True,
     given_identity=" overriding system value",
     advance_identity=_ADVANCE_IDENTITY,
@@ -63,4 +69,9 @@ POSTGRES = Dialect(
     unless_each="to_regprocedure('penstock.each_' || md5((pg_identify_object("
     "'pg_class'::regclass, '{0}'::regclass, 0)).identity) || '()') is null",
     any_of="= any({0})",
+    travel={
+        Kind.TEXT: ("to_json({0}) #>> '{{}}'", _AS_INPUT.replace("kind", "text")),
+        Kind.INTERVAL: (_WITHOUT_MONTHS, "{0}"),
+        Kind.JSON: ("to_json({0})::text", _AS_INPUT.replace("kind", "json")),
+    },
 )

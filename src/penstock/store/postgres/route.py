@@ -28,6 +28,7 @@ _SETTINGS = {
     # Values are spelled as triggers spell them, whatever the server's own settings are.
     "extra_float_digits": "1",
     "intervalstyle": "postgres",
+    "datestyle": "ISO",
 }
 _SAME_PLANS = {"plan_cache_mode": "force_generic_plan"}
 _KNOWN_TO_POOLERS = {"application_name", "timezone"}  # PgBouncer keeps these by client, and refuses all others

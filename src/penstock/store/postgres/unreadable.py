@@ -30,7 +30,7 @@ async def find(ask: Ask, sql: str, args: Sequence[Any]) -> tuple[str, str, dict[
         part = rows
         while not await _can_read(ask, again, [row[place] for row in part]):
             if len(part) == 1:
-                return one.name, part[0][place], json.loads(part[0][-1])
+                return one.name.removesuffix("~"), part[0][place], json.loads(part[0][-1])
             half = part[: len(part) // 2]
             part = part[len(half) :] if await _can_read(ask, again, [row[place] for row in half]) else half
     return None

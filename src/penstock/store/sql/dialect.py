@@ -129,7 +129,6 @@ class Dialect:
     index_nulls: str = ""  # follows an optional column in an index, so that NULL comes first
     order_nulls: Mapping[str, str] = field(default_factory=dict)  # the same in an order, by direction
     casts: Mapping[Kind, str] = field(default_factory=dict)  # of parameters: a user-owned column may have another type
-    compared: Mapping[Kind, str] = field(default_factory=dict)  # the same, of those that a column is compared with
     sum: Mapping[Kind, str] = field(default_factory=dict)  # templates that add values, if not plain
     schemas: bool = False  # whether tables have schemas
     minus_zero: bool = True  # whether a column of floats keeps its sign
@@ -138,6 +137,8 @@ class Dialect:
     advance_identity: str = ""
     unless_each: str = ""  # the condition that changes of a table, {0} as quoted SQL, may be merged
     any_of: str = ""  # compares a column with many values in one parameter, if the store can
+    # by kind, how values are read that travel as text or JSON, and written: {1} is their type
+    travel: Mapping[Kind, tuple[str, str]] = field(default_factory=dict)
     max_key_bytes: int = 2048  # longest total of text and bytes in the columns of an index
     # Patterns of words in queries that both stores share, with their replacements here.
     respell: tuple[tuple[re.Pattern[str], str], ...] = ()

@@ -6,8 +6,9 @@ shape. Parameters come in the order of their numbers, as SQLite does not number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from itertools import chain, repeat
 from math import copysign
@@ -16,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
+from penstock.schema.owned import NUMERICS
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row, Statement
 from penstock.store.sql.dialect import ALL, UNFIT, Convert, Dialect, Where, placeholder
@@ -45,17 +47,20 @@ class Condition(NamedTuple):
 class TableStatements:
     """The statements of one table in one dialect, and the conversion of its rows."""
 
-    def __init__(self, definition: TableDefinition, dialect: Dialect) -> None:
+    def __init__(
+        self, definition: TableDefinition, dialect: Dialect, travelling: Mapping[str, str] | None = None
+    ) -> None:
         self.definition = definition
         self.dialect = dialect
         self.table = dialect.table(definition.name)
-        self.columns = ", ".join(dialect.quote(column.name) for column in definition.columns)
+        self._travelling = travelling or {}  # the types of columns whose values travel as text or JSON
+        self.columns = self._read(column.name for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
         self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
         self._names = [column.name for column in definition.columns]
         reals = () if dialect.minus_zero else definition.columns
         self._signless = {column.name for column in reals if column.kind is Kind.REAL}
-        self._decodings = [_decoding(column, dialect) for column in definition.columns]
+        self._decodings = [_decoding(column, dialect, managed=definition.managed) for column in definition.columns]
         self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self._texts = [
@@ -161,7 +166,7 @@ class TableStatements:
         """The rows with any of some keys, and its parameters; on stores that take many values as one."""
         sql = f"select {self.columns} from {self.table} where "
         if len(self.definition.key) == 1:
-            sql += f"{self._key()} {self.dialect.any_of.format(self._p(1))}"
+            sql += self._is_any_key()
             return self._cached("get_many", lambda: sql, reads=True), [list(keys)]
         count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements
         args = [value for key in (*keys, *repeat(keys[-1], count - len(keys))) for value in self.key_args(key)]
@@ -169,13 +174,14 @@ class TableStatements:
 
     def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
         """Some columns of the row with a key, and their decoder; or of many, whose keys are one parameter."""
-        listed = ", ".join(map(self.dialect.quote, names))
-        which = f"{self._key()} {self.dialect.any_of.format(self._p(1))}" if many else self._has_key(1)
-        sql = f"select {listed} from {self.table} where {which}"
+        which = self._is_any_key() if many else self._has_key(1)
+        sql = f"select {self._read(names)} from {self.table} where {which}"
         decode = self._parts.get(names)
         if decode is None:
             columns = [self.definition.column(name) for name in names]
-            decode = self._parts[names] = _decoder([_decoding(column, self.dialect) for column in columns])
+            decode = self._parts[names] = _decoder(
+                [_decoding(column, self.dialect, managed=self.definition.managed) for column in columns]
+            )
         return self._cached(("part", names, many), lambda: sql, reads=True), decode
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
@@ -289,7 +295,8 @@ class TableStatements:
 
         def build() -> str:
             grouped = ", ".join(map(self.dialect.quote, groups))
-            sql = f"select {grouped + ', ' if groups else ''}{self._aggregated(what, column)} from {self.table}"
+            listed = self._read(groups) + ", " if groups else ""
+            sql = f"select {listed}{self._aggregated(what, column)} from {self.table}"
             sql += self._where(conditions, where)
             if not groups:
                 return sql
@@ -330,12 +337,34 @@ class TableStatements:
         )
         return f"({self._key()}) in ({', '.join(f'({key})' for key in keys)})"
 
+    def _is_any_key(self) -> str:
+        """The condition that a row has one of the keys, of one column, in the first parameter."""
+        travelling = self._travelling.get(self.definition.key[0])
+        cast = f"::text[]::{travelling}[]" if travelling else ""
+        return f"{self._key()} {self.dialect.any_of.format(self._p(1) + cast)}"
+
+    def _read(self, names: Iterable[str]) -> str:
+        """Columns as they are read. Other names keep those that travel apart from the columns in an order."""
+        return ", ".join(
+            f"{self._travels(name, self.dialect.quote(name))} as {self.dialect.quote(f'{name}~')}"
+            if name in self._travelling
+            else self.dialect.quote(name)
+            for name in names
+        )
+
+    def _travels(self, name: str, value: str) -> str:
+        if name not in self._travelling:
+            return value
+        value += "::text[]" if self._travelling[name] == NUMERICS else ""  # JSON's numbers are read as floats
+        return self.dialect.travel[self.definition.column(name).kind][0].format(value)
+
     def _p(self, number: int) -> str:
         return placeholder(self.dialect.parameter, number)
 
-    def _typed(self, column: Column, number: int, *, compared: bool = False) -> str:
-        casts = {**self.dialect.casts, **(self.dialect.compared if compared else {})}
-        cast = None if self.definition.managed else casts.get(column.kind)
+    def _typed(self, column: Column, number: int) -> str:
+        if (travelling := self._travelling.get(column.name)) is not None:
+            return self.dialect.travel[column.kind][1].format(self._p(number), travelling)
+        cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
         return f"{self._p(number)}::{cast}" if cast else self._p(number)
 
     def _after(self, conditions: tuple[Condition, ...], where: Where) -> str:
@@ -348,7 +377,7 @@ class TableStatements:
             name = self.dialect.quote(condition.column)
             if condition.takes_value:
                 number += 1
-                value = self._typed(self.definition.column(condition.column), number, compared=True)
+                value = self._typed(self.definition.column(condition.column), number)
                 parts.append(f"{name} {condition.comparison} {value}")
             else:
                 parts.append(f"{name} {condition.comparison}")
@@ -366,7 +395,7 @@ class TableStatements:
             return "count(*)"
         kind = self.definition.column(column).kind
         template = self.dialect.sum.get(kind, "sum({0})") if what == "sum" else f"{what}({{0}})"
-        return template.format(self.dialect.quote(column))
+        return self._travels(column, template.format(self.dialect.quote(column)))
 
 
 def _encoding(definition: TableDefinition, column: Column, dialect: Dialect) -> Convert | None:
@@ -398,6 +427,7 @@ class Statements:
         self.reactive = frozenset(reactive)  # the tables of this program's reactive tasks and outboxes
         self.tables: tuple[str, ...] = ()  # all tables of this program
         self.ruled = False  # whether one of them has rules
+        self.travelling: Mapping[str, Mapping[str, str]] = {}  # by table, the types that `TableStatements` takes
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         self._tables: dict[type[Table], TableStatements] = {}
 
@@ -405,7 +435,9 @@ class Statements:
         """The statements of one table."""
         found = self._tables.get(table)
         if found is None:
-            found = self._tables[table] = TableStatements(definition, self.dialect)
+            found = self._tables[table] = TableStatements(
+                definition, self.dialect, self.travelling.get(definition.name)
+            )
         return found
 
 
@@ -415,8 +447,26 @@ def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -
     return [dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names]
 
 
-def _decoding(column: Column, dialect: Dialect) -> tuple[str, Convert | None]:
-    return column.name, _chain(dialect.decode.get(column.kind), column.decode)
+def _decoding(column: Column, dialect: Dialect, *, managed: bool = True) -> tuple[str, Convert | None]:
+    decode = dialect.decode.get(column.kind)
+    if not managed:
+        decode = {Kind.REAL: _real, Kind.BYTES: _bytes}.get(column.kind, decode)
+    return column.name, _chain(decode, column.decode)
+
+
+def _real(value: Any) -> Any:
+    """A number that a float holds."""
+    spelled = repr(float(value)) if isinstance(value, int | Decimal) else "nan"
+    if spelled != "nan" and Decimal(spelled) != value:
+        raise ValueError(f"a float has not all digits of {value}; annotate it Decimal or int")
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    """Bytes, and no text, which pydantic would take for their base64."""
+    if isinstance(value, str):
+        raise TypeError("it is a text; annotate it str")
+    return value
 
 
 def _decoder(columns: list[tuple[str, Convert | None]]) -> RowDecoder:

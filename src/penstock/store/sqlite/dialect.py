@@ -7,6 +7,7 @@ import re
 import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import index
 from uuid import UUID
 
 from penstock.schema.fields import Kind
@@ -103,7 +104,7 @@ SQLITE = Dialect(
         Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
-        Kind.INTERVAL: lambda value: timedelta(microseconds=int(value)),
+        Kind.INTERVAL: lambda value: timedelta(microseconds=int(value) if isinstance(value, str) else index(value)),
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
     },

@@ -1,0 +1,374 @@
+"""Every type of column of other programs, declared with every kind of annotation: values come back, or a start says no.
+
+A value goes by plain SQL into the table, through `ctx.db` into Python and back, and by plain SQL out again.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing, suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import partial
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+from pydantic import BaseModel, SecretStr, create_model
+from stage.stories import tell_in
+
+from penstock import App, Id, MutationCtx, PenstockError, SchemaMismatch, Table
+from penstock.clock import SystemClock
+from penstock.config import load_config
+from penstock.schema.table import definition_of
+from penstock.store.open import make_store
+from penstock.store.postgres.capture import SPELLED
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.spelling import PostgresFeedSpelling
+from penstock.store.push.migrate import push
+from penstock.store.sql.values import captured_row
+from penstock.testing import TestApp
+
+
+class Money(BaseModel):
+    amount: Decimal
+    currency: str
+
+
+ANNOTATIONS: dict[str, Any] = {
+    **{one.__name__: one for one in (str, int, float, bool, bytes, datetime, date, timedelta, Decimal, UUID, time)},
+    "dict[str, Any]": dict[str, Any],
+    "Any": Any,
+    "Money": Money,
+    "Literal": Literal["calm", "a", 7],
+    "IPv4Address": IPv4Address,
+    "IPv4Network": IPv4Network,
+    "SecretStr": SecretStr,
+    "tuple[str, ...]": tuple[str, ...],
+    "list[list[int]]": list[list[int]],
+    "set[str]": set[str],
+    "list[Any]": list[Any],
+    "list[dict[str, Any]]": list[dict[str, Any]],
+    **{
+        f"list[{one.__name__}]": list[one]  # type: ignore[valid-type]  # made at run time
+        for one in (str, int, float, bool, bytes, datetime, date, timedelta, Decimal, UUID, time)
+    },
+}
+LAST, COPY = 16, 1000  # keys: of the row with NULL, and between a row and its copy
+FILTERED = (str, int, float, bool, bytes, datetime, date, timedelta, Decimal, UUID)
+# Types that hold texts or JSON of any kind: whether other annotations read them is up to the values.
+CONTAINERS = {
+    **{kind: {"str"} for kind in ("text", "character varying", "bpchar", "short", "json", "jsonb")},
+    **{f"{kind}[]": {"list[str]", "tuple[str, ...]"} for kind in ("text", "character varying", "bpchar", "short")},
+    "tags": {"list[str]", "tuple[str, ...]"},
+}
+MADE = """
+create type mood as enum ('calm', 'keen');
+create type spot as (x numeric, name text);
+create type spans as range (subtype = interval);
+create domain short as varchar(9) check (value <> '');
+create domain price as numeric(22, 2);
+create domain tags as text[];
+create domain host as inet;
+"""
+# The first value is an ordinary one, which every annotation that is taken has to read.
+VALUES: dict[str, list[str]] = {
+    "boolean": ["true", "false"],
+    "bytea": [r"\x00ff61", ""],
+    "smallint": ["7", "-32768"],
+    "integer": ["7", "-2147483648"],
+    "bigint": ["7", "9223372036854775807", "9007199254740993"],
+    "numeric": ["7", "1.50", "0.12345678901234567890123", "NaN", "1e40"],
+    "price": ["7", "1.50", "12345678901234567890.99"],
+    "real": ["7.5", "0.1", "NaN", "-0"],
+    "double precision": ["7.5", "0.1", "Infinity", "-0"],
+    "date": ["2030-01-02", "infinity", "0044-03-15 BC"],
+    "timestamp without time zone": ["2030-01-02 03:04:05.678901", "infinity", "2030-01-02"],
+    "timestamp with time zone": ["2030-01-02 03:04:05.6789+01", "-infinity", "2030-01-02"],
+    "time without time zone": ["09:30", "23:59:59.999999", "24:00"],
+    "time with time zone": ["09:30+02", "09:30:00.5-11:30"],
+    "interval": ["1 day 02:03:04.5", "1 mon", "-1 year 2 days", "400 days", "-00:00:01"],
+    "uuid": ["0a1b2c3d-0000-7000-8000-0123456789ab"],
+    "json": ['{"amount": "1.50", "currency": "EUR"}', '["a"]', '"a"'],
+    "jsonb": ['{"amount": "1.50", "currency": "EUR"}', '["a"]', '"a"', "1e400"],
+    "text": ["a", "é 'x'", ""],
+    "character varying": ["a", "é 'x'", ""],
+    "short": ["a", "b b"],
+    "bpchar": ["a", "b  "],
+    "name": ["a", "b b"],
+    '"char"': ["a", ""],
+    "mood": ["calm", "keen"],
+    "inet": ["10.0.0.1", "10.0.0.1/8", "::1", "fe80::1/64"],
+    "host": ["10.0.0.1", "10.0.0.0/8"],
+    "cidr": ["10.0.0.0/8", "::/0"],
+    '"bit"': ["1"],
+    "bit varying": ["1011", ""],
+    "macaddr": ["08:00:2b:01:02:03"],
+    "macaddr8": ["08:00:2b:01:02:03:04:05"],
+    "money": ["1234.5", "-3"],
+    "point": ["(1,2.5)"],
+    "line": ["{1,2,3}"],
+    "lseg": ["[(1,2),(3,4)]"],
+    "box": ["(3,4),(1,2)"],
+    "path": ["[(1,2),(3,4)]", "((1,2),(3,4))"],
+    "polygon": ["((1,2),(3,4),(5,6))"],
+    "circle": ["<(1,2),3>"],
+    "int2vector": ["1 2"],
+    "oidvector": ["1 2"],
+    "pg_lsn": ["16/B374D848"],
+    "tid": ["(1,2)"],
+    "txid_snapshot": ["10:20:10,14"],
+    "pg_snapshot": ["10:20:10,14"],
+    "jsonpath": ["$.a"],
+    "xml": ["<a>b</a>"],
+    "tsvector": ["'a':1 'b':2"],
+    "tsquery": ["'a' & 'b'"],
+    "aclitem": ["postgres=r/postgres"],
+    "spot": ["(1.50,a)"],
+    "tags": ["{a,b}", "{}"],
+    "spans": ['["01:00:00","02:00:00")'],
+}
+GUESSES = ["1", "a", "{}", "[1,5)", "[2030-01-01,2030-01-02)", "{[1,5)}", "{[2030-01-01,2030-01-02)}", "sum"]
+GUESSES += ["pg_class", "english", "sum(integer)", "+(integer,integer)", "simple", "pg_catalog", "postgres"]
+_TYPES = """
+select format_type(t.oid, -1) from pg_type t join pg_namespace n on n.oid = t.typnamespace
+left join pg_type i on i.oid = t.typelem and i.typarray = t.oid
+where n.nspname in ('pg_catalog', 'public') and t.typisdefined and coalesce(i.typtype, t.typtype) <> 'p'
+and t.typtype <> 'p' and (coalesce(i.typtype, t.typtype) <> 'c' or coalesce(i.typname, t.typname) = 'spot')
+order by t.oid
+"""
+
+
+Pairs = Mapping[tuple[str, str], Any]  # a class of a table for a type and an annotation
+
+
+def declare(source: str, annotation: Any) -> Any:
+    """A class of a table whose column `c` has an annotation."""
+    arguments = {"source": source, "key": "k", "managed": False}
+    return create_model("T", __base__=Table, __cls_kwargs__=arguments, k=(int, ...), c=(annotation | None, None))
+
+
+async def offered(url: str, sources: Mapping[str, str]) -> tuple[set[tuple[str, str]], dict[tuple[str, str], Any]]:
+    """The pairs of a type and an annotation that a start takes, and those that it refuses, with what it says."""
+    store, taken, refused = make_store(load_config({"database": url}), SystemClock()), set[Any](), dict[Any, Any]()
+    kinds = {source: kind for kind, source in sources.items()}
+    await store.open()
+    for word, annotation in ANNOTATIONS.items():
+        tables = [definition_of(declare(source, annotation)) for source in kinds]
+        try:
+            await push(store, tables, apply=False)
+        except SchemaMismatch as error:
+            refused |= {(kinds[one["table"]], word): one for one in error.facts["problems"]}
+        taken |= {(kind, word) for kind in sources if (kind, word) not in refused}
+    await store.close()
+    return taken, refused
+
+
+def is_copy(key: int, value: Any, row: Any) -> Any:
+    return (row.k == key) & (row.c == value)
+
+
+async def missed(ctx: MutationCtx, table: Any, found: Mapping[int, Any]) -> list[Any]:
+    """The values by which a filter does not find their copies."""
+    values = {key: row.c for key, row in found.items() if isinstance(row.c, FILTERED) and repr(row.c) != "nan"}
+    asked = {key: ctx.db.query(table).filter(partial(is_copy, key + COPY, value)) for key, value in values.items()}
+    return [values[key] for key, query in asked.items() if not await query.collect()]
+
+
+async def there_and_back(pairs: Pairs, url: str) -> tuple[list[str], dict[tuple[str, str], dict[int, Any]]]:
+    """Copy each row by `ctx.db`, and write it in place; what changes, and what was read or why it cannot be."""
+    wrong, seen = list[str](), dict[tuple[str, str], dict[int, Any]]()
+    app = App(tables=[*pairs.values()])
+    write, _, _ = tell_in(app)
+
+    async def story(pair: tuple[str, str], table: Any, ctx: MutationCtx) -> None:
+        found = seen.setdefault(pair, {})
+        for key in range(1, LAST + 1):
+            try:
+                if (row := await ctx.db.get(table, Id(str(key)))) is None:
+                    continue
+                await ctx.db.insert(table(k=key + COPY, c=row.c))
+                await ctx.db.patch(table, row.id, c=row.c)
+                back: Any = await ctx.db.get(table, Id(str(key + COPY)))
+                found[key] = row
+            except PenstockError as error:
+                found[key] = error
+                continue
+            if back.c != row.c and row.c == row.c:
+                wrong.append(f"{pair}: {row.c!r} comes back as {back.c!r}")
+        if not any(isinstance(row, PenstockError) for row in found.values()):  # which a filter comes across
+            wrong.extend([f"{pair}: a filter does not find {one!r}" for one in await missed(ctx, table, found)])
+
+    async with TestApp(app, url) as backend:
+        for pair, table in pairs.items():
+            await backend.run_mutation(write, partial(story, pair, table))
+    return wrong, seen
+
+
+# ----- PostgreSQL
+
+
+async def fill(connection: Any) -> dict[str, str]:
+    """A table of each type, with values of it; their names by types."""
+    await connection.execute(MADE)
+    names = dict[str, str]()
+    for (kind,) in await connection.fetch(_TYPES):
+        number, item = len(names), str(kind).removesuffix("[]")
+        values = [one for one in VALUES.get(item, GUESSES) if await is_one(connection, item, one)]
+        if kind != item and values:
+            listed = [f"array[{', '.join(f'{quoted(one)}::{item}' for one in some)}]" for some in (values[:1], values)]
+            literals = [
+                *listed,
+                "'{}'",
+                f"array[{listed[0]}, {listed[0]}]",
+                f"array[null, {quoted(values[0])}::{item}]",
+            ]
+        else:
+            literals = list(map(quoted, values))
+        names[kind] = f"t{number}"
+        await connection.execute(f"create table t{number} (k bigint primary key, c {kind}, was {kind})")
+        for key, literal in enumerate(literals, 1):
+            await connection.execute(f"insert into t{number} values ({key}, {literal}::{kind})")
+        await connection.execute(f"insert into t{number} values ({LAST}); update t{number} set was = c")
+    return names
+
+
+async def is_one(connection: Any, kind: str, value: str) -> bool:
+    with suppress(asyncpg.PostgresError):
+        await connection.execute(f"select {quoted(value)}::{kind}")
+        return True
+    return False
+
+
+def quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+async def test_each_type_of_postgresql_comes_back_or_is_refused_with_the_annotation_that_fits(
+    postgres_url: str,
+) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    sources = await fill(connection)
+    taken, refused = await offered(postgres_url, sources)
+    for (kind, _), problem in refused.items():
+        assert problem["column"] == "c"
+        assert kind in problem["what"]
+        if found := re.fullmatch(r"Annotate it (.+) \| None\.", problem["fix"]):
+            assert (kind, found[1]) in taken, problem
+        else:
+            assert not any(one == kind for one, _ in taken), problem
+    pairs = {pair: declare(f"p{number}", ANNOTATIONS[pair[1]]) for number, pair in enumerate(sorted(taken))}
+    for pair, table in pairs.items():
+        name = definition_of(table).name
+        await connection.execute(
+            f"create table {name} as table {sources[pair[0]]}; alter table {name} add primary key (k)"
+        )
+    wrong, seen = await there_and_back(pairs, postgres_url)
+    for (kind, word), table in pairs.items():
+        first = seen[kind, word].get(1)
+        if isinstance(first, PenstockError) and word in CONTAINERS.get(kind, {word}) and word != "list[list[int]]":
+            wrong.append(f"{kind} as {word}: {first}")
+        name = definition_of(table).name
+        by_value = kind.removesuffix("[]") in {"numeric", "price", "interval"}
+        alike = (
+            "t.c = o.was"
+            if by_value
+            else f"t.c{'::jsonb' * (kind == 'json')}::text = o.was{'::jsonb' * (kind == 'json')}::text"
+        )
+        rows = await connection.fetch(
+            f"select t.c::text, o.was::text from {name} t join {name} o on o.k = t.k % {COPY}"
+            f" where not coalesce({alike}, t.c is null and o.was is null)"
+        )
+        wrong += [f"{kind} as {word}: {row['was']} became {row['c']}" for row in rows]
+        wrong += [f"{kind} as {word}: {line}" async for line in fed_otherwise(connection, table, seen[kind, word])]
+    await connection.close()
+    assert not wrong, "\n".join(wrong)
+
+
+async def fed_otherwise(connection: Any, table: Any, seen: Mapping[int, Any]) -> AsyncIterator[str]:
+    """Rows that the change feed gives otherwise than `ctx.db` does."""
+    definition = definition_of(table)
+    (stored,) = (
+        await connection.fetch(
+            "select format_type(atttypid, -1) from pg_attribute where attname = 'c' and "
+            f"attrelid = '{definition.name}'::regclass"
+        )
+    )[0]
+    spelled = PostgresFeedSpelling({"k": "bigint", "c": stored}).json_object("r", ["k", "c"])
+    for beginnings, setting in SPELLED.items():  # as the functions of triggers have it
+        await connection.execute(f"set {setting}" if stored.startswith(beginnings) else "select 1")
+    read = captured_row(POSTGRES, definition)
+    for key, text in await connection.fetch(f"select k, {spelled} from {definition.name} r where k <= {LAST}"):
+        if not isinstance(mine := seen[key], PenstockError):
+            row: Any = definition.make_rows([read(text)])[0]
+            if row != mine and repr(mine.c) != "nan" and stored not in {"real", "price[]"}:  # JSON has fewer digits
+                yield f"{mine.c!r} is captured as {row.c!r}"
+
+
+# ----- SQLite
+
+DECLARED = {  # types as programs declare them, with a value that they mean
+    "": "'a'",
+    "any": "'a'",
+    "blob": "x'00ff'",
+    "binary(16)": "x'00ff'",
+    "text": "'a'",
+    "varchar(9)": "'x 7'",
+    "nvarchar(9)": "'x007'",
+    "clob": "'aaaa'",
+    "char(36)": "'0a1b2c3d-0000-7000-8000-0123456789ab'",
+    "int": "7",
+    "integer": "9223372036854775807",
+    "unsigned big int": "7",
+    "tinyint(1)": "1",
+    "real": "7.5",
+    "double precision": "0.1",
+    "float": "7.5",
+    "numeric": "1.5",
+    "decimal(12, 2)": "1.5",
+    "boolean": "1",
+    "bool": "0",
+    "date": "'2030-01-02'",
+    "datetime": "'2030-01-02T03:04:05.678901Z'",
+    "timestamp": "'2030-01-02T03:04:05.678901Z'",
+    "time": "'09:30:00'",
+    "interval": "7000000",
+    "uuid": "'0a1b2c3d-0000-7000-8000-0123456789ab'",
+    "json": """'{"amount":"1.50","currency":"EUR"}'""",
+    "string": "'a'",
+}
+
+
+async def test_each_declared_type_of_sqlite_comes_back_or_is_refused_with_the_annotation_that_fits(
+    sqlite_url: str,
+) -> None:
+    sources = {kind: f"t{number}" for number, kind in enumerate(DECLARED)}
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+
+        def create(name: str, kind: str) -> None:
+            value = DECLARED[kind]
+            connection.execute(f"create table {name} (k integer primary key, c {kind}, was {kind})")
+            connection.execute(f"insert into {name} values (1, {value}, {value}), ({LAST}, null, null)")
+
+        for kind, name in sources.items():
+            create(name, kind)
+        taken, refused = await offered(sqlite_url, sources)
+        pairs = {pair: declare(f"p{number}", ANNOTATIONS[pair[1]]) for number, pair in enumerate(sorted(taken))}
+        for (kind, _), table in pairs.items():
+            create(definition_of(table).name, kind)
+        wrong, seen = await there_and_back(pairs, sqlite_url)
+        for pair, table in pairs.items():
+            name = definition_of(table).name
+            rows = connection.execute(
+                f"select quote(o.was), quote(t.c) from {name} t join {name} o on o.k = t.k % {COPY}"
+                " where t.c is not o.was or typeof(t.c) <> typeof(o.was)"
+            )
+            wrong += [f"{pair}: {was} became {found}" for was, found in rows]
+    for (kind, word), problem in refused.items():
+        found = re.fullmatch(r"Annotate it (.+) \| None\.", problem["fix"])
+        assert found, problem
+        assert isinstance(seen[kind, found[1]][1], Table), (kind, word, problem)  # columns of SQLite hold values of all
+    assert not wrong, "\n".join(wrong)
