@@ -15,7 +15,10 @@ from typing import Any, ClassVar
 from penstock.check.nodes import parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program, Table
 from penstock.check.project import Module, Outside, Place
-from penstock.check.values import Entries, Instance, Local, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
+from penstock.check.values import (
+    Entries, Instance, Local, Maker, Method, OpenBackend, Pending, Pool, Rows, Scan, Word,
+)  # fmt: skip
+from penstock.check.waiting import Kept, Waiting
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -47,6 +50,9 @@ _OF_VALUES = {
     "len", "str", "int", "float", "bool", "list", "dict", "set", "tuple", "sorted", "sum", "min", "max", "repr",
     "print", "any", "all", "enumerate", "zip",
 }  # fmt: skip
+_DECIDES = {"sum", "any", "all", "min", "max", "sorted", "filter"}
+_COPIES = {"list", "tuple", "set", "reversed", "iter"}
+_TAKES_CALLS = {f"asyncio.{one}" for one in ("gather", "wait_for", "shield", "create_task", "ensure_future")}
 _OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
 _CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
 _WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, OpenBackend)
@@ -95,6 +101,8 @@ class Body:
         ctx_name: What it calls that: ``ctx``, ``self.ctx``.
         calls: In the order in which they run, as far as that can be seen.
         floating: Calls that nobody awaits.
+        used: Names that kept calls which something took.
+        returned: A call that it gives to its caller to await, if it is not async.
     """
 
     function: Function
@@ -102,6 +110,8 @@ class Body:
     ctx_name: str = ""
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    returned: Pending | None = None
     lists: list[tuple[Over, Rows]] = field(default_factory=list)  # what goes over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
@@ -121,12 +131,12 @@ class _Reader:
         self._module: Module = function.module
         self._values: dict[str, Any] = {}
         self._imported: dict[str, Any] = {}
-        self._pending: dict[str, Pending] = {}
+        self._waiting = Waiting()
         self._loop: ast.AST | None = None
         self._tries = 0
         self._branch: tuple[int, ...] = ()
-        self._is_own_return = True  # and not one of a function within
-        self._dropped: ast.expr | None = None  # what is a statement of its own
+        self._is_async = function.is_async  # also of a function within
+        self._returned: Any = None
         for one in function.parameters:
             self._values[one.arg] = self._taken(one)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
@@ -135,7 +145,7 @@ class _Reader:
             if function.name != "__init__":
                 kept = _kept(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
-        self.body = Body(function, *self._own_ctx())
+        self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
     def _taken(self, argument: ast.arg) -> Ctx | OpenBackend | None:
         found = self._program.ctx_of(self._module, argument.annotation)
@@ -154,23 +164,21 @@ class _Reader:
             self._statement(node)
 
     def end(self) -> None:
-        """What was kept under a name, and never looked at again, is awaited by nobody."""
-        self.body.floating.extend(self._pending.values())
+        """See what is left at the end of the function."""
+        self._waiting.end()
+        self.body.returned = self._returned
 
     def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match node:
             case ast.Expr():
-                self._dropped = node.value
-                value = self.value(node.value)
-                if isinstance(value, Pending):
-                    self.body.floating.append(value)
+                self._waiting.drop(self.value(node.value))
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 for target, value in zip(targets, [self.value(one) for one in values], strict=False):
                     self._keep(target, value)
             case ast.Return():
                 value = self.value(node.value)
-                if isinstance(value, Pending) and self._is_own_return and self.body.function.is_async:
-                    self.body.floating.append(value)
+                is_handed_on = isinstance(value, Pending) and value.is_task and not self.body.function.kind
+                self._hand_over(None if is_handed_on else value)
             case ast.Assign():
                 value = self.value(node.value)
                 for target in node.targets:
@@ -180,7 +188,8 @@ class _Reader:
                 self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._values[node.name] = self._local(node)
-                self._inner(node)
+                if (made := self._inner(node)) is not None and not node.decorator_list:
+                    self._values[node.name] = made
             case ast.Import() | ast.ImportFrom():
                 self._imported.update(self._program.imported(self._module, node))
             case ast.ClassDef():
@@ -192,8 +201,9 @@ class _Reader:
         """A statement that has others within it, or any other one."""
         match node:
             case ast.For() | ast.AsyncFor():
-                self._over(node, self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter))
-                self._keep(node.target, None)
+                value = self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter)
+                self._over(node, value)
+                self._keep(node.target, _element(value))
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
                 self._look(node.test)
@@ -211,45 +221,64 @@ class _Reader:
                 self._tries -= tries
             case ast.If():
                 self._look(node.test)
-                self._branches([node.body, node.orelse])
+                self._branches([node.body, node.orelse], [])
             case ast.Match():
                 self.value(node.subject)
-                self._branches([case.body for case in node.cases])
+                self._branches([case.body for case in node.cases], [])
             case _:
                 self._parts(node)
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
-        self._tries += bool(node.handlers)
-        self.block(node.body)
-        self._tries -= bool(node.handlers)
-        self._branches([handler.body for handler in node.handlers])
+        ends: list[Kept] = []
+        with self._waiting.branch(ends):
+            self._tries += bool(node.handlers)
+            self.block(node.body)
+            self._tries -= bool(node.handlers)
+        self._branches([handler.body for handler in node.handlers], ends)
         self.block([*node.orelse, *node.finalbody])
 
-    def _branches(self, bodies: list[list[ast.stmt]]) -> None:
+    def _branches(self, bodies: list[list[ast.stmt]], ends: list[Kept]) -> None:
         before = self._branch
         for body in bodies:
-            if body:
-                self._branch = (*before, id(body))
+            self._branch = (*before, id(body))
+            with self._waiting.branch(ends):
                 self.block(body)
         self._branch = before
+        self._waiting.meet(ends)
 
     def _within(self, loop: ast.AST, body: list[ast.stmt]) -> None:
         before, self._loop = self._loop, loop
         self.block(body)
         self._loop = before
 
-    def _inner(self, node: AnyDef | ast.Lambda) -> None:
+    def _hand_over(self, value: Any) -> None:
+        """Return a value: an async function that returns a call has forgotten to await it, another one leaves that."""
+        if self._is_async:
+            self._waiting.drop(value)
+        elif isinstance(value, Pending):
+            self._returned = value
+
+    def _yielded(self, node: ast.Yield) -> None:
+        self._hand_over(_many(self.value(node.value)))
+
+    def _inner(self, node: AnyDef | ast.Lambda) -> Maker | None:
         """A function within the function: it sees the same names, but for its own arguments."""
+        for one in (*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults):
+            self.value(one)
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         before, branch = dict(self._values), self._branch
         self._branch = (*branch, id(node))  # nobody knows when it is called
         self._values.update({one.arg: self._taken(one) for one in given})
-        is_own, self._is_own_return = self._is_own_return, False
-        if isinstance(node, ast.Lambda):
-            self.value(node.body)
-        else:
-            self.block(node.body)
-        self._values, self._branch, self._is_own_return = before, branch, is_own
+        outer = self._is_async, self._returned
+        self._is_async, self._returned = isinstance(node, ast.AsyncFunctionDef), None
+        with self._waiting.inner():
+            if isinstance(node, ast.Lambda):
+                self._hand_over(self.value(node.body))
+            else:
+                self.block(node.body)
+        made = Maker(self._returned) if self._returned else None
+        self._values, self._branch, (self._is_async, self._returned) = before, branch, outer
+        return made
 
     def _local(self, node: AnyDef) -> Local | None:
         """A function within that must be awaited: it is no generator, and uses a ctx."""
@@ -268,12 +297,9 @@ class _Reader:
         name = _dotted(target)
         if not name:
             return
-        left = self._pending.pop(name, None)
-        if left is not None:
-            self.body.floating.append(left)
         self._values[name] = value
-        if isinstance(value, Pending) and isinstance(target, ast.Name):
-            self._pending[name] = value
+        if isinstance(target, ast.Name):
+            self._waiting.keep(name, value)
 
     def _suppresses(self, node: ast.expr) -> bool:
         found = self._program.meaning(self._module, node.func) if isinstance(node, ast.Call) else None
@@ -298,7 +324,12 @@ class _Reader:
 
     def _awaited(self, node: ast.Await) -> Any:
         value = self.value(node.value)
-        return value.gives if isinstance(value, Pending) else value
+        if not isinstance(value, Pending):
+            return value
+        if value.is_many:  # nothing awaits a list
+            self._waiting.drop(value)
+        self._waiting.taken(value)
+        return value.gives
 
     def _walrus(self, node: ast.NamedExpr) -> Any:
         value = self.value(node.value)
@@ -308,6 +339,8 @@ class _Reader:
     def _either(self, node: ast.IfExp) -> Any:
         self._look(node.test)
         given = [self.value(node.body), self.value(node.orelse)]
+        if isinstance(given[0], Pending) and isinstance(given[1], Pending):
+            given[0].other = given[1]
         return given[0] or given[1]
 
     def _last(self, node: ast.BoolOp) -> Any:
@@ -322,14 +355,11 @@ class _Reader:
     def _look(self, node: ast.AST) -> Any:
         """The value of what is only looked at: that awaits no call, wherever it was kept."""
         if isinstance(node, ast.Name):
-            left = self._pending.get(node.id)
-            value = self._named(node)
-            if left is not None:
-                self._pending[node.id] = left
-            return value
+            self._waiting.look(node.id)
+            return self._known(node)
         value = self.value(node)
-        if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr):
-            self.body.floating.append(value)
+        if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr) and not value.is_many:
+            self._waiting.drop(value)
         return value
 
     def _parts(self, node: ast.AST) -> None:
@@ -340,11 +370,14 @@ class _Reader:
             if one.__class__ in self._READERS and one is not node:
                 (self._look if is_operand else self.value)(one)
             else:
-                are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue))
+                are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue, ast.AugAssign))
                 waiting.extend((part, are_operands) for part in reversed(parts(one)))
 
     def _named(self, node: ast.Name) -> Any:
-        self._pending.pop(node.id, None)
+        self._waiting.take(node.id)
+        return self._known(node)
+
+    def _known(self, node: ast.Name) -> Any:
         if node.id in self._imported:
             return self._noted(node, self._at_top(self._imported[node.id]))
         return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
@@ -436,26 +469,45 @@ class _Reader:
         if word == "map":
             self._loop = node
         given = [take(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
-        for one in node.keywords:
-            take(one.value)
+        named = {one.arg: take(one.value) for one in node.keywords}
         self._loop = before
-        self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
+        known = None if isinstance(of, Maker) else of
+        self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))
+        if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
+            self._over(node, given[1])
+        decides = [*given, *named.values()] if word in _DECIDES or "key" in named or _is_filter(of) else []
+        for one in decides:  # by what functions give, or by what is in a list
+            self._waiting.drop(one.of if isinstance(one, Maker) else one if _is_many(one) else None)
+        if word == "map" and given:
+            return _many(self._made_by(node, given[0], given[1:]))
+        if word in _COPIES and given and _is_many(given[0]):
+            return given[0]
+        return self._made_by(node, of, [*given, *named.values()])
+
+    def _made_by(self, node: ast.Call, of: Any, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
+        """What a call gives."""
+        if isinstance(of, Maker):
+            return self._made_by(node, of.of, [*of.given, *given])
+        if isinstance(of, Pending):
+            return Pending(node, gives=of.gives, is_many=of.is_many)
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
                 of.owner and any(_kept(self._program, of.module, of.owner).values())
             )
-            return Pending(node, of.name) if of.is_awaited and has_ctx else None
+            returned = None if of.is_async or not has_ctx else _returned(self._program, of)
+            is_many = returned is not None and returned.is_many
+            return Pending(node, of.name, is_many=is_many) if returned or (of.is_awaited and has_ctx) else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
-        if isinstance(of, Outside) and of.name in _OPENS:
-            return OpenBackend()
-        if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return Instance(of.module, of.node)
-        if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
-            self._over(node, given[1])
-        return None
+        if isinstance(of, Outside):
+            if of.name == "functools.partial" and given and isinstance(given[0], (Method, Function, Local, Maker)):
+                return Maker(given[0], tuple(given[1:]))
+            if of.name in _TAKES_CALLS and any(isinstance(one, Pending) for one in given):
+                return Pending(node, is_task=True)
+            return OpenBackend() if of.name in _OPENS else None
+        return Instance(of.module, of.node) if isinstance(of, Place) and isinstance(of.node, ast.ClassDef) else None
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
@@ -495,17 +547,16 @@ class _Reader:
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
         for one in node.generators:
-            self._over(node, self.value(one.iter) if one.is_async else self._look(one.iter))
+            rows = self.value(one.iter) if one.is_async else self._look(one.iter)
+            self._over(node, rows)
             self._loop = node
-            self._keep(one.target, None)
+            self._keep(one.target, _element(rows))
             for condition in one.ifs:
                 self._look(condition)
         for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             value = self.value(part)
-            if isinstance(value, Pending) and node is self._dropped:
-                self.body.floating.append(value)  # a list that is kept or handed on is for gather
         self._values, self._loop = before, loop
-        return None
+        return _many(value)
 
     _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
         ast.Name: _named,
@@ -516,12 +567,39 @@ class _Reader:
         ast.Call: _call,
         ast.NamedExpr: _walrus,
         ast.Lambda: _inner,
+        ast.Yield: _yielded,
         ast.IfExp: _either,
         ast.BoolOp: _last,
         ast.Compare: _condition,
         ast.UnaryOp: _condition,
         **dict.fromkeys(Comprehension.__args__, _comprehension),
     }
+
+
+def _many(value: Any) -> Pending | None:
+    return Pending(value.call, value.what, is_many=True) if isinstance(value, Pending) else None
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, Pending) and value.is_many
+
+
+def _element(value: Any) -> Pending | None:
+    """One of the calls in a list of them."""
+    return Pending(value.call, value.what) if _is_many(value) else None
+
+
+def _is_filter(of: Any) -> bool:
+    return isinstance(of, Method) and isinstance(of.of, Scan) and of.name == "filter"
+
+
+def _returned(program: Program, function: Function) -> Pending | None:
+    """The call that a function which is not async gives to its caller to await."""
+    known = program.returned
+    if function.node not in known:
+        known[function.node] = None  # it may call itself
+        known[function.node] = read_body(program, function).returned
+    return known[function.node]
 
 
 def _takes_values(node: ast.Call, of: Any) -> bool:

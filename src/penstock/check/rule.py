@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,10 +110,18 @@ def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
     return declare
 
 
-def before(module: Module, node: Located, text: str) -> Edit:
-    """Write a text before a node."""
-    span = span_of(node, module.lines)
-    return Edit(Span(span.line, span.column, span.line, span.column), text)
+def awaiting(function: Function, call: ast.Call) -> list[Edit]:
+    """Await a call, if it runs in an async function; within a generator that would make another kind of generator."""
+    if not isinstance(function.scope_of(call), ast.AsyncFunctionDef):
+        return []
+    above, span = function.parents[call], span_of(call, function.module.lines)
+    begin, end = Span(*span[:2], *span[:2]), Span(*span[2:], *span[2:])
+    if call in {getattr(above, "value", None), getattr(above, "func", None)} and isinstance(above, _TIGHTER):
+        return [Edit(begin, "(await "), Edit(end, ")")]
+    return [Edit(begin, "await ")]
+
+
+_TIGHTER = (ast.Attribute, ast.Subscript, ast.Call)  # than await
 
 
 def instead(module: Module, node: Located, text: str) -> Edit:

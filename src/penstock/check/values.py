@@ -84,11 +84,31 @@ class Method:
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written."""
+    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written.
+
+    Attributes:
+        gives: What it is once it is awaited.
+        other: Another call that it may be instead.
+        names: The names that it was kept under.
+        is_many: Whether it is a list or a generator of such calls.
+        is_task: Whether asyncio runs it, such as a task, which has methods of its own.
+    """
 
     call: ast.Call
     what: str = ""
     gives: Any = None
+    other: Pending | None = None
+    names: tuple[str, ...] = ()
+    is_many: bool = False
+    is_task: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Maker:
+    """A function within that gives a call of which it awaits nothing, or a partial one with its first arguments."""
+
+    of: Any
+    given: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,197 @@
+"""``penstock check --fix`` breaks no program: each finding stands at every kind of place, is mended there, and runs.
+
+A function with a finding at a place is compared with the one that has a plain value there.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import util
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+from click.testing import CliRunner
+from stage.examples import LONG
+
+from penstock.check.checker import check
+from penstock.cli.check import command
+from penstock.testing import TestApp
+
+HEAD = '''\
+import asyncio
+import datetime as dt
+import random
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from random import choice
+from typing import Any
+
+from penstock import App, Id, MutationCtx, QueryCtx, Table
+
+app = App()
+
+
+class Plan(Table):
+    name: str
+
+
+async def same(ctx: MutationCtx, one: Id[Plan]) -> Plan:
+    return (await ctx.db.query(Plan).take(1))[0]
+
+
+def given(value: Any) -> Any:
+    return lambda function: (lambda *args: value)
+
+
+async def shown(value: Any) -> Any:
+    return value
+
+
+@app.internal_mutation
+async def run(ctx: MutationCtx, name: str) -> str:
+    one = await ctx.db.insert(Plan(name="a"))
+    try:
+        return repr(await globals()[name](ctx, one, [one]))
+    except (LookupError, ArithmeticError, AssertionError, AttributeError, RuntimeError) as error:
+        return repr(error)
+'''
+CALLS = ["ctx.db.get(Plan, one)", "ctx.db.query(Plan).first()", "same(ctx, one)", "ctx.db.query(\n Plan\n ).first()"]
+CLOCKS = ["datetime.now(UTC)", "dt.datetime.now(dt.UTC)", "time.time()", "random.choice(ids)", "choice(ids)"]
+CLOCKS += ["datetime.now(\n UTC,\n )"]
+WITHIN = [  # an expression with a place in it
+    "§", "(§)", "(\n §  # why\n )", "§.__class__", "§.__class__.__name__.upper()", "§.__str__()[0:9]", "(§).__class__",
+    "(1 if § else 2)", "(§ if ids else 1)", "(1 if not ids else §)", "(not §)", "(§ == None)", "(a := §)",
+    "(§ and 5)", "(ids and §)", "(§ or 5)", "[§]", "(§, 1)", "{'k': {}}", "[*[§]]", "f'é{{}}'", "f'''{ §!r:>20}'''",
+    "f'a' f'{§.__class__}'", "[§ for _ in ids]", "{_: § for _ in ids}", "[x for x in ids if §]",
+    "[x for x in [§]]", "list(§ for _ in ids)", "sum(1 for _ in ids if §)", "[x for x in (y for y in [§])]",
+    "[[§ for _ in ids] for _ in ids]", "[§ async for _ in ctx.db.query(Plan)]", "sorted(ids, key=lambda x: str(§))",
+    "(lambda: §)()", "(lambda x=§: x)()", "(lambda ctx: §)(ctx)", "(lambda: f'{{}}')()", "(lambda: [§])()",
+    "str(§)", "dict(a=§)", "str(object=§)", "[ids][§ is None]", "(-1 if -(§ is None) else 1)", "await shown([§][0])",
+    "[ctx.__class__ and § for ctx in [ctx]]", "[§ for ctx in [ctx]]", "given(§)(1)()",
+]  # fmt: skip
+STATEMENTS = [  # a function with a place in it
+    "return §", "§\nreturn 1", "x = §\nreturn 1", "x: Any = §\nreturn 1", "x = y = §\nreturn 1", "é = 1; x = §; return é",
+    "if §:\n    return 1\nreturn 2", "while §:\n    return 1", "for x in [§]:\n    return x", "assert §\nreturn 1",
+    "with suppress(Exception):\n    return §", "try:\n    return §\nfinally:\n    pass",
+    "try:\n    raise LookupError\nexcept LookupError:\n    return §", "match §:\n    case x:\n        return x",
+    "def inner():\n    return §\nreturn inner()", "async def inner():\n    return §\nreturn await inner()",
+    "async def inner():\n    x = §\n    return 2\nreturn await inner()", "class Inner:\n    x = §\nreturn Inner.x",
+    "@given(§)\ndef inner(): ...\nreturn inner()", "def inner(x=§):\n    return x\nreturn inner()",
+    "async def inner():\n    yield §\nreturn [x async for x in inner()]", "def inner():\n    yield §\nreturn list(inner())",
+    "def inner(ctx):\n    return §\nreturn inner(ctx)", "async def inner(ctx):\n    return §\nreturn await inner(ctx)",
+    "x = [§]\nreturn x[0]", "x = §\nif ids:\n    return x is None\nreturn 3", "raise LookupError(§)",
+    "x = 1 if ids else §\nreturn x", "x, y = §, 1\nreturn y", "x = 'a' + str(§)\nreturn x", "return 1, §",
+]  # fmt: skip
+
+
+def function(name: str, body: str) -> str:
+    """A function with a body; only strings in brackets have lines of their own."""
+    text = body.replace("\n", "\n    ")
+    return f"\n\nasync def {name}(ctx: MutationCtx, one: Id[Plan], ids: list[Id[Plan]]) -> Any:\n    {text}\n"
+
+
+def value_of(found: str) -> str:
+    """What is to stand in place of what is found."""
+    if found in CALLS:
+        return "row"
+    return "now" if "now" in found else "now.timestamp()" if "time.time" in found else "one"
+
+
+def cases() -> list[tuple[str, str]]:
+    """Each place with something to find at it."""
+    plain = [*((one, "return §") for one in WITHIN), *(("§", one) for one in STATEMENTS)]
+    mixed = [*product(WITHIN, STATEMENTS)]
+    mixed = mixed if LONG else random.Random(35).sample(mixed, 200)
+    found = [*CALLS, *CLOCKS]
+    pairs = [*product(plain, found), *((one, found[at % len(found)]) for at, one in enumerate(mixed))]
+    return [(statement.replace("§", within), one) for (within, statement), one in pairs]
+
+
+def split(text: str) -> dict[str, str]:
+    """The functions of a program with their texts."""
+    parts = re.split(r"\n\n(?=async def (f\d+)\()", text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def compiles(text: str) -> bool:
+    """Whether Python takes a text: before 3.12 some strings hold no line ends."""
+    with suppress(SyntaxError), warnings.catch_warnings(action="ignore"):
+        return compile(text, "", "exec") is not None
+    return False
+
+
+class _WithoutAwait(ast.NodeTransformer):
+    def visit_Await(self, node: ast.Await) -> ast.AST:  # noqa: N802 - its name in ast
+        return self.visit(node.value)  # type: ignore[no-any-return]
+
+
+def without_await(text: str) -> str:
+    return ast.dump(_WithoutAwait().visit(ast.parse(text)))
+
+
+def loaded(path: Path) -> ModuleType:
+    spec = util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+async def answers(module: ModuleType, names: list[str]) -> dict[str, str]:
+    """What each function returns, without the places of objects in memory; or how penstock refuses it."""
+    found = {}
+    async with TestApp(module.app, practices="off") as backend:
+        for name in names:
+            try:
+                answer = await backend.run_mutation(module.run, name)
+            except Exception as error:  # noqa: BLE001 - whatever a broken program raises
+                answer = repr(error)
+            found[name] = re.sub(r"0x\w+|\w+-\w+-\w+-\w+-\w+|id='?\w+'?", "…", answer)
+    return found
+
+
+async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path) -> None:
+    every = {f"f{at}": one for at, one in enumerate(cases()) if compiles(function("f", one[0].replace("§", one[1])))}
+    broken = {name: function(name, place.replace("§", found)) for name, (place, found) in every.items()}
+    before = "row = await ctx.db.get(Plan, one)\nnow = ctx.now()\n"
+    right = {name: function(name, before + place.replace("§", value_of(found))) for name, (place, found) in every.items()}
+    file, other = tmp_path / "broken.py", tmp_path / "right.py"
+    file.write_text(HEAD + "".join(broken.values()), "utf-8")
+    other.write_text(HEAD + "".join(right.values()), "utf-8")
+    told = check([file]).findings
+    done = CliRunner().invoke(command, [str(file), "--fix"])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    text = file.read_text("utf-8")
+    compile(text, str(file), "exec")
+    left = check([file])
+    mended = Counter(one.code for one in told) - Counter(one.code for one in left.findings)
+    assert done.stderr.startswith(f"Mended {mended.total()}.\n")
+    after = split(text)
+    named = {name for one in left.findings if (name := _function_at(left.lines[file], one.span.line))}
+    whole = sorted(after.keys() - named, key=lambda one: int(one[1:]))
+    for name in named:
+        assert after[name].strip() == broken[name].strip(), "left and changed"
+    for name in after:
+        if every[name][1] in CALLS:
+            assert without_await(after[name]) == without_await(broken[name]), after[name]
+    expected = await answers(loaded(other), whole)
+    got = await answers(loaded(file), whole)
+    wrong = {after[name]: (got[name], expected[name]) for name in whole if got[name] != expected[name] and name in every}
+    assert not wrong, "\n".join(f"{text}{given}" for text, given in wrong.items())
+    assert len(whole) > len(every) * 0.6
+
+
+def _function_at(lines: Sequence[str], line: int) -> str:
+    heads = (re.match(r"async def (f\d+)\(", one) for one in reversed(lines[:line]))
+    return next((found[1] for found in heads if found), "")
