@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from click.testing import CliRunner
 from stage.examples import LONG
 
@@ -25,7 +26,7 @@ from penstock.check.checker import check
 from penstock.cli.check import command
 from penstock.testing import TestApp
 
-HEAD = '''\
+HEAD = """\
 import asyncio
 import datetime as dt
 import random
@@ -63,18 +64,20 @@ async def run(ctx: MutationCtx, name: str) -> str:
         return repr(await globals()[name](ctx, one, [one]))
     except (LookupError, ArithmeticError, AssertionError, AttributeError, RuntimeError) as error:
         return repr(error)
-'''
+    finally:
+        await ctx.db.delete(Plan, one)
+"""
 CALLS = ["ctx.db.get(Plan, one)", "ctx.db.query(Plan).first()", "same(ctx, one)", "ctx.db.query(\n Plan\n ).first()"]
 CLOCKS = ["datetime.now(UTC)", "dt.datetime.now(dt.UTC)", "time.time()", "random.choice(ids)", "choice(ids)"]
 CLOCKS += ["datetime.now(\n UTC,\n )"]
 WITHIN = [  # an expression with a place in it
     "§", "(§)", "(\n §  # why\n )", "§.__class__", "§.__class__.__name__.upper()", "§.__str__()[0:9]", "(§).__class__",
     "(1 if § else 2)", "(§ if ids else 1)", "(1 if not ids else §)", "(not §)", "(§ == None)", "(a := §)",
-    "(§ and 5)", "(ids and §)", "(§ or 5)", "[§]", "(§, 1)", "{'k': {}}", "[*[§]]", "f'é{{}}'", "f'''{ §!r:>20}'''",
+    "(§ and 5)", "(ids and §)", "(§ or 5)", "[§]", "(§, 1)", "{'k': §}", "[*[§]]", "f'é{§}'", "f'''{ §!r:>20}'''",
     "f'a' f'{§.__class__}'", "[§ for _ in ids]", "{_: § for _ in ids}", "[x for x in ids if §]",
     "[x for x in [§]]", "list(§ for _ in ids)", "sum(1 for _ in ids if §)", "[x for x in (y for y in [§])]",
     "[[§ for _ in ids] for _ in ids]", "[§ async for _ in ctx.db.query(Plan)]", "sorted(ids, key=lambda x: str(§))",
-    "(lambda: §)()", "(lambda x=§: x)()", "(lambda ctx: §)(ctx)", "(lambda: f'{{}}')()", "(lambda: [§])()",
+    "(lambda: §)()", "(lambda x=§: x)()", "(lambda ctx: §)(ctx)", "(lambda: f'{§}')()", "(lambda: [§])()",
     "str(§)", "dict(a=§)", "str(object=§)", "[ids][§ is None]", "(-1 if -(§ is None) else 1)", "await shown([§][0])",
     "[ctx.__class__ and § for ctx in [ctx]]", "[§ for ctx in [ctx]]", "given(§)(1)()",
 ]  # fmt: skip
@@ -130,7 +133,7 @@ def compiles(text: str) -> bool:
 
 
 class _WithoutAwait(ast.NodeTransformer):
-    def visit_Await(self, node: ast.Await) -> ast.AST:  # noqa: N802 - its name in ast
+    def visit_Await(self, node: ast.Await) -> ast.AST:
         return self.visit(node.value)  # type: ignore[no-any-return]
 
 
@@ -157,15 +160,18 @@ async def answers(module: ModuleType, names: list[str]) -> dict[str, str]:
                 answer = await backend.run_mutation(module.run, name)
             except Exception as error:  # noqa: BLE001 - whatever a broken program raises
                 answer = repr(error)
-            found[name] = re.sub(r"0x\w+|\w+-\w+-\w+-\w+-\w+|id='?\w+'?", "…", answer)
+            found[name] = re.sub(r"broken|right|0x\w+|\w+-\w+-\w+-\w+-\w+|id='?\w+'?", "…", answer)
     return found
 
 
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore:coroutine:RuntimeWarning")  # of odd places
 async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path) -> None:
     every = {f"f{at}": one for at, one in enumerate(cases()) if compiles(function("f", one[0].replace("§", one[1])))}
     broken = {name: function(name, place.replace("§", found)) for name, (place, found) in every.items()}
     before = "row = await ctx.db.get(Plan, one)\nnow = ctx.now()\n"
-    right = {name: function(name, before + place.replace("§", value_of(found))) for name, (place, found) in every.items()}
+    right = {
+        name: function(name, before + place.replace("§", value_of(found))) for name, (place, found) in every.items()
+    }
     file, other = tmp_path / "broken.py", tmp_path / "right.py"
     file.write_text(HEAD + "".join(broken.values()), "utf-8")
     other.write_text(HEAD + "".join(right.values()), "utf-8")
@@ -178,18 +184,22 @@ async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path) -> Non
     mended = Counter(one.code for one in told) - Counter(one.code for one in left.findings)
     assert done.stderr.startswith(f"Mended {mended.total()}.\n")
     after = split(text)
-    named = {name for one in left.findings if (name := _function_at(left.lines[file], one.span.line))}
+    named = {_function_at(left.lines[file], one.span.line) for one in left.findings if one.code in {"PEN001", "PEN014"}}
     whole = sorted(after.keys() - named, key=lambda one: int(one[1:]))
     for name in named:
         assert after[name].strip() == broken[name].strip(), "left and changed"
     for name in after:
         if every[name][1] in CALLS:
             assert without_await(after[name]) == without_await(broken[name]), after[name]
-    expected = await answers(loaded(other), whole)
-    got = await answers(loaded(file), whole)
-    wrong = {after[name]: (got[name], expected[name]) for name in whole if got[name] != expected[name] and name in every}
-    assert not wrong, "\n".join(f"{text}{given}" for text, given in wrong.items())
-    assert len(whole) > len(every) * 0.6
+    mended_ones = [name for name in whole if after[name].strip() != broken[name].strip()]
+    expected, got = await answers(loaded(other), mended_ones), await answers(loaded(file), mended_ones)
+    wrong = "\n".join(f"{after[one]}{got[one]}\n{expected[one]}" for one in mended_ones if got[one] != expected[one])
+    assert not wrong, wrong
+    missed = {every[one][0] for one in {*whole} - {*mended_ones}}
+    print(len(every), len(named), len(missed))
+    for name in missed:
+        print(name)
+    assert 0
 
 
 def _function_at(lines: Sequence[str], line: int) -> str:

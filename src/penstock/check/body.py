@@ -13,50 +13,46 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.check.nodes import parts, walk
-from penstock.check.program import AnyDef, Ctx, Function, Program, Table
+from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.values import (
-    Entries, Instance, Local, Maker, Method, OpenBackend, Pending, Pool, Rows, Scan, Word,
+    WORDS,
+    Entries,
+    Instance,
+    Local,
+    Maker,
+    Method,
+    OpenBackend,
+    Pending,
+    Pool,
+    Rows,
+    Scan,
+    Word,
+    element,
+    is_many,
+    kept,
+    many,
 )  # fmt: skip
 from penstock.check.waiting import Kept, Waiting
+from penstock.check.words import (
+    AWAITED,
+    CLIENT_MAKERS,
+    COPIES,
+    CTX_CALLS,
+    DECIDES,
+    ENDS,
+    OF_BACKENDS,
+    OPENS,
+    POOL,
+    TAKES_CALLS,
+    takes_values,
+)  # fmt: skip
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 Over = Comprehension | Loop | ast.Call  # of filter
 
-ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
-RUNS = {"run_query", "run_mutation", "run_action"}
-_POOL = {
-    "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
-    "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
-}  # fmt: skip
-_CTX_CALLS = {
-    *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
-    "mark_completed",
-}  # fmt: skip
-_OPENS = {"penstock.testing.TestApp", "penstock.App().open"}
-_OF_BACKENDS = {
-    *RUNS, "job", "jobs", "job_counts", "pools", "start", "stop", "kill", "check", "declare", "health", "plan",
-    "run_until", "run_until_idle", "assert_scheduled",
-}  # fmt: skip
-_AWAITED = {
-    "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
-    "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
-    "outbox": {"send"},
-    "auth": {"get_user_identity", "require"},
-    "work": {"progress", "complete_later"},
-}
-_OF_VALUES = {
-    "len", "str", "int", "float", "bool", "list", "dict", "set", "tuple", "sorted", "sum", "min", "max", "repr",
-    "print", "any", "all", "enumerate", "zip",
-}  # fmt: skip
-_DECIDES = {"sum", "any", "all", "min", "max", "sorted", "filter"}
-_COPIES = {"list", "tuple", "set", "reversed", "iter"}
-_TAKES_CALLS = {f"asyncio.{one}" for one in ("gather", "wait_for", "shield", "create_task", "ensure_future")}
-_OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
-_CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
 _WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, OpenBackend)
-_WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +139,7 @@ class _Reader:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
-                kept = _kept(program, self._module, function.owner)
+                kept = kept(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
@@ -168,7 +164,7 @@ class _Reader:
         self._waiting.end()
         self.body.returned = self._returned
 
-    def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
+    def _statement(self, node: ast.stmt) -> None:  # noqa: C901 - one case for each kind
         match node:
             case ast.Expr():
                 self._waiting.drop(self.value(node.value))
@@ -203,7 +199,7 @@ class _Reader:
             case ast.For() | ast.AsyncFor():
                 value = self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter)
                 self._over(node, value)
-                self._keep(node.target, _element(value))
+                self._keep(node.target, element(value))
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
                 self._look(node.test)
@@ -223,8 +219,10 @@ class _Reader:
                 self._look(node.test)
                 self._branches([node.body, node.orelse], [])
             case ast.Match():
-                self.value(node.subject)
+                self._look(node.subject)
                 self._branches([case.body for case in node.cases], [])
+            case ast.Assert():
+                self._look(node.test)
             case _:
                 self._parts(node)
 
@@ -259,7 +257,7 @@ class _Reader:
             self._returned = value
 
     def _yielded(self, node: ast.Yield) -> None:
-        self._hand_over(_many(self.value(node.value)))
+        self._hand_over(many(self.value(node.value)))
 
     def _inner(self, node: AnyDef | ast.Lambda) -> Maker | None:
         """A function within the function: it sees the same names, but for its own arguments."""
@@ -413,7 +411,7 @@ class _Reader:
             if isinstance(kind, Place):
                 return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
             is_client = isinstance(kind, Outside) and (
-                kind.name.rpartition(".")[2][:1].isupper() or kind.name in _CLIENT_MAKERS
+                kind.name.rpartition(".")[2][:1].isupper() or kind.name in CLIENT_MAKERS
             )
             if is_client and isinstance(kind, Outside):  # all functions share it
                 return Outside(f"{kind.name}()")
@@ -451,11 +449,11 @@ class _Reader:
 
     def _member(self, of: Any, node: ast.Attribute) -> Any:
         if isinstance(of, _WITH_METHODS):
-            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in _WORDS else Method(of, node.attr)
+            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in WORDS else Method(of, node.attr)
         if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            kept = _kept(self._program, of.module, of.owner).get(node.attr)
+            kept = kept(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
@@ -463,7 +461,7 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
-        take = self._look if _takes_values(node, of) else self.value
+        take = self._look if takes_values(node, of) else self.value
         word = node.func.id if isinstance(node.func, ast.Name) else ""
         before = self._loop
         if word == "map":
@@ -475,12 +473,12 @@ class _Reader:
         self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
-        decides = [*given, *named.values()] if word in _DECIDES or "key" in named or _is_filter(of) else []
+        decides = [*given, *named.values()] if word in DECIDES or "key" in named or _is_filter(of) else []
         for one in decides:  # by what functions give, or by what is in a list
-            self._waiting.drop(one.of if isinstance(one, Maker) else one if _is_many(one) else None)
+            self._waiting.drop(one.of if isinstance(one, Maker) else one if is_many(one) else None)
         if word == "map" and given:
-            return _many(self._made_by(node, given[0], given[1:]))
-        if word in _COPIES and given and _is_many(given[0]):
+            return many(self._made_by(node, given[0], given[1:]))
+        if word in COPIES and given and is_many(given[0]):
             return given[0]
         return self._made_by(node, of, [*given, *named.values()])
 
@@ -494,7 +492,7 @@ class _Reader:
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and any(_kept(self._program, of.module, of.owner).values())
+                of.owner and any(kept(self._program, of.module, of.owner).values())
             )
             returned = None if of.is_async or not has_ctx else _returned(self._program, of)
             is_many = returned is not None and returned.is_many
@@ -504,15 +502,15 @@ class _Reader:
         if isinstance(of, Outside):
             if of.name == "functools.partial" and given and isinstance(given[0], (Method, Function, Local, Maker)):
                 return Maker(given[0], tuple(given[1:]))
-            if of.name in _TAKES_CALLS and any(isinstance(one, Pending) for one in given):
+            if of.name in TAKES_CALLS and any(isinstance(one, Pending) for one in given):
                 return Pending(node, is_task=True)
-            return OpenBackend() if of.name in _OPENS else None
+            return OpenBackend() if of.name in OPENS else None
         return Instance(of.module, of.node) if isinstance(of, Place) and isinstance(of.node, ast.ClassDef) else None
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
         if isinstance(of, OpenBackend):
-            return Pending(node) if name in _OF_BACKENDS else of if name == "with_identity" else None
+            return Pending(node) if name in OF_BACKENDS else of if name == "with_identity" else None
         if isinstance(of, Entries):
             return of.at(node.args[0]) if name == "get" and node.args else None
         if isinstance(of, Scan):
@@ -525,9 +523,9 @@ class _Reader:
             is_async = bool(given) and (
                 isinstance(given[0], OpenBackend) or (isinstance(given[0], Ctx) and not given[0].is_sync)
             )
-            return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
+            return Pending(node, f"{of.name}.{name}") if is_async and name in POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
-        awaited = _CTX_CALLS if isinstance(of, Ctx) else _AWAITED.get(getattr(of, "name", ""), set())
+        awaited = CTX_CALLS if isinstance(of, Ctx) else AWAITED.get(getattr(of, "name", ""), set())
         return Pending(node) if ctx is not None and not ctx.is_sync and name in awaited else None
 
     def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
@@ -544,19 +542,26 @@ class _Reader:
             return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
 
+    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Pending | None:
+        calls: Pending | None = None
+        for value in [self.value(one) for one in node.elts]:
+            if isinstance(value, Pending):
+                value.other, calls = calls, value
+        return many(calls)
+
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
         for one in node.generators:
             rows = self.value(one.iter) if one.is_async else self._look(one.iter)
             self._over(node, rows)
             self._loop = node
-            self._keep(one.target, _element(rows))
+            self._keep(one.target, element(rows))
             for condition in one.ifs:
                 self._look(condition)
         for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             value = self.value(part)
         self._values, self._loop = before, loop
-        return _many(value)
+        return many(value)
 
     _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
         ast.Name: _named,
@@ -573,20 +578,8 @@ class _Reader:
         ast.Compare: _condition,
         ast.UnaryOp: _condition,
         **dict.fromkeys(Comprehension.__args__, _comprehension),
+        **dict.fromkeys((ast.List, ast.Tuple, ast.Set), _display),
     }
-
-
-def _many(value: Any) -> Pending | None:
-    return Pending(value.call, value.what, is_many=True) if isinstance(value, Pending) else None
-
-
-def _is_many(value: Any) -> bool:
-    return isinstance(value, Pending) and value.is_many
-
-
-def _element(value: Any) -> Pending | None:
-    """One of the calls in a list of them."""
-    return Pending(value.call, value.what) if _is_many(value) else None
 
 
 def _is_filter(of: Any) -> bool:
@@ -600,45 +593,6 @@ def _returned(program: Program, function: Function) -> Pending | None:
         known[function.node] = None  # it may call itself
         known[function.node] = read_body(program, function).returned
     return known[function.node]
-
-
-def _takes_values(node: ast.Call, of: Any) -> bool:
-    """Whether a call can do nothing with a call that was not awaited, unlike ``asyncio.gather``."""
-    if isinstance(of, Outside):
-        return of.name.startswith("penstock.") and of.name.count(".") == 1
-    if isinstance(of, (Table, Method)):
-        return not isinstance(of, Method) or not isinstance(of.of, Function | Entries)
-    if isinstance(node.func, ast.Name):
-        return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))
-    return isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LOGGERS
-
-
-def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
-    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
-    found: dict[str, Any] = {}
-    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
-    for place, node in reversed(lineage):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = program.ctx_of(place, node.annotation)
-        if isinstance(node, AnyDef) and node.name == "__init__":
-            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
-            for one in node.body:
-                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
-    return found
-
-
-def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
-    if isinstance(node, ast.Name):
-        return given.get(node.id)
-    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
-        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
-        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
-            return Instance(made.module, made.node)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        ctx = given.get(node.value.id)
-        return Word(ctx, node.attr) if ctx and node.attr in _WORDS else None
-    return None
 
 
 def _dotted(node: ast.expr) -> str:

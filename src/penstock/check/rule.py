@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.check.body import RUNS, Body, Call, read_body
+from penstock.check.body import Body, Call, read_body
 from penstock.check.finding import Edit, Finding, Located, Span, first_line, span_of
 from penstock.check.program import AnyDef, Function, Program
 from penstock.check.project import Module
+from penstock.check.words import RUNS
 
 
 class Facts:

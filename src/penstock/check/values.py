@@ -6,11 +6,13 @@ Nothing changes one. They are not frozen, as a frozen one takes three times as l
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.check.program import Ctx, Table
-from penstock.check.project import Module
+from penstock.check.program import AnyDef, Ctx, Program, Table
+from penstock.check.project import Module, Place
+
+WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
 @dataclass(eq=False, slots=True)
@@ -118,3 +120,46 @@ class Rows:
     scan: Scan
     end: str
     call: ast.Call | None  # None if a loop reads them
+
+
+def many(value: Any) -> Pending | None:
+    """A list of calls."""
+    return replace(value, names=(), is_many=True) if isinstance(value, Pending) else None
+
+
+def is_many(value: Any) -> bool:
+    """Whether it is a list of calls."""
+    return isinstance(value, Pending) and value.is_many
+
+
+def element(value: Any) -> Pending | None:
+    """One of the calls in a list of them."""
+    return replace(value, names=(), is_many=False) if is_many(value) else None
+
+
+def kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
+    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
+    found: dict[str, Any] = {}
+    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
+    for place, node in reversed(lineage):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = program.ctx_of(place, node.annotation)
+        if isinstance(node, AnyDef) and node.name == "__init__":
+            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
+            for one in node.body:
+                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
+    return found
+
+
+def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
+    if isinstance(node, ast.Name):
+        return given.get(node.id)
+    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
+        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
+        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
+            return Instance(made.module, made.node)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        ctx = given.get(node.value.id)
+        return Word(ctx, node.attr) if ctx and node.attr in WORDS else None
+    return None

@@ -53,7 +53,9 @@ class Waiting:
 
     def taken(self, call: Pending) -> None:
         """Await a call, whatever names it has."""
-        self._kept = {name: left for name, kept in self._kept.items() if (left := tuple(one for one in kept if one is not call))}
+        self._kept = {
+            name: left for name, kept in self._kept.items() if (left := tuple(one for one in kept if one is not call))
+        }
 
     @contextmanager
     def inner(self) -> Iterator[None]:

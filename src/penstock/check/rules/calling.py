@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call
+from penstock.check.body import Body, Call
 from penstock.check.program import Ctx, Function, Table, keyword_of
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, awaiting, kind_of, rule
 from penstock.check.values import Local, Method, OpenBackend, Pool, Word
+from penstock.check.words import RUNS
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
