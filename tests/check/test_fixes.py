@@ -6,7 +6,6 @@ A function with a finding at a place is compared with the one that has a plain v
 from __future__ import annotations
 
 import ast
-import random
 import re
 import sys
 import warnings
@@ -82,14 +81,16 @@ WITHIN = [  # an expression with a place in it
     "[ctx.__class__ and § for ctx in [ctx]]", "[§ for ctx in [ctx]]", "given(§)(1)()",
 ]  # fmt: skip
 STATEMENTS = [  # a function with a place in it
-    "return §", "§\nreturn 1", "x = §\nreturn 1", "x: Any = §\nreturn 1", "x = y = §\nreturn 1", "é = 1; x = §; return é",
+    "return §", "§\nreturn 1", "x = §\nreturn 1", "x: Any = §\nreturn 1", "x = y = §\nreturn 1",
+    "é = 1; x = §; return é",
     "if §:\n    return 1\nreturn 2", "while §:\n    return 1", "for x in [§]:\n    return x", "assert §\nreturn 1",
     "with suppress(Exception):\n    return §", "try:\n    return §\nfinally:\n    pass",
     "try:\n    raise LookupError\nexcept LookupError:\n    return §", "match §:\n    case x:\n        return x",
     "def inner():\n    return §\nreturn inner()", "async def inner():\n    return §\nreturn await inner()",
     "async def inner():\n    x = §\n    return 2\nreturn await inner()", "class Inner:\n    x = §\nreturn Inner.x",
     "@given(§)\ndef inner(): ...\nreturn inner()", "def inner(x=§):\n    return x\nreturn inner()",
-    "async def inner():\n    yield §\nreturn [x async for x in inner()]", "def inner():\n    yield §\nreturn list(inner())",
+    "async def inner():\n    yield §\nreturn [x async for x in inner()]",
+    "def inner():\n    yield §\nreturn list(inner())",
     "def inner(ctx):\n    return §\nreturn inner(ctx)", "async def inner(ctx):\n    return §\nreturn await inner(ctx)",
     "x = [§]\nreturn x[0]", "x = §\nif ids:\n    return x is None\nreturn 3", "raise LookupError(§)",
     "x = 1 if ids else §\nreturn x", "x, y = §, 1\nreturn y", "x = 'a' + str(§)\nreturn x", "return 1, §",
@@ -113,9 +114,9 @@ def cases() -> list[tuple[str, str]]:
     """Each place with something to find at it."""
     plain = [*((one, "return §") for one in WITHIN), *(("§", one) for one in STATEMENTS)]
     mixed = [*product(WITHIN, STATEMENTS)]
-    mixed = mixed if LONG else random.Random(35).sample(mixed, 200)
     found = [*CALLS, *CLOCKS]
-    pairs = [*product(plain, found), *((one, found[at % len(found)]) for at, one in enumerate(mixed))]
+    pairs = [(one, found[at % len(found)]) for at, one in enumerate(mixed) if LONG or at % 13 == 0]
+    pairs += product(plain, found if LONG else [CALLS[0], CLOCKS[0]])
     return [(statement.replace("§", within), one) for (within, statement), one in pairs]
 
 
@@ -195,11 +196,7 @@ async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path) -> Non
     expected, got = await answers(loaded(other), mended_ones), await answers(loaded(file), mended_ones)
     wrong = "\n".join(f"{after[one]}{got[one]}\n{expected[one]}" for one in mended_ones if got[one] != expected[one])
     assert not wrong, wrong
-    missed = {every[one][0] for one in {*whole} - {*mended_ones}}
-    print(len(every), len(named), len(missed))
-    for name in missed:
-        print(name)
-    assert 0
+    assert len(mended_ones) > len(every) * 0.6
 
 
 def _function_at(lines: Sequence[str], line: int) -> str:

@@ -30,7 +30,7 @@ from penstock.check.values import (
     Word,
     element,
     is_many,
-    kept,
+    kept_of,
     many,
 )  # fmt: skip
 from penstock.check.waiting import Kept, Waiting
@@ -139,7 +139,7 @@ class _Reader:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
-                kept = kept(program, self._module, function.owner)
+                kept = kept_of(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
@@ -453,7 +453,7 @@ class _Reader:
         if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            kept = kept(self._program, of.module, of.owner).get(node.attr)
+            kept = kept_of(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
@@ -492,7 +492,7 @@ class _Reader:
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and any(kept(self._program, of.module, of.owner).values())
+                of.owner and any(kept_of(self._program, of.module, of.owner).values())
             )
             returned = None if of.is_async or not has_ctx else _returned(self._program, of)
             is_many = returned is not None and returned.is_many
@@ -558,8 +558,8 @@ class _Reader:
             self._keep(one.target, element(rows))
             for condition in one.ifs:
                 self._look(condition)
-        for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            value = self.value(part)
+        self.value(node.key if isinstance(node, ast.DictComp) else None)
+        value = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self._values, self._loop = before, loop
         return many(value)
 
@@ -586,13 +586,12 @@ def _is_filter(of: Any) -> bool:
     return isinstance(of, Method) and isinstance(of.of, Scan) and of.name == "filter"
 
 
-def _returned(program: Program, function: Function) -> Pending | None:
+def _returned(program: Program, function: Function) -> Any:
     """The call that a function which is not async gives to its caller to await."""
-    known = program.returned
-    if function.node not in known:
-        known[function.node] = None  # it may call itself
-        known[function.node] = read_body(program, function).returned
-    return known[function.node]
+    if function.node not in program.returned:
+        program.returned[function.node] = None  # it may call itself
+        program.returned[function.node] = read_body(program, function).returned
+    return program.returned[function.node]
 
 
 def _dotted(node: ast.expr) -> str:

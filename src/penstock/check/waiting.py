@@ -53,9 +53,7 @@ class Waiting:
 
     def taken(self, call: Pending) -> None:
         """Await a call, whatever names it has."""
-        self._kept = {
-            name: left for name, kept in self._kept.items() if (left := tuple(one for one in kept if one is not call))
-        }
+        self._kept = {name: tuple(one for one in kept if one is not call) for name, kept in self._kept.items()}
 
     @contextmanager
     def inner(self) -> Iterator[None]:

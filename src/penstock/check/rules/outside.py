@@ -106,16 +106,12 @@ def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None
         for length in (name, f"{name}.timedelta"):
             if program.meaning(module, ast.parse(length, mode="eval").body) == Outside("datetime.timedelta"):
                 return length, []
-    first = next(
-        (one for one in module.tree.body if isinstance(one, ast.Import | ast.ImportFrom) and _is_late(one)), None
-    )
-    is_free = first is not None and first.col_offset == 0 and "timedelta" not in module.names
-    line = first.lineno if first else 1
-    return "timedelta", [Edit(Span(line, 0, line, 0), "from datetime import timedelta\n")] if is_free else None
-
-
-def _is_late(node: ast.Import | ast.ImportFrom) -> bool:
-    return not isinstance(node, ast.ImportFrom) or node.module != "__future__"
+    imports = (one for one in module.tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+    first = next((one for one in imports if getattr(one, "module", "") != "__future__"), None)
+    if first is None or first.col_offset or "timedelta" in module.names:
+        return "timedelta", None
+    begin = Span(first.lineno, 0, first.lineno, 0)
+    return "timedelta", [Edit(begin, "from datetime import timedelta\n")]
 
 
 @rule("PEN015")
