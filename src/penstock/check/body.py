@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from penstock.check.nodes import parts, walk
@@ -532,15 +532,19 @@ class _Reader:
         if name == "with_index":
             index = node.args[0].attr if node.args and isinstance(node.args[0], ast.Attribute) else ""
             equal = tuple(one.arg for one in node.keywords if one.arg)
-            return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters)
+            is_endless = bool(node.keywords) and all(self._is_endless(one.value) for one in node.keywords)
+            return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters, is_endless)
         if name == "filter":
-            return Scan(scan.ctx, scan.table, scan.index, scan.equal, scan.is_bounded, (*scan.filters, node))
+            return replace(scan, filters=(*scan.filters, node))
         if name in {"order", "group_by"}:
             return scan
         if name in ENDS:
             rows = Rows(scan, name, node)
             return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
+
+    def _is_endless(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Call) and self._program.is_penstock(self._module, node.func, "gt", "gte")
 
     def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Pending | None:
         calls: Pending | None = None

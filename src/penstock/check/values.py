@@ -38,6 +38,7 @@ class Scan:
     equal: tuple[str, ...] = ()
     is_bounded: bool = False  # by an equal value or a range
     filters: tuple[ast.Call, ...] = ()
+    is_endless: bool = False  # only by where it begins
 
 
 @dataclass(eq=False, slots=True)
