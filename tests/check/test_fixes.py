@@ -202,3 +202,51 @@ async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path) -> Non
 def _function_at(lines: Sequence[str], line: int) -> str:
     heads = (re.match(r"async def (f\d+)\(", one) for one in reversed(lines[:line]))
     return next((found[1] for found in heads if found), "")
+
+
+def mended(folder: Path, text: str, *imports: str) -> str:
+    """What ``--fix`` makes of the body of a program."""
+    file = folder / "app.py"
+    head = "from penstock import App, Id, MutationCtx, QueryCtx, Table, signed_in\n\napp = App()\n\n\n"
+    before = "".join(f"{one}\n" for one in imports) + head + "class Plan(Table):\n    name: str\n\n\n"
+    file.write_text(before + text, "utf-8")
+    CliRunner().invoke(command, [str(file), "--fix"])
+    return file.read_text("utf-8").replace(head, "").replace("class Plan(Table):\n    name: str\n\n\n", "")
+
+
+LATER = ["x = ctx.db.get(Plan, one)\nif one:\n    x = ctx.db.get(Plan, one)\nreturn await x"]  # what it is then awaited
+LATER += ["x = y = asyncio.gather(ctx.db.get(Plan, one))\nif one:\n    y = None\nx = 1\nreturn y and await y"]
+LATER += ["x = ctx.db.query(Plan).take(900)\nreturn [one for one in x if one.name == 'a']"]  # PEN002 then
+LATER += [
+    "asyncio.create_task(ctx.db.get(Plan, one)).add_done_callback(print)",
+    "map(lambda one: ctx.db.get(Plan, one), [1])",
+]
+
+
+@pytest.mark.parametrize("body", LATER)
+def test_what_a_fix_would_break_or_bring_is_left(tmp_path: Path, body: str) -> None:
+    text = function("f", body).lstrip()
+    assert mended(tmp_path, text, "import asyncio").endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("imports", "found", "fixed"),
+    [
+        ("from datetime import UTC, datetime, timedelta", "datetime.now(UTC)", "ctx.now(every=timedelta(minutes=1))"),
+        ("import datetime as dt", "dt.datetime.now(dt.UTC)", "ctx.now(every=dt.timedelta(minutes=1))"),
+        ("from time import time", "time()", "ctx.now(every=timedelta(minutes=1)).timestamp()"),
+        ("from random import random", "random()", "ctx.random.random()"),
+        ("from time import time\nif App:\n    from datetime import timedelta", "time()", "time()"),
+        ("from datetime import datetime, timezone as tz\nUTC = 1", "datetime.now(UTC)", "datetime.now(UTC)"),
+        ("from datetime import datetime\nUTC = 1", "datetime.now(tz=UTC)", "datetime.now(tz=UTC)"),
+        ("from time import time", "[time() for ctx in [1]]", "[time() for ctx in [1]]"),
+        ("from time import time", "[time() for timedelta in [1]]", "[time() for timedelta in [1]]"),
+    ],
+)
+async def test_a_live_query_stays_live(tmp_path: Path, imports: str, found: str, fixed: str) -> None:
+    text = f"@app.query(access=signed_in)\nasync def clock(ctx: QueryCtx) -> object:\n    return {found}\n"
+    after = mended(tmp_path, text, "from __future__ import annotations", imports)
+    assert f"    return {fixed}\n" in after
+    assert ("from datetime import timedelta\nfrom time" in after) == (
+        imports == "from time import time" and fixed != found
+    )

@@ -140,11 +140,11 @@ class Function:
             node = above
         return None
 
-    def binds_once(self, name: str) -> bool:
-        """Whether a name is at most one argument in it, and is nowhere given another value."""
+    def bindings(self, name: str) -> int:
+        """How often a name is bound in it, as an argument or to a value, also in functions within."""
         names = [one for one in self.nodes if isinstance(one, ast.Name) and one.id == name]
         arguments = [one for one in self.nodes if isinstance(one, ast.arg) and one.arg == name]
-        return len(arguments) <= 1 and all(isinstance(one.ctx, ast.Load) for one in names)
+        return len(arguments) + sum(not isinstance(one.ctx, ast.Load) for one in names)
 
     @cached_property
     def statements(self) -> list[ast.AST]:

@@ -73,7 +73,7 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[st
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
     module, word = body.function.module, body.ctx_name or "ctx"
-    ctx = body.ctx_name if body.function.binds_once(word.partition(".")[0]) else ""
+    ctx = body.ctx_name if body.function.bindings(word.partition(".")[0]) == 1 else ""
     if name.startswith("uuid."):
         return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
@@ -81,7 +81,7 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[st
         is_same = name == "time.time" or (name == "datetime.datetime.now" and call and _is_utc(program, module, call))
         is_live = body.ctx is not None and body.ctx.kind == "query"  # the same text in each place that a query reads
         length, imports = _timedelta(program, module) if is_live else ("", [])
-        is_same = is_same and imports is not None and body.function.binds_once(length.partition(".")[0])
+        is_same = is_same and imports is not None and not body.function.bindings(length.partition(".")[0])
         now = f"{word}.now({f'every={length}(minutes=1)' if is_live else ''})"
         now += ".timestamp()" if name == "time.time" else ""
         edits = [instead(module, call, now), *(imports or ())] if ctx and is_same and call is not None else []
