@@ -12,41 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from penstock.check import values, words
 from penstock.check.nodes import parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
-from penstock.check.values import (
-    WORDS,
-    Entries,
-    Instance,
-    Local,
-    Maker,
-    Method,
-    OpenBackend,
-    Pending,
-    Pool,
-    Rows,
-    Scan,
-    Word,
-    element,
-    is_many,
-    kept_of,
-    many,
-)  # fmt: skip
+from penstock.check.values import Entries, Instance, Local, Maker, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
 from penstock.check.waiting import Kept, Waiting
-from penstock.check.words import (
-    AWAITED,
-    CLIENT_MAKERS,
-    COPIES,
-    CTX_CALLS,
-    DECIDES,
-    ENDS,
-    OF_BACKENDS,
-    OPENS,
-    POOL,
-    TAKES_CALLS,
-    takes_values,
-)  # fmt: skip
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -139,7 +110,7 @@ class _Reader:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
-                kept = kept_of(program, self._module, function.owner)
+                kept = values.kept_of(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
@@ -199,7 +170,7 @@ class _Reader:
             case ast.For() | ast.AsyncFor():
                 value = self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter)
                 self._over(node, value)
-                self._keep(node.target, element(value))
+                self._keep(node.target, values.element(value))
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
                 self._look(node.test)
@@ -257,7 +228,7 @@ class _Reader:
             self._returned = value
 
     def _yielded(self, node: ast.Yield) -> None:
-        self._hand_over(many(self.value(node.value)))
+        self._hand_over(values.many(self.value(node.value)))
 
     def _inner(self, node: AnyDef | ast.Lambda) -> Maker | None:
         """A function within the function: it sees the same names, but for its own arguments."""
@@ -269,7 +240,7 @@ class _Reader:
         self._values.update({one.arg: self._taken(one) for one in given})
         outer = self._is_async, self._returned
         self._is_async, self._returned = isinstance(node, ast.AsyncFunctionDef), None
-        with self._waiting.inner():
+        with self._waiting.inner({one.arg for one in given}):
             if isinstance(node, ast.Lambda):
                 self._hand_over(self.value(node.body))
             else:
@@ -411,7 +382,7 @@ class _Reader:
             if isinstance(kind, Place):
                 return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
             is_client = isinstance(kind, Outside) and (
-                kind.name.rpartition(".")[2][:1].isupper() or kind.name in CLIENT_MAKERS
+                kind.name.rpartition(".")[2][:1].isupper() or kind.name in words.CLIENT_MAKERS
             )
             if is_client and isinstance(kind, Outside):  # all functions share it
                 return Outside(f"{kind.name}()")
@@ -449,11 +420,11 @@ class _Reader:
 
     def _member(self, of: Any, node: ast.Attribute) -> Any:
         if isinstance(of, _WITH_METHODS):
-            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in WORDS else Method(of, node.attr)
+            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in values.WORDS else Method(of, node.attr)
         if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            kept = kept_of(self._program, of.module, of.owner).get(node.attr)
+            kept = values.kept_of(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
@@ -461,7 +432,7 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
-        take = self._look if takes_values(node, of) else self.value
+        take = self._look if words.takes_values(node, of) else self.value
         word = node.func.id if isinstance(node.func, ast.Name) else ""
         before = self._loop
         if word == "map":
@@ -473,12 +444,12 @@ class _Reader:
         self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
-        decides = [*given, *named.values()] if word in DECIDES or "key" in named or _is_filter(of) else []
+        decides = [*given, *named.values()] if word in words.DECIDES or "key" in named or _is_filter(of) else []
         for one in decides:  # by what functions give, or by what is in a list
-            self._waiting.drop(one.of if isinstance(one, Maker) else one if is_many(one) else None)
+            self._waiting.drop(one.of if isinstance(one, Maker) else one if values.is_many(one) else None)
         if word == "map" and given:
-            return many(self._made_by(node, given[0], given[1:]))
-        if word in COPIES and given and is_many(given[0]):
+            return values.many(self._made_by(node, given[0], given[1:]))
+        if word in words.COPIES and given and values.is_many(given[0]):
             return given[0]
         return self._made_by(node, of, [*given, *named.values()])
 
@@ -492,25 +463,26 @@ class _Reader:
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and any(kept_of(self._program, of.module, of.owner).values())
+                of.owner and any(values.kept_of(self._program, of.module, of.owner).values())
             )
-            returned = None if of.is_async or not has_ctx else _returned(self._program, of)
-            is_many = returned is not None and returned.is_many
-            return Pending(node, of.name, is_many=is_many) if returned or (of.is_awaited and has_ctx) else None
+            if not has_ctx or (of.is_async and not of.is_awaited):
+                return None
+            returned = None if of.is_async else _returned(self._program, of)
+            return Pending(node, of.name, is_many=values.is_many(returned)) if of.is_async or returned else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Outside):
             if of.name == "functools.partial" and given and isinstance(given[0], (Method, Function, Local, Maker)):
                 return Maker(given[0], tuple(given[1:]))
-            if of.name in TAKES_CALLS and any(isinstance(one, Pending) for one in given):
+            if of.name in words.TAKES_CALLS and any(isinstance(one, Pending) for one in given):
                 return Pending(node, is_task=True)
-            return OpenBackend() if of.name in OPENS else None
+            return OpenBackend() if of.name in words.OPENS else None
         return Instance(of.module, of.node) if isinstance(of, Place) and isinstance(of.node, ast.ClassDef) else None
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
         if isinstance(of, OpenBackend):
-            return Pending(node) if name in OF_BACKENDS else of if name == "with_identity" else None
+            return Pending(node) if name in words.OF_BACKENDS else of if name == "with_identity" else None
         if isinstance(of, Entries):
             return of.at(node.args[0]) if name == "get" and node.args else None
         if isinstance(of, Scan):
@@ -523,9 +495,9 @@ class _Reader:
             is_async = bool(given) and (
                 isinstance(given[0], OpenBackend) or (isinstance(given[0], Ctx) and not given[0].is_sync)
             )
-            return Pending(node, f"{of.name}.{name}") if is_async and name in POOL else None
+            return Pending(node, f"{of.name}.{name}") if is_async and name in words.POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
-        awaited = CTX_CALLS if isinstance(of, Ctx) else AWAITED.get(getattr(of, "name", ""), set())
+        awaited = words.CTX_CALLS if isinstance(of, Ctx) else words.AWAITED.get(getattr(of, "name", ""), set())
         return Pending(node) if ctx is not None and not ctx.is_sync and name in awaited else None
 
     def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
@@ -538,7 +510,7 @@ class _Reader:
             return replace(scan, filters=(*scan.filters, node))
         if name in {"order", "group_by"}:
             return scan
-        if name in ENDS:
+        if name in words.ENDS:
             rows = Rows(scan, name, node)
             return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
@@ -551,21 +523,22 @@ class _Reader:
         for value in [self.value(one) for one in node.elts]:
             if isinstance(value, Pending):
                 value.other, calls = calls, value
-        return many(calls)
+        return values.many(calls)
 
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
-        for one in node.generators:
-            rows = self.value(one.iter) if one.is_async else self._look(one.iter)
-            self._over(node, rows)
-            self._loop = node
-            self._keep(one.target, element(rows))
-            for condition in one.ifs:
-                self._look(condition)
-        self.value(node.key if isinstance(node, ast.DictComp) else None)
-        value = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
+        with self._waiting.inner({getattr(part, "id", "") for one in node.generators for part in walk(one.target)}):
+            for one in node.generators:
+                rows = self.value(one.iter) if one.is_async else self._look(one.iter)
+                self._over(node, rows)
+                self._loop = node
+                self._keep(one.target, values.element(rows))
+                for condition in one.ifs:
+                    self._look(condition)
+            self.value(node.key if isinstance(node, ast.DictComp) else None)
+            value = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self._values, self._loop = before, loop
-        return many(value)
+        return values.many(value)
 
     _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
         ast.Name: _named,

@@ -56,13 +56,14 @@ class Waiting:
         self._kept = {name: tuple(one for one in kept if one is not call) for name, kept in self._kept.items()}
 
     @contextmanager
-    def inner(self) -> Iterator[None]:
-        """A function within: what it keeps under names of its own is dropped at its end."""
-        before, names = self._kept, {*self._kept}
-        self._kept = {**before}
+    def inner(self, own: set[str]) -> Iterator[None]:
+        """A function or comprehension within: what it keeps under names of its own is dropped at its end."""
+        outer = {name: self._kept.pop(name) for name in own & self._kept.keys()}
+        names = {*self._kept}
         yield
         for name in self._kept.keys() - names:
             self.keep(name, None)
+        self._kept |= outer
 
     @contextmanager
     def branch(self, ends: list[Kept]) -> Iterator[None]:

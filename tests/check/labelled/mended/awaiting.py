@@ -95,6 +95,9 @@ async def remembers(ctx: MutationCtx, bike: Id[Bike], bikes: list[Id[Bike]]) -> 
     await asyncio.gather(*map(get, bikes), *bikes_of(ctx, bikes), *[bike_of(ctx, bike), repair(ctx, bike)])
     for later in [ctx.db.get(Bike, one) for one in bikes]:
         await later
+    bike_row = ctx.db.get(Bike, bike)
+    print([bike_row for bike_row in bikes], (lambda bike_row: bike_row)(bike))
+    await bike_row
     named = {one: ctx.db.get(Bike, one) for one in bikes}
     for later in named.values():
         await later
