@@ -216,6 +216,9 @@ def mended(folder: Path, text: str, *imports: str) -> str:
 
 LATER = ["x = ctx.db.get(Plan, one)\nif one:\n    x = ctx.db.get(Plan, one)\nreturn await x"]  # what it is then awaited
 LATER += ["x = y = asyncio.gather(ctx.db.get(Plan, one))\nif one:\n    y = None\nx = 1\nreturn y and await y"]
+LATER += ["return await ctx.db.get(Plan, one).name", "return await (ctx.db.get(Plan, one) or ctx.db.get(Plan, one))"]
+LATER += ["x = None\ndef keep():\n    nonlocal x\n    x = ctx.db.get(Plan, one)\nkeep()\nreturn await x"]
+LATER += ["x = dict(a=ctx.db.get(Plan, one))\nreturn [await one for one in x.values()]"]
 LATER += ["x = ctx.db.query(Plan).take(900)\nreturn [one for one in x if one.name == 'a']"]  # PEN002 then
 LATER += [
     "asyncio.create_task(ctx.db.get(Plan, one)).add_done_callback(print)",
@@ -245,8 +248,10 @@ def test_what_a_fix_would_break_or_bring_is_left(tmp_path: Path, body: str) -> N
 )
 async def test_a_live_query_stays_live(tmp_path: Path, imports: str, found: str, fixed: str) -> None:
     text = f"@app.query(access=signed_in)\nasync def clock(ctx: QueryCtx) -> object:\n    return {found}\n"
+    text += text.replace("clock", "other").replace("QueryCtx", "QueryCtx | None")
     after = mended(tmp_path, text, "from __future__ import annotations", imports)
-    assert f"    return {fixed}\n" in after
+    assert f"    return {fixed}\n\n" in after.replace("@", "\n")
+    assert after.endswith(f"    return {found}\n")
     assert ("from datetime import timedelta\nfrom time" in after) == (
         imports == "from time import time" and fixed != found
     )

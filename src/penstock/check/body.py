@@ -68,7 +68,7 @@ class Body:
         ctx_name: What it calls that: ``ctx``, ``self.ctx``.
         calls: In the order in which they run, as far as that can be seen.
         floating: Calls that nobody awaits.
-        used: Names that kept calls which something took.
+        used: Names that something awaits or hands on.
         returned: A call that it gives to its caller to await, if it is not async.
     """
 
@@ -438,7 +438,7 @@ class _Reader:
         if word == "map":
             self._loop = node
         given = [take(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
-        named = {one.arg: take(one.value) for one in node.keywords}
+        named = {one.arg: (self.value if word == "dict" else take)(one.value) for one in node.keywords}
         self._loop = before
         known = None if isinstance(of, Maker) else of
         self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))

@@ -113,13 +113,23 @@ def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
 
 def awaiting(function: Function, call: ast.Call) -> list[Edit]:
     """Await a call, if it runs in an async function; within a generator that would make another kind of generator."""
-    if not isinstance(function.scope_of(call), ast.AsyncFunctionDef):
+    if not isinstance(function.scope_of(call), ast.AsyncFunctionDef) or _is_awaited_later(function, call):
         return []
     above, span = function.parents[call], span_of(call, function.module.lines)
     begin, end = Span(*span[:2], *span[:2]), Span(*span[2:], *span[2:])
     if call in {getattr(above, "value", None), getattr(above, "func", None)} and isinstance(above, _TIGHTER):
         return [Edit(begin, "(await "), Edit(end, ")")]
     return [Edit(begin, "await ")]
+
+
+def _is_awaited_later(function: Function, node: ast.AST) -> bool:
+    """Whether what is made of a value is awaited: ``await ctx.db.get(…).amount``."""
+    above = function.parents[node]
+    while isinstance(above, ast.expr) and not (isinstance(above, ast.Call) and node is not above.func):
+        if isinstance(above, ast.Await):
+            return True
+        node, above = above, function.parents[above]
+    return False
 
 
 _TIGHTER = (ast.Attribute, ast.Subscript, ast.Call)  # than await

@@ -18,7 +18,7 @@ class Waiting:
 
     Attributes:
         floating: Those that nobody awaits.
-        used: Names under which something took one.
+        used: Names that something took.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Waiting:
 
     def take(self, name: str) -> None:
         """Await or hand on what a name keeps."""
+        self.used.add(name)
         for one in self._kept.get(name, ()):
-            self.used.add(name)
             self.taken(one)
 
     def taken(self, call: Pending) -> None:

@@ -74,6 +74,9 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[st
         return "Read it once at the top of the file, or pass it as an argument.", []
     module, word = body.function.module, body.ctx_name or "ctx"
     ctx = body.ctx_name if body.function.bindings(word.partition(".")[0]) == 1 else ""
+    argument = next((one for one in body.function.parameters if one.arg == ctx), None)
+    if argument and not all(program.ctx_of(*one) for one in program.types(module, argument.annotation)):
+        ctx = ""  # such as None
     if name.startswith("uuid."):
         return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
