@@ -106,9 +106,9 @@ def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None
     """What a file calls `timedelta`, and the line that imports it if none does; None if that name is another's."""
     always = {*module.tree.body}  # and not only for type checkers
     for name in (name for name, node in module.names.items() if node in always):
-        for length in (name, f"{name}.timedelta"):
-            if program.meaning(module, ast.parse(length, mode="eval").body) == Outside("datetime.timedelta"):
-                return length, []
+        found = program.project.look_up(module, name)
+        if found in {Outside("datetime.timedelta"), Outside("datetime")}:
+            return (name if found == Outside("datetime.timedelta") else f"{name}.timedelta"), []
     imports = (one for one in module.tree.body if isinstance(one, ast.Import | ast.ImportFrom))
     first = next((one for one in imports if getattr(one, "module", "") != "__future__"), None)
     if first is None or first.col_offset or "timedelta" in module.names:
