@@ -448,7 +448,8 @@ class _Reader:
         for one in decides:  # by what functions give, or by what is in a list
             self._waiting.drop(one.of if isinstance(one, Maker) else one if values.is_many(one) else None)
         if word == "map" and given:
-            return values.many(self._made_by(node, given[0], given[1:]))
+            made = self._made_by(node, given[0], given[1:])
+            return replace(made, is_many=True, is_maker=True) if isinstance(made, Pending) else None
         if word in words.COPIES and given and values.is_many(given[0]):
             return given[0]
         return self._made_by(node, of, [*given, *named.values()])
@@ -458,7 +459,7 @@ class _Reader:
         if isinstance(of, Maker):
             return self._made_by(node, of.of, [*of.given, *given])
         if isinstance(of, Pending):
-            return Pending(node, gives=of.gives, is_many=of.is_many)
+            return Pending(node, gives=of.gives, is_many=of.is_many, is_maker=of.is_many)
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
@@ -468,7 +469,8 @@ class _Reader:
             if not has_ctx or (of.is_async and not of.is_awaited):
                 return None
             returned = None if of.is_async else _returned(self._program, of)
-            return Pending(node, of.name, is_many=values.is_many(returned)) if of.is_async or returned else None
+            has_many = values.is_many(returned)
+            return Pending(node, of.name, is_many=has_many, is_maker=has_many) if of.is_async or returned else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
         if isinstance(of, Outside):

@@ -94,6 +94,7 @@ class Pending:
         other: Another call that it may be instead.
         names: The names that it was kept under.
         is_many: Whether it is a list or a generator of such calls.
+        is_maker: Whether the call itself gives many, and an await of it would not help.
         is_task: Whether asyncio runs it, such as a task, which has methods of its own.
     """
 
@@ -104,6 +105,7 @@ class Pending:
     names: tuple[str, ...] = ()
     is_many: bool = False
     is_task: bool = False
+    is_maker: bool = False
 
 
 @dataclass(eq=False, slots=True)

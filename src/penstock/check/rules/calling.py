@@ -257,7 +257,7 @@ def awaited(facts: Facts, rule: Rule) -> Places:
         for pending in body.floating:
             is_alone = isinstance(body.function.parents[pending.call], ast.Expr | ast.Return)
             is_plain = not body.used.intersection(pending.names) and (is_alone or not pending.is_task)
-            edits = awaiting(body.function, pending.call) if is_plain else []
+            edits = awaiting(body.function, pending.call) if is_plain and not pending.is_maker else []
             written = ast.unparse(pending.call.func)
             message = f"{pending.what or written}(…) is not awaited, so it does nothing."
             fix = f"Write await {written}(…)."
