@@ -202,7 +202,7 @@ async def test_a_fix_breaks_no_program_wherever_it_stands(tmp_path: Path, part: 
     expected, got = await answers(loaded(other), mended_ones), await answers(loaded(file), mended_ones)
     wrong = "\n".join(f"{after[one]}{got[one]}\n{expected[one]}" for one in mended_ones if got[one] != expected[one])
     assert not wrong, wrong
-    assert len(mended_ones) > len(every) * 0.6
+    assert len(mended_ones) > len(every) * 0.5
 
 
 def _function_at(lines: Sequence[str], line: int) -> str:
