@@ -11,7 +11,7 @@ from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.handlers.taskctx import TaskBatchRun
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.work import ActionWork
-from penstock.check import body, program
+from penstock.check import program, values, words
 from penstock.testing import TestApp
 from penstock.transaction.database import DatabaseWriter
 from penstock.transaction.scan import Scan
@@ -36,10 +36,10 @@ def _is_awaited(method: object) -> bool:
 
 def test_the_checker_knows_each_call_that_is_awaited() -> None:
     kinds = [TaskBatchRun if name == "TaskBatchRun" else getattr(penstock, name) for name in program._CTX]
-    assert set().union(*map(awaited, kinds)) == body._CTX_CALLS
-    assert {word: awaited(kind) for word, kind in WORDS.items()} == body._AWAITED
-    assert awaited(Scan) == body.ENDS
-    assert awaited(TestApp) | awaited(Backend) == body._OF_BACKENDS
-    assert {name for name in dir(Workpool) if not name.startswith("_")} - NOT_AWAITED == body._POOL
-    words = {name for kind in kinds for name in (*dir(kind), *inspect.get_annotations(kind))}
-    assert words >= body._WORDS >= body._AWAITED.keys()
+    assert set().union(*map(awaited, kinds)) == words.CTX_CALLS
+    assert {word: awaited(kind) for word, kind in WORDS.items()} == words.AWAITED
+    assert awaited(Scan) == words.ENDS
+    assert awaited(TestApp) | awaited(Backend) == words.OF_BACKENDS
+    assert {name for name in dir(Workpool) if not name.startswith("_")} - NOT_AWAITED == words.POOL
+    names = {name for kind in kinds for name in (*dir(kind), *inspect.get_annotations(kind))}
+    assert names >= values.WORDS >= words.AWAITED.keys()

@@ -226,6 +226,21 @@ async def many(ctx: ActionCtx, times: int) -> None:
         await ctx.run_query(count)  # PEN012
 
 
+async def count_later(ctx: ActionCtx) -> int:
+    await asyncio.sleep(0)
+    return await ctx.run_query(count)
+
+
+@app.internal_action
+async def many_beside(ctx: ActionCtx, times: int) -> list[int]:
+    return await asyncio.gather(*(count_later(ctx) for _ in range(times)))
+
+
+@app.internal_action
+async def many_in_one_call(ctx: ActionCtx, times: int) -> list[int]:  # PEN012
+    return await asyncio.gather(*(ctx.run_query(count) for _ in range(times)))
+
+
 def marked(*functions: Any) -> list[tuple[str, int]]:
     """The rules and lines that are marked in functions."""
     found = []
@@ -305,6 +320,9 @@ async def test_transactions_one_after_another_are_told() -> None:
         await backend.run_action(many, 11)
         assert told(backend.practices[2:]) == marked(many)
         assert "11 calls" in backend.practices[2].seen
+        assert await backend.run_action(many_beside, 20) == [1] * 20
+        await backend.run_action(many_in_one_call, 11)
+        assert told(backend.practices[2:]) == marked(many, many_in_one_call)
 
 
 async def test_a_setting_makes_them_errors_or_turns_them_off() -> None:

@@ -9,48 +9,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from penstock.check import values, words
 from penstock.check.nodes import parts, walk
-from penstock.check.program import AnyDef, Ctx, Function, Program, Table
+from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
-from penstock.check.values import Entries, Instance, Local, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
+from penstock.check.values import Entries, Instance, Local, Maker, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
+from penstock.check.waiting import Kept, Waiting
 
 Loop = ast.For | ast.AsyncFor
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 Over = Comprehension | Loop | ast.Call  # of filter
 
-ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
-RUNS = {"run_query", "run_mutation", "run_action"}
-_POOL = {
-    "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
-    "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
-}  # fmt: skip
-_CTX_CALLS = {
-    *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
-    "mark_completed",
-}  # fmt: skip
-_OPENS = {"penstock.testing.TestApp", "penstock.App().open"}
-_OF_BACKENDS = {
-    *RUNS, "job", "jobs", "job_counts", "pools", "start", "stop", "kill", "check", "declare", "health", "plan",
-    "run_until", "run_until_idle", "assert_scheduled",
-}  # fmt: skip
-_AWAITED = {
-    "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
-    "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
-    "outbox": {"send"},
-    "auth": {"get_user_identity", "require"},
-    "work": {"progress", "complete_later"},
-}
-_OF_VALUES = {
-    "len", "str", "int", "float", "bool", "list", "dict", "set", "tuple", "sorted", "sum", "min", "max", "repr",
-    "print", "any", "all", "enumerate", "zip",
-}  # fmt: skip
-_OF_LOGGERS = {"debug", "info", "warning", "error", "exception"}
-_CLIENT_MAKERS = {"boto3.client", "boto3.resource", "redis.from_url", "grpc.insecure_channel"}
 _WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, OpenBackend)
-_WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +68,8 @@ class Body:
         ctx_name: What it calls that: ``ctx``, ``self.ctx``.
         calls: In the order in which they run, as far as that can be seen.
         floating: Calls that nobody awaits.
+        used: Names that something awaits or hands on.
+        returned: A call that it gives to its caller to await, if it is not async.
     """
 
     function: Function
@@ -102,6 +77,8 @@ class Body:
     ctx_name: str = ""
     calls: list[Call] = field(default_factory=list)
     floating: list[Pending] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    returned: Pending | None = None
     lists: list[tuple[Over, Rows]] = field(default_factory=list)  # what goes over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 
@@ -121,21 +98,21 @@ class _Reader:
         self._module: Module = function.module
         self._values: dict[str, Any] = {}
         self._imported: dict[str, Any] = {}
-        self._pending: dict[str, Pending] = {}
+        self._waiting = Waiting()
         self._loop: ast.AST | None = None
         self._tries = 0
         self._branch: tuple[int, ...] = ()
-        self._is_own_return = True  # and not one of a function within
-        self._dropped: ast.expr | None = None  # what is a statement of its own
+        self._is_async = function.is_async  # also of a function within
+        self._returned: Any = None
         for one in function.parameters:
             self._values[one.arg] = self._taken(one)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
-                kept = _kept(program, self._module, function.owner)
+                kept = values.kept_of(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
-        self.body = Body(function, *self._own_ctx())
+        self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
     def _taken(self, argument: ast.arg) -> Ctx | OpenBackend | None:
         found = self._program.ctx_of(self._module, argument.annotation)
@@ -154,23 +131,21 @@ class _Reader:
             self._statement(node)
 
     def end(self) -> None:
-        """What was kept under a name, and never looked at again, is awaited by nobody."""
-        self.body.floating.extend(self._pending.values())
+        """See what is left at the end of the function."""
+        self._waiting.end()
+        self.body.returned = self._returned
 
-    def _statement(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912 - one case for each kind
+    def _statement(self, node: ast.stmt) -> None:  # noqa: C901 - one case for each kind
         match node:
             case ast.Expr():
-                self._dropped = node.value
-                value = self.value(node.value)
-                if isinstance(value, Pending):
-                    self.body.floating.append(value)
+                self._waiting.drop(self.value(node.value))
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 for target, value in zip(targets, [self.value(one) for one in values], strict=False):
                     self._keep(target, value)
             case ast.Return():
                 value = self.value(node.value)
-                if isinstance(value, Pending) and self._is_own_return and self.body.function.is_async:
-                    self.body.floating.append(value)
+                is_handed_on = isinstance(value, Pending) and value.is_task and not self.body.function.kind
+                self._hand_over(None if is_handed_on else value)
             case ast.Assign():
                 value = self.value(node.value)
                 for target in node.targets:
@@ -180,7 +155,8 @@ class _Reader:
                 self._keep(node.target, value or self._program.ctx_of(self._module, node.annotation))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._values[node.name] = self._local(node)
-                self._inner(node)
+                if (made := self._inner(node)) is not None and not node.decorator_list:
+                    self._values[node.name] = made
             case ast.Import() | ast.ImportFrom():
                 self._imported.update(self._program.imported(self._module, node))
             case ast.ClassDef():
@@ -192,8 +168,9 @@ class _Reader:
         """A statement that has others within it, or any other one."""
         match node:
             case ast.For() | ast.AsyncFor():
-                self._over(node, self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter))
-                self._keep(node.target, None)
+                value = self._look(node.iter) if isinstance(node, ast.For) else self.value(node.iter)
+                self._over(node, value)
+                self._keep(node.target, values.element(value))
                 self._within(node, [*node.body, *node.orelse])
             case ast.While():
                 self._look(node.test)
@@ -211,45 +188,66 @@ class _Reader:
                 self._tries -= tries
             case ast.If():
                 self._look(node.test)
-                self._branches([node.body, node.orelse])
+                self._branches([node.body, node.orelse], [])
             case ast.Match():
-                self.value(node.subject)
-                self._branches([case.body for case in node.cases])
+                self._look(node.subject)
+                self._branches([case.body for case in node.cases], [])
+            case ast.Assert():
+                self._look(node.test)
             case _:
                 self._parts(node)
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
-        self._tries += bool(node.handlers)
-        self.block(node.body)
-        self._tries -= bool(node.handlers)
-        self._branches([handler.body for handler in node.handlers])
+        ends: list[Kept] = []
+        with self._waiting.branch(ends):
+            self._tries += bool(node.handlers)
+            self.block(node.body)
+            self._tries -= bool(node.handlers)
+        self._branches([handler.body for handler in node.handlers], ends)
         self.block([*node.orelse, *node.finalbody])
 
-    def _branches(self, bodies: list[list[ast.stmt]]) -> None:
+    def _branches(self, bodies: list[list[ast.stmt]], ends: list[Kept]) -> None:
         before = self._branch
         for body in bodies:
-            if body:
-                self._branch = (*before, id(body))
+            self._branch = (*before, id(body))
+            with self._waiting.branch(ends):
                 self.block(body)
         self._branch = before
+        self._waiting.meet(ends)
 
     def _within(self, loop: ast.AST, body: list[ast.stmt]) -> None:
         before, self._loop = self._loop, loop
         self.block(body)
         self._loop = before
 
-    def _inner(self, node: AnyDef | ast.Lambda) -> None:
+    def _hand_over(self, value: Any) -> None:
+        """Return a value: an async function that returns a call has forgotten to await it, another one leaves that."""
+        if self._is_async:
+            self._waiting.drop(value)
+        elif isinstance(value, Pending):
+            self._returned = value
+
+    def _yielded(self, node: ast.Yield) -> None:
+        self._hand_over(values.many(self.value(node.value)))
+
+    def _inner(self, node: AnyDef | ast.Lambda) -> Maker | None:
         """A function within the function: it sees the same names, but for its own arguments."""
+        for one in (*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults):
+            self.value(one)
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         before, branch = dict(self._values), self._branch
         self._branch = (*branch, id(node))  # nobody knows when it is called
         self._values.update({one.arg: self._taken(one) for one in given})
-        is_own, self._is_own_return = self._is_own_return, False
-        if isinstance(node, ast.Lambda):
-            self.value(node.body)
-        else:
-            self.block(node.body)
-        self._values, self._branch, self._is_own_return = before, branch, is_own
+        outer = self._is_async, self._returned
+        self._is_async, self._returned = isinstance(node, ast.AsyncFunctionDef), None
+        with self._waiting.inner({one.arg for one in given}):
+            if isinstance(node, ast.Lambda):
+                self._hand_over(self.value(node.body))
+            else:
+                self.block(node.body)
+        made = Maker(self._returned) if self._returned else None
+        self._values, self._branch, (self._is_async, self._returned) = before, branch, outer
+        return made
 
     def _local(self, node: AnyDef) -> Local | None:
         """A function within that must be awaited: it is no generator, and uses a ctx."""
@@ -268,12 +266,9 @@ class _Reader:
         name = _dotted(target)
         if not name:
             return
-        left = self._pending.pop(name, None)
-        if left is not None:
-            self.body.floating.append(left)
         self._values[name] = value
-        if isinstance(value, Pending) and isinstance(target, ast.Name):
-            self._pending[name] = value
+        if isinstance(target, ast.Name):
+            self._waiting.keep(name, value)
 
     def _suppresses(self, node: ast.expr) -> bool:
         found = self._program.meaning(self._module, node.func) if isinstance(node, ast.Call) else None
@@ -298,7 +293,12 @@ class _Reader:
 
     def _awaited(self, node: ast.Await) -> Any:
         value = self.value(node.value)
-        return value.gives if isinstance(value, Pending) else value
+        if not isinstance(value, Pending):
+            return value
+        if value.is_many:  # nothing awaits a list
+            self._waiting.drop(value)
+        self._waiting.taken(value)
+        return value.gives
 
     def _walrus(self, node: ast.NamedExpr) -> Any:
         value = self.value(node.value)
@@ -308,6 +308,8 @@ class _Reader:
     def _either(self, node: ast.IfExp) -> Any:
         self._look(node.test)
         given = [self.value(node.body), self.value(node.orelse)]
+        if isinstance(given[0], Pending) and isinstance(given[1], Pending):
+            given[0].other = given[1]
         return given[0] or given[1]
 
     def _last(self, node: ast.BoolOp) -> Any:
@@ -322,14 +324,11 @@ class _Reader:
     def _look(self, node: ast.AST) -> Any:
         """The value of what is only looked at: that awaits no call, wherever it was kept."""
         if isinstance(node, ast.Name):
-            left = self._pending.get(node.id)
-            value = self._named(node)
-            if left is not None:
-                self._pending[node.id] = left
-            return value
+            self._waiting.look(node.id)
+            return self._known(node)
         value = self.value(node)
-        if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr):
-            self.body.floating.append(value)
+        if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr) and not value.is_many:
+            self._waiting.drop(value)
         return value
 
     def _parts(self, node: ast.AST) -> None:
@@ -340,11 +339,14 @@ class _Reader:
             if one.__class__ in self._READERS and one is not node:
                 (self._look if is_operand else self.value)(one)
             else:
-                are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue))
+                are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue, ast.AugAssign))
                 waiting.extend((part, are_operands) for part in reversed(parts(one)))
 
     def _named(self, node: ast.Name) -> Any:
-        self._pending.pop(node.id, None)
+        self._waiting.take(node.id)
+        return self._known(node)
+
+    def _known(self, node: ast.Name) -> Any:
         if node.id in self._imported:
             return self._noted(node, self._at_top(self._imported[node.id]))
         return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
@@ -380,7 +382,7 @@ class _Reader:
             if isinstance(kind, Place):
                 return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
             is_client = isinstance(kind, Outside) and (
-                kind.name.rpartition(".")[2][:1].isupper() or kind.name in _CLIENT_MAKERS
+                kind.name.rpartition(".")[2][:1].isupper() or kind.name in words.CLIENT_MAKERS
             )
             if is_client and isinstance(kind, Outside):  # all functions share it
                 return Outside(f"{kind.name}()")
@@ -418,11 +420,11 @@ class _Reader:
 
     def _member(self, of: Any, node: ast.Attribute) -> Any:
         if isinstance(of, _WITH_METHODS):
-            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in _WORDS else Method(of, node.attr)
+            return Word(of, node.attr) if isinstance(of, Ctx) and node.attr in values.WORDS else Method(of, node.attr)
         if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            kept = _kept(self._program, of.module, of.owner).get(node.attr)
+            kept = values.kept_of(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
@@ -430,37 +432,59 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> Any:
         of = self.value(node.func)
-        take = self._look if _takes_values(node, of) else self.value
+        take = self._look if words.takes_values(node, of) else self.value
         word = node.func.id if isinstance(node.func, ast.Name) else ""
         before = self._loop
         if word == "map":
             self._loop = node
         given = [take(one.value if isinstance(one, ast.Starred) else one) for one in node.args]
-        for one in node.keywords:
-            take(one.value)
+        named = {one.arg: (self.value if word == "dict" else take)(one.value) for one in node.keywords}
         self._loop = before
-        self.body.calls.append(Call(node, of, tuple(given), self._loop, bool(self._tries), self._branch))
+        known = None if isinstance(of, Maker) else of
+        self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))
+        if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
+            self._over(node, given[1])
+        decides = [*given, *named.values()] if word in words.DECIDES or "key" in named or _is_filter(of) else []
+        for one in decides:  # by what functions give, or by what is in a list
+            self._waiting.drop(one.of if isinstance(one, Maker) else one if values.is_many(one) else None)
+        if word == "map" and given:
+            made = self._made_by(node, given[0], given[1:])
+            return replace(made, is_many=True, is_maker=True) if isinstance(made, Pending) else None
+        if word in words.COPIES and given and values.is_many(given[0]):
+            return given[0]
+        return self._made_by(node, of, [*given, *named.values()])
+
+    def _made_by(self, node: ast.Call, of: Any, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
+        """What a call gives."""
+        if isinstance(of, Maker):
+            return self._made_by(node, of.of, [*of.given, *given])
+        if isinstance(of, Pending):
+            return Pending(node, gives=of.gives, is_many=of.is_many, is_maker=of.is_many)
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and any(_kept(self._program, of.module, of.owner).values())
+                of.owner and any(values.kept_of(self._program, of.module, of.owner).values())
             )
-            return Pending(node, of.name) if of.is_awaited and has_ctx else None
+            if not has_ctx or (of.is_async and not of.is_awaited):
+                return None
+            returned = None if of.is_async else _returned(self._program, of)
+            has_many = values.is_many(returned)
+            return Pending(node, of.name, is_many=has_many, is_maker=has_many) if of.is_async or returned else None
         if isinstance(of, Local):
             return Pending(node, of.node.name)
-        if isinstance(of, Outside) and of.name in _OPENS:
-            return OpenBackend()
-        if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
-            return Instance(of.module, of.node)
-        if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
-            self._over(node, given[1])
-        return None
+        if isinstance(of, Outside):
+            if of.name == "functools.partial" and given and isinstance(given[0], (Method, Function, Local, Maker)):
+                return Maker(given[0], tuple(given[1:]))
+            if of.name in words.TAKES_CALLS and any(isinstance(one, Pending) for one in given):
+                return Pending(node, is_task=True)
+            return OpenBackend() if of.name in words.OPENS else None
+        return Instance(of.module, of.node) if isinstance(of, Place) and isinstance(of.node, ast.ClassDef) else None
 
     def _result(self, node: ast.Call, method: Method, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
         of, name = method.of, method.name
         if isinstance(of, OpenBackend):
-            return Pending(node) if name in _OF_BACKENDS else of if name == "with_identity" else None
+            return Pending(node) if name in words.OF_BACKENDS else of if name == "with_identity" else None
         if isinstance(of, Entries):
             return of.at(node.args[0]) if name == "get" and node.args else None
         if isinstance(of, Scan):
@@ -473,39 +497,50 @@ class _Reader:
             is_async = bool(given) and (
                 isinstance(given[0], OpenBackend) or (isinstance(given[0], Ctx) and not given[0].is_sync)
             )
-            return Pending(node, f"{of.name}.{name}") if is_async and name in _POOL else None
+            return Pending(node, f"{of.name}.{name}") if is_async and name in words.POOL else None
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
-        awaited = _CTX_CALLS if isinstance(of, Ctx) else _AWAITED.get(getattr(of, "name", ""), set())
+        awaited = words.CTX_CALLS if isinstance(of, Ctx) else words.AWAITED.get(getattr(of, "name", ""), set())
         return Pending(node) if ctx is not None and not ctx.is_sync and name in awaited else None
 
     def _step(self, node: ast.Call, scan: Scan, name: str) -> Any:
         if name == "with_index":
             index = node.args[0].attr if node.args and isinstance(node.args[0], ast.Attribute) else ""
             equal = tuple(one.arg for one in node.keywords if one.arg)
-            return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters)
+            is_endless = bool(node.keywords) and all(self._is_endless(one.value) for one in node.keywords)
+            return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters, is_endless)
         if name == "filter":
-            return Scan(scan.ctx, scan.table, scan.index, scan.equal, scan.is_bounded, (*scan.filters, node))
+            return replace(scan, filters=(*scan.filters, node))
         if name in {"order", "group_by"}:
             return scan
-        if name in ENDS:
+        if name in words.ENDS:
             rows = Rows(scan, name, node)
             return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
 
+    def _is_endless(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Call) and self._program.is_penstock(self._module, node.func, "gt", "gte")
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Pending | None:
+        calls: Pending | None = None
+        for value in [self.value(one) for one in node.elts]:
+            if isinstance(value, Pending):
+                value.other, calls = calls, value
+        return values.many(calls)
+
     def _comprehension(self, node: Comprehension) -> Any:
         before, loop = dict(self._values), self._loop
-        for one in node.generators:
-            self._over(node, self.value(one.iter) if one.is_async else self._look(one.iter))
-            self._loop = node
-            self._keep(one.target, None)
-            for condition in one.ifs:
-                self._look(condition)
-        for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-            value = self.value(part)
-            if isinstance(value, Pending) and node is self._dropped:
-                self.body.floating.append(value)  # a list that is kept or handed on is for gather
+        with self._waiting.inner({getattr(part, "id", "") for one in node.generators for part in walk(one.target)}):
+            for one in node.generators:
+                rows = self.value(one.iter) if one.is_async else self._look(one.iter)
+                self._over(node, rows)
+                self._loop = node
+                self._keep(one.target, values.element(rows))
+                for condition in one.ifs:
+                    self._look(condition)
+            self.value(node.key if isinstance(node, ast.DictComp) else None)
+            value = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self._values, self._loop = before, loop
-        return None
+        return values.many(value)
 
     _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
         ast.Name: _named,
@@ -516,51 +551,26 @@ class _Reader:
         ast.Call: _call,
         ast.NamedExpr: _walrus,
         ast.Lambda: _inner,
+        ast.Yield: _yielded,
         ast.IfExp: _either,
         ast.BoolOp: _last,
         ast.Compare: _condition,
         ast.UnaryOp: _condition,
         **dict.fromkeys(Comprehension.__args__, _comprehension),
+        **dict.fromkeys((ast.List, ast.Tuple, ast.Set), _display),
     }
 
 
-def _takes_values(node: ast.Call, of: Any) -> bool:
-    """Whether a call can do nothing with a call that was not awaited, unlike ``asyncio.gather``."""
-    if isinstance(of, Outside):
-        return of.name.startswith("penstock.") and of.name.count(".") == 1
-    if isinstance(of, (Table, Method)):
-        return not isinstance(of, Method) or not isinstance(of.of, Function | Entries)
-    if isinstance(node.func, ast.Name):
-        return of is None and (node.func.id in _OF_VALUES or node.func.id.endswith(("Error", "Exception")))
-    return isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LOGGERS
+def _is_filter(of: Any) -> bool:
+    return isinstance(of, Method) and isinstance(of.of, Scan) and of.name == "filter"
 
 
-def _kept(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
-    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
-    found: dict[str, Any] = {}
-    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
-    for place, node in reversed(lineage):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = program.ctx_of(place, node.annotation)
-        if isinstance(node, AnyDef) and node.name == "__init__":
-            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
-            for one in node.body:
-                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
-    return found
-
-
-def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
-    if isinstance(node, ast.Name):
-        return given.get(node.id)
-    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
-        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
-        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
-            return Instance(made.module, made.node)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        ctx = given.get(node.value.id)
-        return Word(ctx, node.attr) if ctx and node.attr in _WORDS else None
-    return None
+def _returned(program: Program, function: Function) -> Any:
+    """The call that a function which is not async gives to its caller to await."""
+    if function.node not in program.returned:
+        program.returned[function.node] = None  # it may call itself
+        program.returned[function.node] = read_body(program, function).returned
+    return program.returned[function.node]
 
 
 def _dotted(node: ast.expr) -> str:

@@ -18,8 +18,9 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from penstock.check import baseline
-from penstock.check.checker import check
+from penstock.check.checker import Report, check
 from penstock.check.finding import Finding, Span
+from penstock.check.fixing import Fixer
 from penstock.check.settings import read_settings
 
 _QUIET = 0.2  # seconds without a further change, before the program is checked
@@ -44,6 +45,7 @@ class _Checks:
     def __init__(self, server: LanguageServer) -> None:
         self._server = server
         self._marked: dict[str, list[_Marked]] = {}
+        self._checked: tuple[list[Path], dict[Path, str]] = [], {}
         self._timer: asyncio.TimerHandle | None = None
 
     def soon(
@@ -74,7 +76,8 @@ class _Checks:
     def _find(self, opened: Mapping[Path, TextDocument]) -> list[Finding]:
         settings, folder = read_settings(Path(self._server.workspace.root_path or Path.cwd()))
         texts = {path: document.source for path, document in opened.items()}
-        report = check([folder / one for one in settings.paths], settings.codes(), unsaved=texts)
+        self._checked = [folder / one for one in settings.paths], texts
+        report = check(self._checked[0], settings.codes(), unsaved=texts)
         if not settings.baseline:
             return report.findings
         return baseline.without_known(folder / settings.baseline, report.findings, report.lines)
@@ -100,7 +103,7 @@ class _Checks:
         found: list[types.CodeAction] = []
         for one, shown in self._marked.get(uri, ()):
             is_here = shown.range.start.line <= asked.end.line and asked.start.line <= shown.range.end.line
-            if one.edits and is_here:
+            if one.edits and is_here and Fixer(self._checked[0], Report([one], {}), self._checked[1]).held:
                 edits = [types.TextEdit(self._range(document, edit.span), edit.text) for edit in one.edits]
                 change = types.WorkspaceEdit(changes={uri: edits})
                 quick = types.CodeActionKind.QuickFix

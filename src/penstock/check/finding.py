@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,33 +73,6 @@ def first_line(node: ast.stmt) -> int:
 def _characters(lines: list[str], line: int, offset: int) -> int:
     text = lines[line - 1] if line <= len(lines) else ""
     return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
-
-
-def fixed(text: str, findings: Iterable[Finding]) -> tuple[str, int]:
-    """The text with these findings mended, and how many were; of two that overlap the first is."""
-    starts = [*accumulate(map(len, lines_of(text)), initial=0)]
-    taken: list[tuple[int, int, str]] = []
-    mended = 0
-    for finding in findings:
-        edits = [_place(starts, one) for one in finding.edits]
-        if edits and not any(
-            begin < other_end and other < end for begin, end, _ in edits for other, other_end, _ in taken
-        ):
-            taken.extend(one for one in edits if one not in taken)
-            mended += 1
-    for begin, end, new in sorted(taken, reverse=True):
-        text = text[:begin] + new + text[end:]
-    return text, mended
-
-
-def _place(starts: list[int], edit: Edit) -> tuple[int, int, str]:
-    span = edit.span
-    return starts[span.line - 1] + span.column, starts[span.end_line - 1] + span.end_column, edit.text
-
-
-def difference(path: Path, before: str, after: str) -> str:
-    """What a fix changes, as a patch."""
-    return "".join(difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}"))
 
 
 def lines_of(text: str) -> list[str]:

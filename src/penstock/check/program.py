@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.check.finding import first_line
-from penstock.check.nodes import statements, walk
+from penstock.check.nodes import parts, statements, walk
 from penstock.check.project import Module, Outside, Place, Project
 
 Kind = Literal["query", "mutation", "action"]
@@ -123,6 +123,30 @@ class Function:
         return walk(self.node)
 
     @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """What each node in it stands in."""
+        return {part: node for node in self.nodes for part in parts(node)}
+
+    def scope_of(self, node: ast.AST) -> ast.AST | None:
+        """The innermost function, class or generator in which a node runs: a default runs where the function stands."""
+        path = {node}
+        while (above := self.parents.get(node)) is not None:
+            if isinstance(above, ast.GeneratorExp) and above.generators[0].iter not in path:
+                return above
+            body = above.body if isinstance(above, AnyDef | ast.ClassDef) else [getattr(above, "body", None)]
+            if isinstance(above, AnyDef | ast.ClassDef | ast.Lambda) and node in body:
+                return above
+            path.add(above)
+            node = above
+        return None
+
+    def bindings(self, name: str) -> int:
+        """How often a name is bound in it, as an argument or to a value, also in functions within."""
+        names = [one for one in self.nodes if isinstance(one, ast.Name) and one.id == name]
+        arguments = [one for one in self.nodes if isinstance(one, ast.arg) and one.arg == name]
+        return len(arguments) + sum(not isinstance(one.ctx, ast.Load) for one in names)
+
+    @cached_property
     def statements(self) -> list[ast.AST]:
         """The statements in it."""
         return statements(self.node)
@@ -168,6 +192,7 @@ class Program:
         self.project = project
         self.functions: list[Function] = []
         self.tables: list[Table] = []
+        self.returned: dict[AnyDef, Any] = {}  # calls that functions give to their callers; see `body`
         self._known: dict[ast.AST, Function | Table] = {}
         self._ctx_of: dict[tuple[Module, ast.expr | str | None], Ctx | None] = {}
         for module in project.modules:

@@ -104,7 +104,7 @@ class Project:
         lines: list[str] = []
         text = self._unsaved.get(path.resolve()) if self._unsaved else None
         try:
-            text = path.read_bytes().decode("utf-8-sig") if text is None else text
+            text = (path.read_bytes().decode() if text is None else text).removeprefix("\ufeff")
             lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # a form feed ends none
             tree = ast.parse(text, str(path))
         except UnicodeDecodeError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.check.body import RUNS, Body, Call, read_body
+from penstock.check.body import Body, Call, read_body
 from penstock.check.finding import Edit, Finding, Located, Span, first_line, span_of
 from penstock.check.program import AnyDef, Function, Program
 from penstock.check.project import Module
+from penstock.check.words import RUNS
 
 
 class Facts:
@@ -109,10 +111,28 @@ def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
     return declare
 
 
-def before(module: Module, node: Located, text: str) -> Edit:
-    """Write a text before a node."""
-    span = span_of(node, module.lines)
-    return Edit(Span(span.line, span.column, span.line, span.column), text)
+def awaiting(function: Function, call: ast.Call) -> list[Edit]:
+    """Await a call, if it runs in an async function; within a generator that would make another kind of generator."""
+    if not isinstance(function.scope_of(call), ast.AsyncFunctionDef) or _is_awaited_later(function, call):
+        return []
+    above, span = function.parents[call], span_of(call, function.module.lines)
+    begin, end = Span(*span[:2], *span[:2]), Span(*span[2:], *span[2:])
+    if call in {getattr(above, "value", None), getattr(above, "func", None)} and isinstance(above, _TIGHTER):
+        return [Edit(begin, "(await "), Edit(end, ")")]
+    return [Edit(begin, "await ")]
+
+
+def _is_awaited_later(function: Function, node: ast.AST) -> bool:
+    """Whether what is made of a value is awaited: ``await ctx.db.get(…).amount``."""
+    above = function.parents[node]
+    while isinstance(above, ast.expr) and not (isinstance(above, ast.Call) and node is not above.func):
+        if isinstance(above, ast.Await):
+            return True
+        node, above = above, function.parents[above]
+    return False
+
+
+_TIGHTER = (ast.Attribute, ast.Subscript, ast.Call)  # than await
 
 
 def instead(module: Module, node: Located, text: str) -> Edit:

@@ -6,11 +6,13 @@ Nothing changes one. They are not frozen, as a frozen one takes three times as l
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.check.program import Ctx, Table
-from penstock.check.project import Module
+from penstock.check.program import AnyDef, Ctx, Program, Table
+from penstock.check.project import Module, Place
+
+WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +38,7 @@ class Scan:
     equal: tuple[str, ...] = ()
     is_bounded: bool = False  # by an equal value or a range
     filters: tuple[ast.Call, ...] = ()
+    is_endless: bool = False  # only by where it begins
 
 
 @dataclass(eq=False, slots=True)
@@ -84,11 +87,33 @@ class Method:
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written."""
+    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written.
+
+    Attributes:
+        gives: What it is once it is awaited.
+        other: Another call that it may be instead.
+        names: The names that it was kept under.
+        is_many: Whether it is a list or a generator of such calls.
+        is_maker: Whether the call itself gives many, and an await of it would not help.
+        is_task: Whether asyncio runs it, such as a task, which has methods of its own.
+    """
 
     call: ast.Call
     what: str = ""
     gives: Any = None
+    other: Pending | None = None
+    names: tuple[str, ...] = ()
+    is_many: bool = False
+    is_task: bool = False
+    is_maker: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Maker:
+    """A function within that gives a call of which it awaits nothing, or a partial one with its first arguments."""
+
+    of: Any
+    given: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -98,3 +123,46 @@ class Rows:
     scan: Scan
     end: str
     call: ast.Call | None  # None if a loop reads them
+
+
+def many(value: Any) -> Pending | None:
+    """A list of calls."""
+    return replace(value, names=(), is_many=True) if isinstance(value, Pending) else None
+
+
+def is_many(value: Any) -> bool:
+    """Whether it is a list of calls."""
+    return isinstance(value, Pending) and value.is_many
+
+
+def element(value: Any) -> Pending | None:
+    """One of the calls in a list of them."""
+    return replace(value, names=(), is_many=False) if is_many(value) else None
+
+
+def kept_of(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
+    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
+    found: dict[str, Any] = {}
+    lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
+    for place, node in reversed(lineage):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = program.ctx_of(place, node.annotation)
+        if isinstance(node, AnyDef) and node.name == "__init__":
+            given = {one.arg: program.ctx_of(place, one.annotation) for one in node.args.args}
+            for one in node.body:
+                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                    found[one.targets[0].attr] = _hanging(program, place, one.value, given)
+    return found
+
+
+def _hanging(program: Program, module: Module, node: ast.expr, given: dict[str, Ctx | None]) -> Any:
+    if isinstance(node, ast.Name):
+        return given.get(node.id)
+    if isinstance(node, ast.Call) and any(isinstance(one, ast.Name) and given.get(one.id) for one in node.args):
+        made = program.meaning(module, node.func)  # self.lots = LotReader(ctx)
+        if isinstance(made, Place) and isinstance(made.node, ast.ClassDef):
+            return Instance(made.module, made.node)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        ctx = given.get(node.value.id)
+        return Word(ctx, node.attr) if ctx and node.attr in WORDS else None
+    return None

@@ -15,7 +15,8 @@ import click
 
 from penstock.check import baseline
 from penstock.check.checker import Report, check
-from penstock.check.finding import Finding, difference, fixed
+from penstock.check.finding import Finding
+from penstock.check.fixing import Fixer, difference
 from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, no_rule, read_settings
 from penstock.observe.readable import counted
@@ -123,21 +124,20 @@ def short_path(path: Path) -> Path:
 def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     mended, passes = 0, _MOST_PASSES if writes else 1
     for _pass in range(passes):
-        count = 0
-        for path in dict.fromkeys(one.path for one in report.findings if one.edits):
+        fixer = Fixer(places, report)
+        for path, after in fixer.texts.items():
             before = path.read_bytes().decode()  # with its own ends of lines
-            after, more = fixed(before, (one for one in report.findings if one.path == path))
             if not writes:
                 click.echo(difference(path, before, after), nl=False)
-            elif more:
+            elif before != after:
                 path.write_bytes(after.encode())
-                count += more
-        if not count:
+        if not fixer.held or not writes:
             break
-        mended += count
+        mended += len(fixer.held)
         report = check(places, settings.codes())
     if writes:
         click.echo(f"Mended {mended}.", err=True)
+        report = replace(report, findings=[replace(one, edits=()) for one in report.findings])
     return report
 
 
@@ -147,7 +147,7 @@ def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str
     if not findings:
         return f"Checked {counted(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
-    told = f"penstock check --fix mends {fixable}. " if fixable else ""
+    told = f"penstock check --fix mends up to {fixable}. " if fixable else ""
     checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
     return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 

@@ -170,8 +170,8 @@ def ran(word: str, function: Any) -> None:
     run = _current.get()
     if run is None:
         return
-    run.runs += 1
     frame = run.frame()
+    run.runs += frame is not None or not _is_in_own_task()
     if getattr(function, "public", False):
         run.tell("PEN008", f"{function.name} is public, and was called with {word}", frame)
     if word != "run_action" and frame is not None:
@@ -182,6 +182,13 @@ def ran(word: str, function: Any) -> None:
         run.tell(
             "PEN012", f"one run of an action made {run.runs} calls of run_query, run_mutation or run_action", frame
         )
+
+
+def _is_in_own_task() -> bool:
+    """Whether a helper of the program runs in a task of its own: ``asyncio.gather(*(load(ctx, one) for …))``."""
+    task = asyncio.current_task()
+    code = getattr(task.get_coro() if task else None, "cr_code", None)
+    return code is not None and is_own(code.co_filename)
 
 
 def _heard(word: str) -> None:

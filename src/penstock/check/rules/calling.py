@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from penstock.check.body import RUNS, Body, Call
+from penstock.check.body import Body, Call
 from penstock.check.program import Ctx, Function, Table, keyword_of
 from penstock.check.project import Module, Outside, Place
-from penstock.check.rule import Facts, Places, Rule, before, kind_of, rule
+from penstock.check.rule import Facts, Places, Rule, awaiting, kind_of, rule
 from penstock.check.values import Local, Method, OpenBackend, Pool, Word
+from penstock.check.words import RUNS
 
 _HARMLESS = {
     "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
@@ -254,7 +255,9 @@ def awaited(facts: Facts, rule: Rule) -> Places:
     for body in facts.bodies:
         module = body.function.module
         for pending in body.floating:
-            edits = [before(module, pending.call, "await ")] if body.function.is_async else []
+            is_alone = isinstance(body.function.parents[pending.call], ast.Expr | ast.Return)
+            is_plain = not body.used.intersection(pending.names) and (is_alone or not pending.is_task)
+            edits = awaiting(body.function, pending.call) if is_plain and not pending.is_maker else []
             written = ast.unparse(pending.call.func)
             message = f"{pending.what or written}(…) is not awaited, so it does nothing."
             fix = f"Write await {written}(…)."

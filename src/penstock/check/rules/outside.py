@@ -6,7 +6,9 @@ import ast
 import re
 
 from penstock.check.body import Body
-from penstock.check.finding import Edit
+from penstock.check.finding import Edit, Span
+from penstock.check.program import Program
+from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, instead, rule
 
 _CLOCK = {
@@ -16,6 +18,8 @@ _CLOCK = {
 }  # fmt: skip
 _CLOCK_UNLESS = {"time.localtime": 1, "time.gmtime": 1, "time.ctime": 1, "time.strftime": 2}  # given a time
 _CHANCE = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
+_SAME = "the same in each attempt of one execution"
+_UTC = [Outside("datetime.UTC"), Outside("datetime.timezone.utc")]
 _OF_CTX = {"random", "randint", "choice", "choices", "sample", "shuffle", "uniform", "randrange", "gauss"}
 _ENVIRONMENT = {"os.environ", "os.getenv", "os.environb"}
 _NETWORK = (
@@ -45,7 +49,7 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
         for node, name in body.outside:
             told = _changing(name) or _unless_given(body, node, name)
             if told:
-                instead_of, edits = _repair(body, node, name, body.ctx_name)
+                instead_of, edits = _repair(facts.program, body, node, name)
                 message = f"{name} {told}: {root} may see another value in each attempt."
                 yield rule.at(body.function.module, node, message, instead_of, edits)
 
@@ -65,28 +69,52 @@ def _unless_given(body: Body, node: ast.expr, name: str) -> str:
     return "is the wall clock" if is_clock else ""
 
 
-def _repair(body: Body, node: ast.expr, name: str, ctx: str) -> tuple[str, list[Edit]]:
+def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[str, list[Edit]]:
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
-    word = ctx or "ctx"
+    module, word = body.function.module, body.ctx_name or "ctx"
+    ctx = body.ctx_name if body.function.bindings(word.partition(".")[0]) == 1 else ""
+    argument = next((one for one in body.function.parameters if one.arg == ctx), None)
+    if argument and not all(program.ctx_of(*one) for one in program.types(module, argument.annotation)):
+        ctx = ""  # such as None
     if name.startswith("uuid."):
         return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
         call = next((one.node for one in body.calls if one.node.func is node), None)
-        now = f"{word}.now().timestamp()" if name == "time.time" else f"{word}.now()"
-        is_same = name == "time.time" or (name == "datetime.datetime.now" and call is not None and _is_utc(call))
-        edits = [instead(body.function.module, call, now)] if ctx and is_same and call is not None else []
-        return f"Write {now}: the same in each attempt of one execution.", edits
+        is_same = name == "time.time" or (name == "datetime.datetime.now" and call and _is_utc(program, module, call))
+        is_live = body.ctx is not None and body.ctx.kind == "query"  # the same text in each place that a query reads
+        length, imports = _timedelta(program, module) if is_live else ("", [])
+        is_same = is_same and imports is not None and not body.function.bindings(length.partition(".")[0])
+        now = f"{word}.now({f'every={length}(minutes=1)' if is_live else ''})"
+        now += ".timestamp()" if name == "time.time" else ""
+        edits = [instead(module, call, now), *(imports or ())] if ctx and is_same and call is not None else []
+        why = "a live query runs again when the next minute begins" if is_live else _SAME
+        return f"Write {now}: {why}.", edits
     method = name.rpartition(".")[2]
     if name.startswith("random.") and method in _OF_CTX:
-        edits = [instead(body.function.module, node, f"{ctx}.random.{method}")] if ctx else []
+        edits = [instead(module, node, f"{ctx}.random.{method}")] if ctx else []
         return f"Write {word}.random.{method}(…).", edits
     return f"Take it from {word}.random, or make it in the action or client that calls.", []
 
 
-def _is_utc(call: ast.Call) -> bool:
+def _is_utc(program: Program, module: Module, call: ast.Call) -> bool:
     given = [*call.args, *(one.value for one in call.keywords)]
-    return len(given) == 1 and ast.unparse(given[0]) in {"UTC", "timezone.utc", "datetime.UTC", "datetime.timezone.utc"}
+    return len(given) == 1 and program.meaning(module, given[0]) in _UTC
+
+
+def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None]:
+    """What a file calls `timedelta`, and the line that imports it if none does; None if that name is another's."""
+    always = {*module.tree.body}  # and not only for type checkers
+    for name in (name for name, node in module.names.items() if node in always):
+        found = program.project.look_up(module, name)
+        if found in {Outside("datetime.timedelta"), Outside("datetime")}:
+            return (name if found == Outside("datetime.timedelta") else f"{name}.timedelta"), []
+    imports = (one for one in module.tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+    first = next((one for one in imports if getattr(one, "module", "") != "__future__"), None)
+    if first is None or first.col_offset or "timedelta" in module.names:
+        return "timedelta", None
+    begin = Span(first.lineno, 0, first.lineno, 0)
+    return "timedelta", [Edit(begin, "from datetime import timedelta\n")]
 
 
 @rule("PEN015")

@@ -229,10 +229,11 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
         scan: Scan = call.of.of
         name = scan.table.name if scan.table else "the table"
         module = body.function.module
-        if any(_is_count(one, call.node) for one in body.calls):
+        if any(_counted(body, one.node) is call.node for one in body.calls):
             yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
-        elif not scan.is_bounded:
-            message = f"collect() reads all rows of {name}, and there may be more each day."
+        elif not scan.is_bounded or scan.is_endless:
+            what = f"all rows of {name} from one on" if scan.is_endless else f"all rows of {name}"
+            message = f"collect() reads {what}, and there may be more each day."
             yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
     for body in facts.bodies:
         for node, rows in body.lists:
@@ -242,13 +243,31 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(body.function.module, node, f"This reads all rows of {name}.", _UNBOUNDED_FIX)
 
 
-def _is_count(call: Call, collect: ast.Call) -> bool:
-    """Whether a call is ``len(await ….collect())``."""
-    first = call.given[0] if call.given else None
-    if not isinstance(first, Rows) or first.call is not collect:
-        return False
-    is_len = isinstance(call.node.func, ast.Name) and call.node.func.id == "len"
-    return is_len and isinstance(call.node.args[0], ast.Await | ast.Call)
+def _counted(body: Body, call: ast.Call) -> ast.expr | None:
+    """What ``len(…)`` or ``sum(1 for _ in …)`` counts."""
+    match call:
+        case ast.Call(func=ast.Name(id="len"), args=[rows]):
+            return _all_from(body, rows)
+        case ast.Call(func=ast.Name(id="sum"), args=[ast.GeneratorExp(elt=ast.Constant(value=1)) as rows]):
+            return _all_from(body, rows)
+    return None
+
+
+def _all_from(body: Body, node: ast.expr) -> ast.expr | None:
+    """The call that gives as many rows as an expression has, if these are used for nothing else."""
+    match node:
+        case ast.Await(value=rows):
+            return _all_from(body, rows)
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "sorted"), args=[rows]):
+            return _all_from(body, rows)
+        case ast.ListComp(generators=[one]) | ast.GeneratorExp(generators=[one]) if not one.ifs:
+            return _all_from(body, one.iter)
+        case ast.Name(id=name):
+            kept = body.function.kept.get(name, [])
+            uses = (one for one in body.function.nodes if isinstance(one, ast.Name) and one.id == name)
+            is_once = len(kept) == 1 and sum(isinstance(one.ctx, ast.Load) for one in uses) == 1
+            return _all_from(body, kept[0]) if is_once else None
+    return node
 
 
 @rule("PEN004")

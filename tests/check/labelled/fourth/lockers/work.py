@@ -263,5 +263,5 @@ async def counted_some(ctx: MutationCtx, box: Id[Box], owner: str) -> None:
 
 @app.internal_mutation
 async def counted_one(ctx: MutationCtx, box: Id[Box], owner: str) -> None:
-    rows = await ctx.db.query(Parcel).with_index(Parcel.by_owner, owner=owner).collect()
+    rows = await ctx.db.query(Parcel).with_index(Parcel.by_owner, owner=owner).collect()  # expect: PEN003
     await bulk.with_options(on_complete=store_all, context={"n": len(rows)}).enqueue(ctx, price, box)

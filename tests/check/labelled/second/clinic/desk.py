@@ -83,7 +83,7 @@ async def annotate(ctx: MutationCtx, visit: Id[Visit], notes: Optional[dict[str,
 async def plan(ctx: MutationCtx, patient: Id[Patient], at: dt.datetime, kind: Literal["short", "long"]) -> Id[Visit]:
     room = rnd.randint(1, 9)  # expect: PEN014
     visit = await ctx.db.insert(Visit(patient=patient, at=at, room=room))
-    asyncio.create_task(remember(ctx, visit))
+    asyncio.create_task(remember(ctx, visit))  # expect: PEN001
     return visit
 
 
