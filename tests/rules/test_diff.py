@@ -112,20 +112,6 @@ def test_a_new_column_without_a_value_for_old_rows_needs_an_empty_table(declarat
     assert "penstock migration new" in problem.fix
 
 
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        {"annotation": "int", "new": "not a number"},
-        {"annotation": "str", "new": None},
-        {"annotation": "datetime", "new": datetime(2026, 1, 1)},  # noqa: DTZ001 - naive on purpose
-        {"annotation": "Literal['a', 'b']", "new": "c"},
-    ],
-)
-def test_a_default_that_cannot_be_stored_is_a_problem(declaration: dict[str, Any]) -> None:
-    (problem,) = added(**declaration).problems
-    assert problem.what.startswith("The default of booking.new")
-
-
 def test_optional_and_required_change_into_each_other() -> None:
     columns = dict(stored().columns)
     columns["customer"] = replace(columns["customer"], nullable=True)

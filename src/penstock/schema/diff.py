@@ -190,19 +190,10 @@ class _Comparison:
     def _fill(self, column: Column) -> Any:
         where = f"{self.table}.{column.name}"
         try:
-            fill = column.default()
+            return column.default()
         except (PenstockError, TypeError, ValueError, AttributeError) as error:
             self._problem(f"The default of {where} cannot be stored: {error}", "Correct it.", column=column.name)
             return None
-        if fill is None and not column.optional:
-            self._problem(f"The default of {where} is None, but it is not optional.", "Correct it.", column=column.name)
-        elif fill is not None and column.choices and fill not in column.choices:
-            self._problem(
-                f"The default of {where}, {fill!r}, is none of its choices.",
-                "Correct it.",
-                column=column.name,
-            )
-        return fill
 
     def _refuse_type(self, column: Column, found: StoredColumn, wanted: StoredColumn) -> None:
         self._guard(

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,6 @@ from penstock.api.backend import CallerBackend
 from penstock.api.tasks.tasks import DeclaredTask
 from penstock.app import App, Backend
 from penstock.calls.handlers.taskrun import TaskRun
-from penstock.clock import SystemClock
 from penstock.functions.function import name_of
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Job, JobStatus
@@ -31,10 +31,9 @@ from penstock.store.nouns.tasks import HELD
 from penstock.testing.clock import TestClock
 
 _MOST_JOBS = 10_000
-_LOOK = 0.001  # seconds between looks at other apps
 _FARTHEST = timedelta(days=366)
 _clocks: Counter[str] = Counter()  # by database: how many clocks were made for it
-_open: list[TestApp] = []
+_open: dict[tuple[str, asyncio.AbstractEventLoop], TestApp] = {}  # by database: those whose clock others take
 
 
 class MessagesFailed(AssertionError):
@@ -88,8 +87,7 @@ class TestApp(Backend):
     Args:
         app: The app under test.
         database: URL of a database of the test's own; by default a SQLite file that is gone afterwards.
-        clock: The clock; a new `TestClock` by default. Of several on one database each makes other ids, in any run, and
-            those that are open at once show one time.
+        clock: The clock; by default that of another one that is open on the database, or else a new `TestClock`.
         **settings: Settings that differ; see `Config`.
 
     Attributes:
@@ -112,9 +110,11 @@ class TestApp(Backend):
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
     ) -> None:
         self._folder = None if database else tempfile.TemporaryDirectory(prefix="penstock-test-")
-        self._home: tuple[str, asyncio.AbstractEventLoop] | None = None  # where apps show one time
-        self._busy, self._follows = False, clock is None
-        self.clock = clock or _new_clock(database)
+        beside = _beside(database) if clock is None else None
+        self.clock = clock or (beside.clock if beside else _new_clock(database))
+        self._is_first, self._turn = beside is None, asyncio.Lock()
+        if beside:
+            self._turn = beside._turn  # noqa: SLF001 - its own
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
@@ -125,13 +125,10 @@ class TestApp(Backend):
         super().__init__(app, replace(config, practices=f"log, {config.practices}"), self.clock)
 
     async def __aenter__(self) -> Self:
-        if self._folder is None and await self.engine.store.catalog.applied_migrations():
+        if self._folder is None and self._is_first and await self.engine.store.catalog.applied_migrations():
             self.clock.make_new_ids()  # beside what an earlier test has left there
-        self._home = (self.config.database, asyncio.get_running_loop()) if self._follows else None
-        for other in self._beside():
-            self.clock.follow(other.clock)
         await self.start()
-        _open.append(self)
+        _open.setdefault((self.config.database, asyncio.get_running_loop()), self)
         worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
         planner, relay = self.make_service("planner"), self.make_service("relay")
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
@@ -145,7 +142,9 @@ class TestApp(Backend):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _open.remove(self)
+        home = self.config.database, asyncio.get_running_loop()
+        if _open.get(home) is self:
+            del _open[home]
         if self.worker.running:
             await self.worker.kill()
         elif self.worker.lease is not None:
@@ -188,11 +187,8 @@ class TestApp(Backend):
             MessagesFailed: The handler of an outbox failed.
             AssertionError: Jobs go on scheduling jobs for ever.
         """
-        self._busy = True
-        try:
+        async with self._turn:  # while jobs of another app run, the time stands still, as their leases end
             return await self._run_until_idle(advance, raise_errors, plan)
-        finally:
-            self._busy = False
 
     async def _run_until_idle(self, advance: bool, raise_errors: bool, plan: bool) -> int:
         known = {(job.id, job.finished_at, len(job.attempts)) for job in await self.jobs("failed", _MOST_JOBS)}
@@ -216,23 +212,11 @@ class TestApp(Backend):
             next_run_at = min((at for at in times if at is not None), default=None)
             if next_run_at is None or next_run_at > until or (not advance and next_run_at > self.clock.now()):
                 break
-            if next_run_at > (now := self.clock.now()):
-                await self._wait_for_others()
-                if now == self.clock.now():
-                    self.clock.advance(next_run_at - now)
+            if next_run_at > self.clock.now():
+                self.clock.advance(next_run_at - self.clock.now())
         if raise_errors:
             await self._raise_failures(known)
         return self._attempts - before
-
-    def _beside(self) -> list[TestApp]:
-        return [one for one in _open if one is not self and one._home == self._home is not None]  # noqa: SLF001 - its own
-
-    async def _wait_for_others(self) -> None:
-        """Wait until apps that show the same time have nothing to run: their leases would run out meanwhile."""
-        self._busy = False
-        while any(one._busy for one in self._beside()):  # noqa: SLF001 - its own
-            await SystemClock().sleep(_LOOK)
-        self._busy = True
 
     async def _raise_failures(self, known: Container[object]) -> None:
         now_failed = await self.jobs("failed", _MOST_JOBS)
@@ -357,6 +341,13 @@ class TestApp(Backend):
                 args = json.loads(job.args)
                 run = TaskRun(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
+
+
+def _beside(database: str | None) -> TestApp | None:
+    """An app that is open on a database, in this event loop."""
+    with suppress(RuntimeError):  # no loop runs yet
+        return _open.get((database or "", asyncio.get_running_loop()))
+    return None
 
 
 def _new_clock(database: str | None) -> TestClock:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from penstock.clock import SystemClock, layout_uuid7, random_of
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-@dataclass(slots=True)
-class _Time:
-    now: datetime
-    monotonic: float = 0.0
-    count: int = 0
-    sleepers: list[tuple[float, int, asyncio.Event]] = field(default_factory=list)
 
 
 class TestClock:
@@ -31,17 +22,20 @@ class TestClock:
     __test__ = False
 
     def __init__(self, start: datetime = _START, seed: int = 0) -> None:
-        self._time = _Time(start)
+        self._now = start
+        self._monotonic = 0.0
         self._random = self._id_random = random_of(seed)
         self._ids = 0
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._count = 0
 
     def now(self) -> datetime:
         """The time to which the clock was moved."""
-        return self._time.now
+        return self._now
 
     def monotonic(self) -> float:
         """Seconds by which the clock was moved."""
-        return self._time.monotonic
+        return self._monotonic
 
     def advance(self, by: timedelta) -> None:
         """Move the clock forwards; wakes all whose time has come.
@@ -51,11 +45,10 @@ class TestClock:
         """
         if by < timedelta(0):
             raise ValueError("a clock moves forwards only")
-        time = self._time
-        time.now += by
-        time.monotonic += by.total_seconds()
-        while time.sleepers and time.sleepers[0][0] <= time.monotonic:
-            heapq.heappop(time.sleepers)[2].set()
+        self._now += by
+        self._monotonic += by.total_seconds()
+        while self._sleepers and self._sleepers[0][0] <= self._monotonic:
+            heapq.heappop(self._sleepers)[2].set()
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock is moved by this many seconds."""
@@ -86,25 +79,20 @@ class TestClock:
     def uuid7(self) -> int:
         """The next UUIDv7, of the clock's time."""
         self._ids += 1
-        ms = int(self.now().timestamp() * 1000)
+        ms = int(self._now.timestamp() * 1000)
         return layout_uuid7(ms, self._ids << 32 | self._id_random.getrandbits(32))
 
     def make_new_ids(self) -> None:
-        """Make ids that no clock has made, nor will; greater ones than a clock that was told so before.
+        """Make ids that no clock has made, greater than those of a clock that was told so before.
 
-        A clock that has made ids goes on from there.
+        A clock that has made ids already goes on with these.
         """
         if not self._ids:
             real = SystemClock().uuid7()
             self._ids, self._id_random = real >> 80, random_of(real)  # milliseconds, of which 42 bits have room
 
-    def follow(self, other: TestClock) -> None:
-        """Show the time of another clock from here on: either moves both."""
-        self._time = other._time
-
     def _alarm(self, seconds: float) -> asyncio.Event:
         alarm = asyncio.Event()
-        time = self._time
-        time.count += 1
-        heapq.heappush(time.sleepers, (time.monotonic + seconds, time.count, alarm))
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._monotonic + seconds, self._count, alarm))
         return alarm
