@@ -68,7 +68,7 @@ format: $(READY) ## put the code into its one form
 dist: $(READY) ## build the wheel, the sdist and a bill of materials into dist: of one commit always the same bytes
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
-	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock.cdx.json
+	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock-backend.cdx.json
 
 deploy-check: ## lint the files in deploy with tools in an environment of their own
 	test -d .venv-deploy || $(PYTHON) -m venv .venv-deploy

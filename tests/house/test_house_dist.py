@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tarfile
+import tomllib
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -41,7 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = build(source, folder, "wheel")
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/penstock").rglob("*") if path.is_file()}
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if not name.startswith("penstock-")}
+        packed = {name for name in archive.namelist() if not name.startswith("penstock_backend-")}
     assert packed == {name for name in package if "__pycache__" not in name}
     return install(wheel, folder / "venv")
 
@@ -59,6 +61,14 @@ def test_a_wheel_runs_a_new_project_with_what_it_requires_and_nothing_else(insta
     run(installed / "penstock", "run", "add", "text=two words", cwd=project, env=alone({}))
     notes = json.loads(run(installed / "penstock", "run", "notes", cwd=project, env=alone({})))
     assert [note["text"] for note in notes] == ["two words"]
+
+
+def test_a_new_project_requires_the_wheel_that_wrote_it(installed: Path, project: Path) -> None:
+    (wanted,) = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert re.fullmatch(r"penstock-backend\[dashboard,postgres\] @ file://.*\.whl#sha256=[0-9a-f]{64}", wanted)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-index", wanted]
+    run(*command, cwd=project, env=alone({}))
+    assert [path.name[:17] for path in project.glob("*.whl")] == ["penstock_backend-"], "pip takes it, with its hash"
 
 
 def commands() -> dict[str, str]:

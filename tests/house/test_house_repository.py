@@ -66,8 +66,21 @@ def texts(files: list[Path]) -> Iterator[tuple[Path, str]]:
                 continue
 
 
-@pytest.mark.parametrize("pattern", [_MACHINE, _REGISTRIES], ids=["paths", "registries"])
-def test_no_file_names_a_machine_or_a_registry(files: list[Path], root: Path, pattern: re.Pattern[str]) -> None:
+# Words that would install the package of a stranger, which has the name of the import.
+_INSTALLERS = r"(?:pip3?|pipx|uv|poetry|pdm|conda|npm|yarn|pnpm)\W+(?:pip |tool )?(?:install|add|i)\b"
+_STRANGER = re.compile(
+    rf"""(?<![\w./-])penstock\[                       # with extras; ./penstock[…] is a folder
+    | {_INSTALLERS}(?:\s+-\S+)*\s+['"`]*penstock(?![\w/.-])
+    | ['"]?(?<![\w./-])penstock\s*(?:[=~<>!]=\s*['"]?[\d$.{{]|\ @\ )
+    | (?:version|distribution|metadata|package_name)\s*[(=]\s*['"]penstock['"]
+    | pypi/penstock\b
+    | ^\s*"?name"?\s*[=:]\s*"penstock"\s*,?$""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("pattern", [_MACHINE, _REGISTRIES, _STRANGER], ids=["paths", "registries", "stranger"])
+def test_no_file_names_a_machine_or_a_registry_or_installs_what_is_not_ours(files: list[Path], root: Path, pattern: re.Pattern[str]) -> None:
     found = [
         f"{path.relative_to(root)}:{number}: {line.strip()[:100]}"
         for path, text in texts(files)

@@ -125,9 +125,14 @@ class TestApp(Backend):
         super().__init__(app, replace(config, practices=f"log, {config.practices}"), self.clock)
 
     async def __aenter__(self) -> Self:
-        if self._folder is None and self._is_first and await self.engine.store.catalog.applied_migrations():
-            self.clock.make_new_ids()  # beside what an earlier test has left there
-        await self.start()
+        store = self.engine.store
+        try:
+            if self._folder is None and self._is_first and await store.catalog.applied_migrations():
+                self.clock.make_new_ids()  # beside what an earlier test has left there
+            await self.start()
+        except BaseException:
+            await store.close()
+            raise
         _open.setdefault((self.config.database, asyncio.get_running_loop()), self)
         worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
         planner, relay = self.make_service("planner"), self.make_service("relay")
