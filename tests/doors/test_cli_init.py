@@ -23,13 +23,16 @@ pytest_plugins = ("doors.cli_fixtures",)
 def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = console.ok("init", "My Seats")
     folder = console.folder / "My Seats"
-    assert len(written.out.splitlines()) == 9
+    assert len(written.out.splitlines()) == 10
     assert "cd 'My Seats' && penstock dev" in written.err
     again = console("init", "My Seats")
     assert (again.code, "nothing was written" in again.err) == (1, True)
 
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
-    assert (project["name"], project["dependencies"]) == ("my-seats", [requirement("dashboard", "postgres")])
+    assert (project["name"], project["dependencies"]) == (
+        "my-seats",
+        [requirement("dashboard", "migrations", "postgres")],
+    )
     assert "Docker and CI cannot read that" in written.err, "these tests run on a working tree"
     assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ python3")
     yaml = importlib.import_module("yaml")

@@ -26,6 +26,7 @@ _PLACES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
     "Dockerfile": "Dockerfile",
+    "dockerignore": ".dockerignore",
     "compose.yaml": "compose.yaml",
     "ci.yml": ".github/workflows/ci.yml",
     "gitignore": ".gitignore",
@@ -47,7 +48,7 @@ def command(_options: Options, folder: Path) -> None:
             f"{folder} has {', '.join(found)} already; nothing was written.",
             fix="Name a new folder: penstock init shop.",
         )
-    source, wanted = files("penstock.cli") / "project", requirement("dashboard", "postgres")
+    source, wanted = files("penstock.cli") / "project", requirement("dashboard", "migrations", "postgres")
     for file, place in _PLACES.items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
