@@ -40,7 +40,7 @@ Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite,
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
 
-    _first: Sequence[Statement] = ()  # run before triggers are mended, so that it waits for nobody
+    _first: Sequence[str] = ()  # run before triggers are mended, so that it waits for nobody
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
@@ -175,6 +175,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             await session.execute(Statement(self._lost([one.id for one in misfits])))
         return [one.interest.name for one in misfits]
 
+    @property
+    def _schema(self) -> str:
+        return self._access.dialect.schema
+
     def _is_of(self, one: StoredInterest, table: str) -> bool:
         return self._name(one.interest.table).casefold() == self._name(table).casefold()
 
@@ -212,7 +216,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """
         async with self._writing() as session:
             for statement in self._first:
-                await session.execute(statement)
+                await session.execute(self._own(statement))
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it

@@ -105,7 +105,7 @@ async def _compare(
     description: Description, dialect: Dialect, definitions: Sequence[TableDefinition], *, notes: bool = True
 ) -> Plan:
     applied = await description.applied_migrations()
-    pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
+    pending = tuple((name, dialect.named(sql)) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
     stored = await description.stored_tables(names) if names else {}
     _refuse_twins(definitions, stored)
