@@ -27,13 +27,14 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.newjobs import pieces
 from penstock.store.postgres.route import Route, _Connection, servers
 from penstock.store.push.migrate import push
+from penstock.store.sql.dialect import named
 
 
 class TestPostgres(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
     machine_examples, task_examples = examples(40), examples(20)
-    delete_lease = Statement("delete from penstock.lease where id = $1")
+    delete_lease = Statement(named("delete from penstock.lease where id = $1", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _server(self, suite_databases: Callable[[], str]) -> None:
