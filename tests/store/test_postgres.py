@@ -133,7 +133,7 @@ async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(
             await session.commit()
             rows = list[Any]()
             for table in ("ready_job", "scheduled_job"):
-                rows += await connection.fetch(f"delete from penstock.{table} returning *")
+                rows += await connection.fetch(store.dialect.named(f"delete from penstock.{table} returning *"))
             assert len(rows) == 150
             written.append(sorted((name, str(value)) for row in rows for name, value in row.items() if name != "seq"))
         assert written[0] == written[1]

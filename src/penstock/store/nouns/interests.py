@@ -9,9 +9,10 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
@@ -126,9 +127,15 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
                 stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
-    async def exist(self, session: OpenTransaction) -> bool:
-        """Whether penstock has its tables."""
-        return bool(await self._fetch(session, "exists"))
+    async def everywhere(self, session: OpenTransaction) -> builtins.list[Self]:
+        """The interests of each program on the database that has tables of its own: they watch a table together."""
+        return [self._in_schema(schema) for (schema,) in await self._fetch(session, "schemas")]
+
+    def _in_schema(self, schema: str) -> Self:
+        access, other = copy(self._access), copy(self)
+        access.dialect = access.dialect.in_schema(schema)
+        Noun.__init__(other, access)
+        return other
 
     async def hold(
         self, table: str, session: OpenTransaction | None = None, *, alone: bool = False

@@ -130,9 +130,7 @@ def _triggers(
     return made
 
 
-def install(
-    own: Own, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]
-) -> tuple[str, ...]:
+def install(own: Own, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]) -> tuple[str, ...]:
     """The statements that make the triggers of a table, or make them anew.
 
     Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.

@@ -169,7 +169,8 @@ class PostgresInterests(Interests[SchemaLock]):
             _checked(stored[identity_of(one)])
         try:
             async with self._kept_if_committed() as session:
-                await session.execute(Statement(";\n".join((_IMPATIENT.sql, _UNCHECKED, *try_out(self._capture(_LAST_ID), some)))))
+                tried = (_IMPATIENT.sql, _UNCHECKED, *try_out(self._capture(_LAST_ID), some))
+                await session.execute(Statement(";\n".join(tried)))
         except DataError as error:
             raise _refused(some[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks

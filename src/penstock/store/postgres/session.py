@@ -135,7 +135,9 @@ class PostgresSession:
     async def copy_binary(self, table: str, columns: Sequence[str], pieces: Iterable[bytes]) -> None:
         """The same for rows in the binary form of COPY. After each piece all else that is ready has its turn."""
         source = self._in_turn(pieces)
-        await self._ask("copy_to_table", table, schema_name=self._schema, source=source, columns=columns, format="binary")
+        await self._ask(
+            "copy_to_table", table, schema_name=self._schema, source=source, columns=columns, format="binary"
+        )
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int

@@ -58,8 +58,8 @@ def append_plain(schema: str, numbers: Iterable[int], kind: str) -> str:
 class FunctionBody:
     """Writes the body that tells some interests of one event, in a table whose columns have these SQL types.
 
-    `schema` is that of penstock's own tables. `path_is_set` if the function has the search path of the conditions; `trigger_asks` if the trigger has asked the
-    condition of the only interest.
+    `schema` is that of penstock's own tables. `path_is_set` if the function has the search path of the conditions;
+    `trigger_asks` if the trigger has asked the condition of the only interest.
     """
 
     def __init__(

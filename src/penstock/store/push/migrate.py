@@ -76,6 +76,12 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
     check_names(definitions)
     for definition in definitions:
         store.check_definition(definition)
+        if store.dialect.owns(definition.name):
+            raise DeclarationError(
+                f"Table {definition.table.__name__}: {definition.name} is a name for penstock's own tables, as "
+                f"schema={store.dialect.schema!r} is set.",
+                fix="Choose another schema, which nobody else uses.",
+            )
     found = await _compare(store.catalog, store.dialect, definitions, notes=not apply)
     if not apply or found.empty:
         await _refuse_problems(store.catalog, store.dialect, found)

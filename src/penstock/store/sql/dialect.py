@@ -164,6 +164,10 @@ class Dialect:
         """SQL of penstock's own, on the tables of this schema."""
         return named(sql, self.schema)
 
+    def owns(self, table: str) -> bool:
+        """Whether a table has a name that this schema keeps for penstock."""
+        return self.schema != SCHEMA and table.lower().startswith(f"{self.schema}{'.' if self.schemas else '_'}")
+
     def respelled(self, sql: str) -> str:
         """A query that both stores share, in this dialect."""
         for pattern, words in self.respell:
