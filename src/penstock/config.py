@@ -138,7 +138,7 @@ _WORDS_OF = {
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
-    "schema": "1 to 30 letters from a to z, digits and _, a letter first; no name that databases have, as public or pg_…",
+    "schema": "1 to 30 letters from a to z, digits and _, a letter first; no name of databases, as public or pg_…",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
 }

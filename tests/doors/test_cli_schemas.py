@@ -24,7 +24,7 @@ def test_commands_tell_of_the_programs_own_schema(
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
     postgres = empty_database_url.startswith("postgres")
-    console.write_bookings(("app = App()", 'app = App(schema="shop")'))
+    console.write_bookings(("app = App()", 'app = App(schema="shop")\nmail = app.workpool("mail")'))
     console.ok("migrate")
     plan = console.ok("--schema", "erp", "migrate", "--plan", "--all").out
     assert ('create schema if not exists "erp"' in plan, '"shop"' in plan, "shop_" in plan) == (postgres, False, False)
@@ -38,9 +38,9 @@ def test_commands_tell_of_the_programs_own_schema(
 
     console.ok("run", "bookings:book", "customer=Ada", "phone=1")
     enqueue = (
-        "select \"erp\".enqueue('default', 'bookings:refuse')"
+        "select \"erp\".enqueue('mail', 'bookings:refuse')"
         if postgres
-        else ("insert into erp_enqueue (pool, function) values ('default', 'bookings:refuse')")
+        else ("insert into erp_enqueue (pool, function) values ('mail', 'bookings:refuse')")
     )
     asyncio.run(run_sql(empty_database_url, enqueue))
     seen = [
