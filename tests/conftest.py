@@ -15,6 +15,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG, examples
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
+
+from penstock.config import Config
 
 __all__ = ["pytest_runtest_makereport", "pytest_terminal_summary"]  # hooks, which pytest finds here
 
@@ -70,6 +73,10 @@ time.tzset()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; processes inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if schema := os.environ.get("PENSTOCK_TEST_SCHEMA"):  # in place of the default one, for the conformance suite
+    given = dict(zip((one.name for one in fields(Config)), Config.__init__.__defaults__ or (), strict=True))
+    Config.__init__.__defaults__ = tuple({**given, "schema": schema}.values())
 
 settings.register_profile(
     "suite",

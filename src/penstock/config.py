@@ -32,6 +32,8 @@ class Config:
 
     Attributes:
         database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
+        schema: PostgreSQL's schema of penstock's own tables and functions, and on SQLite the beginning of their names.
+            Programs that share a database and know nothing of each other have one each.
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
         read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
         max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
@@ -78,6 +80,7 @@ class Config:
     """
 
     database: str = field(default="sqlite:///penstock.db", repr=False)  # has a password, as the two others may
+    schema: str = "penstock"
     direct_database: str = field(default="", repr=False)
     read_url: str = field(default="", repr=False)
     max_connections: int = 20
@@ -135,6 +138,7 @@ _WORDS_OF = {
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
+    "schema": "1 to 30 letters from a to z, digits and _, a letter first; no name of databases, as public or pg_…",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
 }
@@ -148,6 +152,8 @@ _RANGES_OF = {
 _PATTERNS = {
     "admin_token": r"|\s*\S.{10,}\S\s*",
     "practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*",
+    # Together with the rest of the longest name, that of a trigger, it has at most 63 bytes.
+    "schema": r"(?!(pg_.*|sqlite.*|public|information_schema)$)[a-z][a-z0-9_]{0,29}",
     "synchronous": "full|normal",
 }
 SECRETS = frozenset(one.name for one in fields(Config) if not one.repr)

@@ -30,7 +30,8 @@ class Mending(Suite):
         number, other = await declare(bench, note("all"), note("other"))
         on = " on conformance_note" if bench.store.dialect.schemas else ""
         assert not await bench.store.interests.mend(number), "it is in order"
-        await bench.writing(plainly(*(f"drop trigger _penstock_change_{number}_{event}{on}" for event in EVENTS)))
+        dropped = (f"drop trigger _penstock_change_{number}_{event}{on}" for event in EVENTS)
+        await bench.writing(plainly(*map(bench.store.dialect.named, dropped)))
         await run(bench, insert("a", 1))
         assert await states(bench) == ["missing", "missing"], "they share them"
         assert await bench.store.interests.mend(number)

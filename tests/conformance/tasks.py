@@ -127,8 +127,7 @@ class Tasks(Suite):
     async def _reconciled(self, bench: Bench, *plans: TaskPlan) -> None:
         """Declare tasks of which all rows have been looked at."""
         await bench.store.tasks.declare(plans, NOW)
-        prefix = "penstock." if "penstock." in self.delete_lease.sql else "penstock_"
-        await run(bench, f"update {prefix}task set reconciling = null")
+        await run(bench, bench.store.dialect.respelled("update penstock.task set reconciling = null"))
 
     # ----- planning
 

@@ -121,6 +121,20 @@ def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
     asyncio.run(prepare())
 
 
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_no_name_of_the_default_schema_is_left_in_another_one(dialect: Dialect) -> None:
+    other = dialect.in_schema("other")
+    queries = {query.name: query.statement.sql for noun in NOUNS for query in statements(noun, other)}
+    made = {name: re.sub("--.*", "", other.named(sql)) for name, sql in load_migrations(dialect.name)}
+    python = re.compile(r"penstock_\w+\(|'penstock: |\$penstock\$")  # functions of connections, errors, quotes
+    for name, sql in {**queries, **made, "unless_each": other.unless_each}.items():
+        assert "penstock" not in python.sub("", sql), name
+    assert "other" in queries["enqueue"] + made["0001_initial"]
+    for noun in NOUNS:
+        for one, query in load_queries(noun, dialect.in_schema("penstock")).items():
+            assert query.statement == load_queries(noun, dialect)[one].statement, one
+
+
 def test_the_states_in_sql_are_those_of_the_state_machine() -> None:
     from penstock.jobs.states import FINISHED  # noqa: PLC0415
 

@@ -15,6 +15,7 @@ from penstock.config import Config
 from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.sql.dialect import named
 
 
 class TestSqlite(StoreSuite):
@@ -23,7 +24,7 @@ class TestSqlite(StoreSuite):
         "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
     )
     machine_examples, task_examples = examples(40), examples(20)
-    delete_lease = Statement("delete from penstock_lease where id = ?")
+    delete_lease = Statement(named("delete from penstock_lease where id = ?", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _files(self, suite_files: Callable[[], str]) -> None:

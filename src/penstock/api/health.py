@@ -320,8 +320,7 @@ def _schema(seen: Health) -> Iterator[HealthFinding]:
 
 def _tables(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.statistics.tables:
-        is_own = one.name.startswith("penstock.")
-        if not is_own and one.scans >= _SCANS and one.scanned >= _LONG_SCAN * one.scans:
+        if not one.own and one.scans >= _SCANS and one.scanned >= _LONG_SCAN * one.scans:
             what = f"{one.scans:,} statements read the whole table, {one.scanned // one.scans:,} rows each."
             yield _of("index-missing", f"table {one.name}", what)
         if one.dead >= _DEAD and one.dead >= _DEAD_SHARE * one.live:

@@ -79,9 +79,8 @@ def _within(connection: Any, verb: Callable[[Interests[Any], GuestSession], Awai
     interests = make_store(replace(Config(), database=NOWHERE[session.dialect]), SystemClock()).interests
 
     async def work() -> list[str]:
-        if not await interests.exist(session):
-            return []
-        await session.check_transaction()
-        return await verb(interests, session)
+        if found := await interests.everywhere(session):
+            await session.check_transaction()
+        return [name for one in found for name in await verb(one, session)]
 
     return finish(work())

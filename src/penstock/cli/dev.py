@@ -105,7 +105,7 @@ class Life:
     async def serve(self) -> None:
         if self._app is None:
             raise self._failure or AssertionError("load comes first")
-        config = self._app.config(database=self._options.database, dev=True)
+        config = self._app.config(**self._options.place, dev=True)
         made = None if config.admin_token else self.token
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
         tell = partial(self._tell, self._app, config, made)

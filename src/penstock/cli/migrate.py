@@ -63,7 +63,7 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     declared, 5 if a migration file has a statement that is unsafe under load; 0 if there is nothing.
     """
     app = open_app(options)
-    config = app.config(database=options.database)
+    config = app.config(**options.place)
     if only_check:
         found = asyncio.run(_check(app, config, load(folder)))
         print_json(asdict(found)) if options.json else found.show()

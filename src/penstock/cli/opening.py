@@ -48,7 +48,7 @@ def open_app(options: Options, *, log_level: str = "warning") -> App:
 
 @asynccontextmanager
 async def open_backend(app: App, options: Options, *, fitting: bool = False, **settings: Any) -> AsyncIterator[Backend]:
-    config = app.config(database=options.database, **settings)
+    config = app.config(**options.place, **settings)
     _expect_file(config)
     if fitting:
         await _expect_fit(app, config)

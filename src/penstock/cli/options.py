@@ -21,9 +21,15 @@ class Options:
 
     app: str | None = None
     database: str | None = None
+    schema: str | None = None
     log_level: str | None = None
     log_format: str = "text"
     json: bool = False
+
+    @property
+    def place(self) -> dict[str, str | None]:
+        """The settings that say where the program's tables are."""
+        return {"database": self.database, "schema": self.schema}
 
     @property
     def debug(self) -> bool:
@@ -36,6 +42,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--app": {"metavar": "MODULE[:NAME]", "help": "The app: a module or a file.", "envvar": "PENSTOCK_APP"},
     # DATABASE_URL and PENSTOCK_DATABASE are read as settings, so that they rank as such
     "--database": {"metavar": "URL", "help": "The database: sqlite:///file.db or postgresql://…"},
+    "--schema": {"metavar": "NAME", "help": "The schema of penstock's own tables."},
     "--log-level": {
         "type": click.Choice(("debug", "info", "warning", "error")),
         "help": "The lowest level of logs to show.",

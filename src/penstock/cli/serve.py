@@ -21,7 +21,7 @@ from penstock.server.run import serve
 def command(options: Options, host: str, port: int, services: bool, dashboard: bool) -> None:
     """Run the server until SIGINT or SIGTERM. Run the services with penstock worker."""
     app = open_app(options, log_level="info")
-    config = app.config(database=options.database)
+    config = app.config(**options.place)
     running = SERVICES if services else ()
     where = partial(serve, host=host, port=port, services=running, dashboard=dashboard)
     complete_serving(where(app, config, stopping=lambda _calls, _jobs: end_within(config.grace)))

@@ -21,7 +21,7 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 @json_option()
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
-    config = open_app(options).config(database=options.database)
+    config = open_app(options).config(**options.place)
     hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database", "read_url")}
     secret = {name: getattr(config, name) and "***" for name in SECRETS}
     values = asdict(config) | secret | hidden
@@ -38,8 +38,8 @@ def _sources(options: Options, config: Config) -> dict[str, str]:
     """The origin of each setting; one from neither the environment nor a file comes from the program."""
     found, default, sources = find_settings(), asdict(Config()), {}
     for name, value in asdict(config).items():
-        if name == "database" and options.database:
-            sources[name] = "--database"
+        if options.place.get(name):
+            sources[name] = f"--{name}"
         elif name in found and found[name][0] == value:
             sources[name] = found[name][1]
         else:

@@ -35,7 +35,7 @@ def command(options: Options, jobs: int | None, metrics_port: int | None) -> Non
     After SIGINT or SIGTERM, running jobs may finish within the grace time. A second signal ends the worker at once.
     """
     app = open_app(options, log_level="info")
-    config = app.config(database=options.database, worker_jobs=jobs, metrics_port=metrics_port)
+    config = app.config(**options.place, worker_jobs=jobs, metrics_port=metrics_port)
     complete_serving(_work(app, config))
     end_process()
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -127,12 +127,13 @@ class Runner:
         async def work(session: Session) -> None:
             if not await self._files.advance(session, file.name, now, after):
                 return  # another process has done it
-            for table in held:
-                await self._store.interests.hold(table, session)
+            everywhere = await self._store.interests.everywhere(session)
+            for table, interests in product(held, everywhere):
+                await interests.hold(table, session)
             for statement in statements:
                 await session.execute(Statement(statement, bounded=False))
-            for table in held:
-                for name in await self._store.interests.release(table, session):
+            for table, interests in product(held, everywhere):
+                for name in await interests.release(table, session):
                     self._tell(f"-- {name} reads a column that is gone; its reader is told that changes are lost")
 
         for statement in statements:

@@ -30,7 +30,7 @@ def _meaning(driver: str, error: sqlite3.Error) -> BaseException:
             )
         if "closed" in text:
             return not_open(driver)
-    if code == sqlite3.SQLITE_ERROR and "no such table: penstock_" in text:
+    if code == sqlite3.SQLITE_ERROR and "no such table: " in text:
         return no_tables(text)
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return DatabaseBusy(

@@ -27,7 +27,7 @@ from penstock.store.guest.parameters import check_values, plain_result
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
 
 _TRANSACTION = Statement("select txid_current()")
-_NOTHING = Statement("update penstock_interest set capture = null where false")
+_NOTHING = Statement("delete from sqlite_sequence where false")  # which is there as penstock's tables are
 _BEGIN, _ROLLBACK = Statement("begin"), Statement("rollback")
 _TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 _CORE = partial(SqlalchemyDriver, is_session=False, is_async=False)

@@ -93,7 +93,8 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     async def refused(self, interests: Sequence[int]) -> dict[int, str]:
         """Those of some interests on demand that this user may not demand, each with the right that is missing."""
         rows = await self._look("refused", interests=list(interests)) if "refused" in self._queries else ()
-        return {row[0]: f"grant update on sequence penstock.demand_{row[0]} to {row[1]}" for row in rows}
+        grant = "grant update on sequence penstock.demand_{} to {}"
+        return {row[0]: self._own(grant.format(row[0], row[1])).sql for row in rows}
 
     async def demanded(self, interests: Sequence[int]) -> set[int]:
         """Those of some interests on demand that are captured now."""

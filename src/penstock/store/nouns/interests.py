@@ -9,9 +9,10 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
@@ -40,7 +41,7 @@ Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite,
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
 
-    _first: Sequence[Statement] = ()  # run before triggers are mended, so that it waits for nobody
+    _first: Sequence[str] = ()  # run before triggers are mended, so that it waits for nobody
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
         """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
@@ -126,9 +127,15 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
                 stored = (await self._stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
-    async def exist(self, session: OpenTransaction) -> bool:
-        """Whether penstock has its tables."""
-        return bool(await self._fetch(session, "exists"))
+    async def everywhere(self, session: OpenTransaction) -> builtins.list[Self]:
+        """The interests of each program on the database that has tables of its own: they watch a table together."""
+        return [self._in_schema(schema) for (schema,) in await self._fetch(session, "schemas")]
+
+    def _in_schema(self, schema: str) -> Self:
+        access, other = copy(self._access), copy(self)
+        access.dialect = access.dialect.in_schema(schema)
+        Noun.__init__(other, access)
+        return other
 
     async def hold(
         self, table: str, session: OpenTransaction | None = None, *, alone: bool = False
@@ -175,6 +182,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             await session.execute(Statement(self._lost([one.id for one in misfits])))
         return [one.interest.name for one in misfits]
 
+    @property
+    def _schema(self) -> str:
+        return self._access.dialect.schema
+
     def _is_of(self, one: StoredInterest, table: str) -> bool:
         return self._name(one.interest.table).casefold() == self._name(table).casefold()
 
@@ -212,7 +223,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """
         async with self._writing() as session:
             for statement in self._first:
-                await session.execute(statement)
+                await session.execute(self._own(statement))
             stored = await self._stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it

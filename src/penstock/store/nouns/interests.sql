@@ -40,11 +40,14 @@ from penstock.interest i order by i.id;
 select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found::text
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
--- exists: whether penstock's tables are there.
--- SQLite:
-select 1 from sqlite_schema where name = 'penstock.interest';
--- PostgreSQL: a role that may not use the schema sees it in the catalog.
-select 1 from pg_class c join pg_namespace s on s.oid = c.relnamespace where s.nspname = 'penstock' and c.relname = 'interest';
+-- schemas: those in which programs have penstock's tables.
+-- SQLite: the names of tables begin with them.
+select found.schema from (
+    select substr(name, 1, length(name) - 9) as schema from sqlite_schema where type = 'table' and name like '%\_interest' escape '\'
+) found join sqlite_schema s on s.name = found.schema || '_change_reader';
+-- PostgreSQL: a role that may not use a schema sees it in the catalog, and shall learn of it if it is the program's own.
+select s.nspname from pg_class c join pg_namespace s on s.oid = c.relnamespace
+where c.relname = 'interest_found' and (s.nspname = 'penstock' or has_schema_privilege(s.oid, 'usage'));
 
 -- declared: the names and digests of the interests with which tasks are declared now.
 -- Unbounded: it reads all tasks.

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, reading, writing
+from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, Statement, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 
@@ -25,7 +25,7 @@ Values = Mapping[str, Any]
 class Access(ABC):
     """The database of one store, as nouns reach it."""
 
-    dialect: ClassVar[Dialect]  # the store's
+    dialect: Dialect  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
     begin_read: Begin  # begins a snapshot
     begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
@@ -113,6 +113,10 @@ class Noun:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._queries = {name: one for file in self._files for name, one in load_queries(file, access.dialect).items()}
+
+    def _own(self, sql: str) -> Statement:
+        """A statement that is no query of a .sql file, as the name of a table cannot be a parameter."""
+        return Statement(self._access.dialect.named(sql))
 
     def _reading(self) -> AbstractAsyncContextManager[Session]:
         return reading(self._access.begin_read)

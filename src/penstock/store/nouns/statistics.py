@@ -20,6 +20,7 @@ class TableUse:
     live: int
     scans: int  # reads of the whole table
     scanned: int  # rows that these read
+    own: bool = False  # whether it is penstock's
 
 
 @dataclass(frozen=True, slots=True)

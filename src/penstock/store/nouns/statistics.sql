@@ -27,7 +27,7 @@ select (select count(*) from pg_stat_activity where backend_type = 'client backe
 
 -- tables: dead and live rows of some tables and of penstock's own, how often each was read as a whole, and the rows read so.
 -- PostgreSQL: SQLite counts nothing.
-select format('%I.%I', s.schemaname, s.relname), s.n_dead_tup, s.n_live_tup, s.seq_scan, s.seq_tup_read
+select format('%I.%I', s.schemaname, s.relname), s.n_dead_tup, s.n_live_tup, s.seq_scan, s.seq_tup_read, s.schemaname = 'penstock'
 from pg_stat_user_tables s
 where s.schemaname = 'penstock' or s.relid in (select to_regclass(name) from unnest(:names::text[]) name);
 

@@ -26,11 +26,10 @@ from penstock.store.sql.queries import Query
 class PostgresAccess(Access):
     """See `store.nouns.Access`."""
 
-    dialect = POSTGRES
     looks_first = False
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+        self._connections, self.dialect = connections, connections.dialect
         self.begin_read = partial(begin, connections, BEGIN_READ)
         self.begin_write = partial(begin, connections, BEGIN_INTERNAL)
 

@@ -32,7 +32,7 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
 from penstock.store.rows.interests import FoundTable, Interests
-from penstock.store.sql.dialect import row_of
+from penstock.store.sql.dialect import named, row_of
 from penstock.store.sql.feedrow import kind_variable
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -71,6 +71,21 @@ _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _ENABLED = {"A": "always", "R": "replica", "O": ""}
 
 
+class Own(NamedTuple):
+    """The triggers of one capture: penstock's schema, and their number there."""
+
+    schema: str
+    number: int
+
+    def trigger(self, event: str) -> str:
+        """The name of a trigger."""
+        return named(f"_penstock_change_{self.number}_{event}", self.schema)
+
+    def function(self, event: str) -> str:
+        """The function that a trigger calls."""
+        return named(f"penstock.change_{self.number}_{event}", self.schema)
+
+
 class Trigger(NamedTuple):
     """A trigger: the SQL behind its name, and the sessions for which it fires, as the catalog says it."""
 
@@ -78,36 +93,36 @@ class Trigger(NamedTuple):
     enabled: str = "A"  # also for sessions that apply the changes of a subscription
 
 
-def triggers(capture: int, interests: Interests, found: FoundTable) -> dict[tuple[str, str], Trigger]:
+def triggers(own: Own, interests: Interests, found: FoundTable) -> dict[tuple[str, str], Trigger]:
     """The triggers of all interests in a table, by table and name."""
     by_statement = found.plain and found.ordered
-    return dict(_triggers(capture, tuple(interests.items()), tuple(found.partitions), by_statement=by_statement))
+    return dict(_triggers(own, tuple(interests.items()), tuple(found.partitions), by_statement=by_statement))
 
 
 @lru_cache(_KEPT)  # whether they are there is asked several times when a program starts
 def _triggers(
-    capture: int, numbered: _Numbered, partitions: tuple[str, ...], *, by_statement: bool
+    own: Own, numbered: _Numbered, partitions: tuple[str, ...], *, by_statement: bool
 ) -> Mapping[tuple[str, str], Trigger]:
     interests = dict(numbered)
-    table, name = POSTGRES.table(numbered[0][1].table), f"_penstock_change_{capture}_"
-    calls = {event: f"execute function {function_name(capture, event)}()" for event in EVENTS}
+    table = POSTGRES.table(numbered[0][1].table)
+    calls = {event: f"execute function {own.function(event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
-    demanded = _demanded(capture, interests)
+    demanded = _demanded(own, interests)
     asked = {event: all_of(demanded, one.grouped) for event, one in when.items()}
     calls |= {event: f"when ({one.sql}) {calls[event]}" for event, one in asked.items() if one.is_asked}
     made = {
-        (table, f"{name}{event}"): Trigger(f"after {event} on {table} for each row {calls[event]}")
+        (table, own.trigger(event)): Trigger(f"after {event} on {table} for each row {calls[event]}")
         for event in ("insert", "update", "delete")
         if when[event] != NEVER
     }
     if when["insert"] == ALWAYS and by_statement:
-        made[table, f"{name}insert"] = Trigger(
+        made[table, own.trigger("insert")] = Trigger(
             f"after insert on {table} referencing new table as penstock_rows for each statement {calls['insert']}", "O"
         )
-        made[table, f"{name}applied"] = Trigger(f"after insert on {table} for each row {calls['insert']}", "R")
+        made[table, own.trigger("applied")] = Trigger(f"after insert on {table} for each row {calls['insert']}", "R")
     if when["truncate"] == ALWAYS:  # truncating a partition alone fires none of the whole table's triggers
         made |= {
-            (relation, f"{name}truncate"): Trigger(
+            (relation, own.trigger("truncate")): Trigger(
                 f"after truncate on {relation} for each statement {calls['truncate']}"
             )
             for relation in (table, *partitions)
@@ -115,30 +130,28 @@ def _triggers(
     return made
 
 
-def install(
-    capture: int, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]
-) -> tuple[str, ...]:
+def install(own: Own, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]) -> tuple[str, ...]:
     """The statements that make the triggers of a table, or make them anew.
 
     Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
 
     The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
-    made, numbered = triggers(capture, interests, found), tuple(interests.items())
+    made, numbered = triggers(own, interests, found), tuple(interests.items())
     table = POSTGRES.table(numbered[0][1].table)
     left = [one for one in found.triggers if not one.here or (table, one.name) not in made]
     said = [one for one in asked if one.matches or one.watches]
-    trial = f"_penstock_change_{capture}_trial"
+    trial = own.trigger("trial")
     fires = [*made.items()]
     fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
-        *(text.format(capture) for text in _DEMAND if _demanded(capture, interests) != ALWAYS),
-        *(_function(capture, event, numbered, tuple(found.columns.items()), path) for event in EVENTS),
+        *(named(text.format(own.number), own.schema) for text in _DEMAND if _demanded(own, interests) != ALWAYS),
+        *(_function(own, event, numbered, tuple(found.columns.items()), path) for event in EVENTS),
         *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
-        *((_trial(trial, capture, table, said), f"drop trigger {trial} on {table}") if said else ()),
+        *((_trial(own, table, said), f"drop trigger {trial} on {table}") if said else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
-        *((EACH.format(found.each),) if any(one.each for one in interests.values()) else ()),
+        *((named(EACH.format(found.each), own.schema),) if any(one.each for one in interests.values()) else ()),
         *_enabled(fires),
     )
 
@@ -151,32 +164,32 @@ def _enabled(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
     return (f"alter table {relation} {', '.join(each)}" for relation, each in actions.items())
 
 
-def try_out(capture: int, asked: Sequence[Interest]) -> tuple[str, ...]:
+def try_out(own: Own, asked: Sequence[Interest]) -> tuple[str, ...]:
     """The statements by which PostgreSQL says whether it takes triggers for interests in one table."""
-    function = _FUNCTION.format(function=function_name(capture, "update"), settings="", kinds="", body="")
-    return function, _trial(f"_penstock_change_{capture}_trial", capture, POSTGRES.table(asked[0].table), asked)
+    function = _FUNCTION.format(function=own.function("update"), settings="", kinds="", body="")
+    return function, _trial(own, POSTGRES.table(asked[0].table), asked)
 
 
-def trial(capture: int, interest: Interest) -> str:
+def trial(own: Own, interest: Interest) -> str:
     """The statements by which PostgreSQL says whether it takes the conditions of an interest that shares triggers."""
-    table, name = POSTGRES.table(interest.table), f"_penstock_change_{capture}_trial"
-    return f"{_trial(name, capture, table, [interest])}; drop trigger {name} on {table}"
+    table = POSTGRES.table(interest.table)
+    return f"{_trial(own, table, [interest])}; drop trigger {own.trigger('trial')} on {table}"
 
 
-def _trial(name: str, capture: int, table: str, asked: Sequence[Interest]) -> str:
+def _trial(own: Own, table: str, asked: Sequence[Interest]) -> str:
     """A trigger that asks all conditions: PostgreSQL checks the SQL of a trigger when it makes it."""
     tried = any_of(*(conditions_of(one).exact_update() for one in asked))
     when = f"when ({tried.sql}) " if tried.is_asked else ""
-    call = f"execute function {function_name(capture, 'update')}()"
-    return f"create trigger {name} after update on {table} for each row {when}{call}"
+    call = f"execute function {own.function('update')}()"
+    return f"create trigger {own.trigger('trial')} after update on {table} for each row {when}{call}"
 
 
-def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> Iterator[str]:
+def hold(own: Own, numbers: Sequence[int], of: str, found: FoundTable) -> Iterator[str]:
     """The statements that replace a table's triggers by such that name no column, and tell that a change was lost."""
-    table, function = POSTGRES.table(of), function_name(capture, "truncate")
+    table, function = POSTGRES.table(of), own.function("truncate")
     yield from (f"drop trigger if exists {one.name} on {one.table}" for one in found.triggers)
-    yield _FUNCTION.format(function=function, settings="", kinds="", body=append_plain(numbers, "lost"))
-    name, each = f"_penstock_change_{capture}_held", "statement" if found.plain else "row"
+    yield _FUNCTION.format(function=function, settings="", kinds="", body=append_plain(own.schema, numbers, "lost"))
+    name, each = own.trigger("held"), "statement" if found.plain else "row"
     made = [(name, f"after insert or update or delete on {table} for each {each}", table)]
     parts = (table, *found.partitions)
     made += [(f"{name}_truncate", f"after truncate on {one} for each statement", one) for one in parts]
@@ -187,7 +200,7 @@ def hold(capture: int, numbers: Sequence[int], of: str, found: FoundTable) -> It
 
 @lru_cache(4 * _KEPT)  # programs that start again and again, as in tests, make the same
 def _function(
-    capture: int,
+    own: Own,
     event: str,
     numbered: _Numbered,
     columns: tuple[tuple[str, str], ...],
@@ -198,29 +211,24 @@ def _function(
     wanting = {number: one for number, one in numbered if _condition(one, event) != NEVER}
     body, settings, kinds = "", "", ""
     if wanting and event == "truncate":
-        body = append_plain(wanting, event)
+        body = append_plain(own.schema, wanting, event)
     elif wanting:
         trigger_asks = len(wanting) == 1 and event != "update"
         asked = "" if trigger_asks else _asked(wanting.values(), event)
         settings = _spelling(wanting.values(), types) + _settings(asked, path)
-        writer = FunctionBody(wanting, types, path_is_set=bool(asked), trigger_asks=trigger_asks)
+        writer = FunctionBody(own.schema, wanting, types, path_is_set=bool(asked), trigger_asks=trigger_asks)
         body = {"insert": writer.inserted, "update": writer.updated, "delete": writer.deleted}[event]()
         if event == "insert" and any_of(*(_condition(one, event) for one in wanting.values())) == ALWAYS:
             body = _STATEMENT.format(told=writer.inserted_rows()) + body
         kinds = "".join(f" {kind_variable(number)} pg_catalog.text;" for number in wanting if event == "update")
-    return _FUNCTION.format(function=function_name(capture, event), settings=settings, kinds=kinds, body=body)
+    return _FUNCTION.format(function=own.function(event), settings=settings, kinds=kinds, body=body)
 
 
-def function_name(capture: int, event: str) -> str:
-    """The function that a trigger calls."""
-    return f"penstock.change_{capture}_{event}"
-
-
-def _demanded(capture: int, interests: Interests) -> When:
+def _demanded(own: Own, interests: Interests) -> When:
     """Whether the writing transaction is captured: always, unless it is for an interest on demand."""
     if not any(one.on_demand for one in interests.values()):
         return ALWAYS
-    return When(f"txid_current() < pg_sequence_last_value('penstock.demand_{capture}')")
+    return When(named(f"txid_current() < pg_sequence_last_value('penstock.demand_{own.number}')", own.schema))
 
 
 def _condition(interest: Interest, event: str) -> When:

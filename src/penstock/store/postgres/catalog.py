@@ -15,6 +15,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import asyncpg
@@ -30,6 +31,7 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, translate
 from penstock.store.postgres.route import Connection
+from penstock.store.sql.dialect import SCHEMA
 from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json
 
@@ -47,13 +49,12 @@ _SHORT_LOCKS = "set local lock_timeout = '{wait}s'; set local statement_timeout 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _UNHURRIED = 7 * 86400.0  # seconds for one statement: an index of a big table takes its time
 _KEPT = 1.0  # seconds until the connection that held the lock is closed, unless it is needed again
-_LOCK_KEY = int.from_bytes(b"penstock", "big")
 # Through a pooler a transaction holds the lock, which does nothing else. Sent without parameters, it leaves no snapshot
 # open, for which building an index would wait.
-_HOLD = f"""
+_HOLD = """
 begin isolation level read committed;
 set local idle_in_transaction_session_timeout = 0;
-select where pg_try_advisory_xact_lock({_LOCK_KEY});
+select where pg_try_advisory_xact_lock({});
 """
 _LOST_RACE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
@@ -93,7 +94,8 @@ class PostgresCatalog(_Description):
         self._connections = connections
         self._direct = direct
         self._clock = clock or SystemClock()
-        self._queries = load_queries("catalog", POSTGRES)
+        self._queries = load_queries("catalog", connections.dialect)
+        self._key = _lock_key(connections.dialect.schema)
         self._kept: Connection | None = None
 
     async def count(self, sql: str) -> int:
@@ -104,12 +106,12 @@ class PostgresCatalog(_Description):
     async def lock(self) -> AsyncIterator[PostgresSchemaLock]:
         if self._direct.route.pooled:
             async with self._connection() as connection, self._connection() as holder:
-                await self._take_lock(lambda: _hold(holder))
+                await self._take_lock(lambda: _hold(holder, self._key))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, None)
         else:
             async with self._kept_connection() as connection:
                 await _run(connection, _SETTINGS)
-                await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", _LOCK_KEY))
+                await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", self._key))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, self._connections)
 
     async def close(self) -> None:
@@ -259,13 +261,18 @@ async def _run(connection: Connection, sql: str) -> None:
         await connection.execute(sql, timeout=_UNHURRIED)
 
 
-async def _hold(connection: Connection) -> bool:
+async def _hold(connection: Connection, key: int) -> bool:
     """Begin a transaction that holds the lock; whether it could be had."""
     with _translated():
-        held: str = await connection.execute(_HOLD)
+        held: str = await connection.execute(_HOLD.format(key))
         if held != "SELECT 1":
             await connection.execute("rollback")
     return held == "SELECT 1"
+
+
+def _lock_key(schema: str) -> int:
+    name = schema.encode()
+    return int.from_bytes(name if schema == SCHEMA else sha256(name).digest()[:8], "big", signed=True)
 
 
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:

@@ -125,7 +125,7 @@ class PostgresChanges(Changes):
         async with self._writing() as session:
             if not await self._fetch(session, "turn", slot=following, current=current, now=now):
                 return False
-            await session.execute(Statement(TURN.format(slot=following)))
+            await session.execute(self._own(TURN.format(slot=following)))
         return True
 
     async def _empty(self, slot: int) -> bool:
@@ -136,12 +136,12 @@ class PostgresChanges(Changes):
         try:
             async with self._writing() as session:
                 await session.execute(_IMPATIENT)
-                await session.execute(Statement(_LOCK.format(table=f"change_{slot}")))
+                await session.execute(self._own(_LOCK.format(table=f"change_{slot}")))
                 (held,) = await self._fetch(session, "lock_room")
                 if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
                     return False
-                await session.execute(Statement(_DROPPED.format(slot=slot)))
-                await session.execute(Statement(_TRUNCATE.format(slot=slot)))
+                await session.execute(self._own(_DROPPED.format(slot=slot)))
+                await session.execute(self._own(_TRUNCATE.format(slot=slot)))
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False
         return True
@@ -153,12 +153,12 @@ class PostgresChanges(Changes):
 
     async def _is_young(self, session: Session, slot: int) -> bool:
         """Whether a slot holds changes that outboxes keep to send them again, by the clock of the database."""
-        rows = await session.fetch(Statement(_YOUNG.format(slot=slot)))
+        rows = await session.fetch(self._own(_YOUNG.format(slot=slot)))
         return bool(rows and rows[0][0])
 
     async def _is_wanted(self, session: Session, slot: int) -> bool:
         """Whether a reader has still to read a change in a slot."""
-        unread = Statement(_UNREAD.format(slot=slot))
+        unread = self._own(_UNREAD.format(slot=slot))
         for row in await self._fetch(session, "readers"):
             bounds = Position.parse(row[1]).bounds()
             if (await session.fetch(unread, [bounds[name] for name in _BOUNDS]))[0][0]:

@@ -18,8 +18,10 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.store.contract.session import not_open
 from penstock.store.places import Line
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate
 from penstock.store.postgres.route import Connection, Route
+from penstock.store.sql.dialect import Dialect
 
 T = TypeVar("T")
 
@@ -46,8 +48,11 @@ class Connections:
     They wait for up to `wait` seconds, also for a database to come back.
     """
 
-    def __init__(self, route: Route, *, size: int, wait: float, statement_timeout: float) -> None:
+    def __init__(
+        self, route: Route, *, size: int, wait: float, statement_timeout: float, dialect: Dialect = POSTGRES
+    ) -> None:
         self.route = route
+        self.dialect = dialect
         self.wait = wait
         self._clock = SystemClock()
         # The server stops a slow statement by itself; after these seconds one that does not answer at all is given up.

@@ -16,7 +16,7 @@ from penstock.store.contract.schema import Change, SchemaLock
 from penstock.store.contract.session import OpenTransaction, Statement
 from penstock.store.nouns.interests import Interests, by_one_if_refused
 from penstock.store.nouns.noun import Access
-from penstock.store.postgres.capture import EVENTS, function_name, hold, install, source, trial, triggers, try_out
+from penstock.store.postgres.capture import EVENTS, Own, hold, install, source, trial, triggers, try_out
 from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
@@ -67,11 +67,14 @@ _NO_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table",
 class PostgresInterests(Interests[SchemaLock]):
     """See `store.nouns.Interests`."""
 
-    _first = (_IMPATIENT, Statement(_LOCK_INTERESTS))
+    _first = (_IMPATIENT.sql, _LOCK_INTERESTS)
 
     def __init__(self, access: Access, catalog: PostgresCatalog) -> None:
         super().__init__(access)
         self._catalog = catalog
+
+    def _capture(self, number: int) -> Own:
+        return Own(self._schema, number)
 
     def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
         return source(interest, _checked(one).columns, held=" for share of r" if held else "")
@@ -80,7 +83,7 @@ class PostgresInterests(Interests[SchemaLock]):
         return self._catalog.lock()
 
     def _state(self, one: StoredInterest | None) -> State:
-        state = _captured(one)
+        state = _captured(self._schema, one)
         if state == "ok" and one and one.installed and one.found and one.installed.ordered and not one.found.ordered:
             return "altered"  # nothing is missed, but inserted rows are told before a trigger changes them
         return state
@@ -102,18 +105,19 @@ class PostgresInterests(Interests[SchemaLock]):
     ) -> None:
         interest, found = members[0].interest, members[0].found
         assert found is not None  # noqa: S101 - `hold` leaves others alone
-        made = hold(number, [each.id for each in members], interest.table, found)
-        for statement in (_LOCK_INTERESTS, *made, _HELD.format(number=number)):
+        await session.execute(self._own(_LOCK_INTERESTS))
+        for statement in hold(self._capture(number), [each.id for each in members], interest.table, found):
             await session.execute(Statement(statement))
+        await session.execute(self._own(_HELD.format(number=number)))
 
     async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:
         try:
             _checked(one)
         except DeclarationError:
             return True
-        tried = _TRIED.format(literal(trial(one.capture or one.id, one.interest)))
-        for statement in (_LOCK_INTERESTS, tried):
-            await session.execute(Statement(statement))
+        await session.execute(self._own(_LOCK_INTERESTS))
+        tried = trial(self._capture(one.capture or one.id), one.interest)
+        await session.execute(Statement(_TRIED.format(literal(tried))))
         return bool((await session.fetch(_REFUSED))[0][0])
 
     async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
@@ -124,25 +128,27 @@ class PostgresInterests(Interests[SchemaLock]):
             raise _refused((*rebuild.asked, *rebuild.misfits)[0].interest, error) from error
 
     def _lost(self, numbers: Sequence[int]) -> str:
-        return append_plain(numbers, "lost")
+        return append_plain(self._schema, numbers, "lost")
 
     async def _statements(self, rebuild: Rebuild, session: OpenTransaction | None = None) -> tuple[str, ...]:
         ((path,),) = await self._ask(session, "path")
-        made = [_LOCK_INTERESTS]
-        for capture in rebuild.captures(_captured):
-            number, members = capture.number, capture.members
+        named = self._access.dialect.named
+        made = [named(_LOCK_INTERESTS)]
+        for capture in rebuild.captures(partial(_captured, self._schema)):
+            number, members, own = capture.number, capture.members, self._capture(capture.number)
             for one in capture.asked:
                 _checked(one)
             if not members:
-                made += (f"drop function if exists {function_name(number, event)}() cascade" for event in EVENTS)
-                made += (f"drop sequence if exists penstock.demand_{number}", _CAPTURED.format(number=number, ids="{}"))
+                made += (f"drop function if exists {own.function(event)}() cascade" for event in EVENTS)
+                made += (named(f"drop sequence if exists penstock.demand_{number}"),)
+                made += (named(_CAPTURED.format(number=number, ids="{}")),)
             elif capture.found is not None:
-                made += install(number, members, capture.found, path, [one.interest for one in capture.asked])
+                made += install(own, members, capture.found, path, [one.interest for one in capture.asked])
                 ids = f"{{{','.join(map(str, members))}}}"
-                made += (text.format(number=number, ids=ids) for text in (_CAPTURED, _INSTALLED))
-                made += (append_plain(capture.lost, "lost"),) if capture.lost else ()
-        made += (_FORGOTTEN.format(one.id) for one in rebuild.dropped)
-        return (*made, *_each_dropped(rebuild.dropped, rebuild.stored))
+                made += (named(text.format(number=number, ids=ids)) for text in (_CAPTURED, _INSTALLED))
+                made += (self._lost(capture.lost),) if capture.lost else ()
+        made += (named(_FORGOTTEN.format(one.id)) for one in rebuild.dropped)
+        return (*made, *map(named, _each_dropped(rebuild.dropped, rebuild.stored)))
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         async with self._changing():  # another process that makes the same functions has them first
@@ -163,7 +169,8 @@ class PostgresInterests(Interests[SchemaLock]):
             _checked(stored[identity_of(one)])
         try:
             async with self._kept_if_committed() as session:
-                await session.execute(Statement(";\n".join((_IMPATIENT.sql, _UNCHECKED, *try_out(_LAST_ID, some)))))
+                tried = (_IMPATIENT.sql, _UNCHECKED, *try_out(self._capture(_LAST_ID), some))
+                await session.execute(Statement(";\n".join(tried)))
         except DataError as error:
             raise _refused(some[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
@@ -210,14 +217,14 @@ def _read(one: StoredInterest, table: FoundTable) -> tuple[Any, ...]:
     return columns_read(one, table), table.bodies, table.plain, one.interest.each and table.each
 
 
-def _captured(one: StoredInterest | None) -> State:
+def _captured(schema: str, one: StoredInterest | None) -> State:
     if one is None or one.installed is None or one.found is None or one.capture is None:
         return capture_state(one, _read)
     if one.installed.held:
         return "held"
     # Triggers that capture row by row go on doing so where the table allows to capture whole statements by now.
     now = replace(one.found, plain=one.found.plain and one.installed.plain, ordered=one.installed.ordered)
-    expected, table = triggers(one.capture, one.together, now), POSTGRES.table(one.interest.table)
+    expected, table = triggers(Own(schema, one.capture), one.together, now), POSTGRES.table(one.interest.table)
     if not one.interest.wants("truncate"):  # others in the rows may want it, whose triggers a new partition lacks
         expected = {key: trigger for key, trigger in expected.items() if not key[1].endswith("_truncate")}
     enabled = {(table if each.here else each.table, each.name): each.enabled for each in now.triggers}

@@ -158,7 +158,7 @@ class PostgresJobs(Jobs):
             count: int = (await self._fetch(session, "count_day", day=day, most=limit))[0][0]
             if count:
                 await session.execute(_IMPATIENT)
-                await session.execute(Statement(_TRUNCATE.format(day=day)))
+                await session.execute(self._own(_TRUNCATE.format(day=day)))
             count += await self._execute(session, "prune", now=now, limit=limit)
         return count
 

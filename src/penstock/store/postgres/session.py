@@ -33,7 +33,7 @@ _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
 async def begin(connections: Connections, how: str, queue: int | None = None) -> PostgresSession:
     """Start a transaction, on another connection if the first one turns out to be gone; and wait in its queue."""
-    lock = "" if queue is None else _lock(queue)
+    lock = "" if queue is None else connections.dialect.named(_lock(queue))
     stale = 0
     while True:
         connection, lingers = await connections.acquire_lingering()
@@ -124,14 +124,20 @@ class PostgresSession:
         """Run a statement once for each of many rows, without waiting for each."""
         await self._ask("executemany", statement.sql, rows)
 
+    @property
+    def _schema(self) -> str:
+        return self._connections.dialect.schema
+
     async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Insert many rows into a table of penstock's own, the fast way."""
-        await self._ask("copy_records_to_table", table, schema_name="penstock", records=rows, columns=columns)
+        await self._ask("copy_records_to_table", table, schema_name=self._schema, records=rows, columns=columns)
 
     async def copy_binary(self, table: str, columns: Sequence[str], pieces: Iterable[bytes]) -> None:
         """The same for rows in the binary form of COPY. After each piece all else that is ready has its turn."""
         source = self._in_turn(pieces)
-        await self._ask("copy_to_table", table, schema_name="penstock", source=source, columns=columns, format="binary")
+        await self._ask(
+            "copy_to_table", table, schema_name=self._schema, source=source, columns=columns, format="binary"
+        )
 
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int

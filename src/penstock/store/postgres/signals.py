@@ -21,7 +21,6 @@ from penstock.store.postgres.errors import translate
 from penstock.store.postgres.route import Connection
 from penstock.store.sql.queries import Query
 
-_CHANNEL = "penstock"
 _PAUSE = 0.005
 _CHECK_EVERY = 10.0
 _ASK_EVERY = 1.0  # seconds after which a writing process asks again which tables are watched
@@ -36,7 +35,7 @@ class PostgresSignals:
 
     def __init__(self, connections: Connections, direct: Connections, queries: Mapping[str, Query]) -> None:
         self._queries = queries
-        self._connections = connections
+        self._connections, self._channel = connections, connections.dialect.schema
         self._direct = direct
         self._clock = SystemClock()
         self.listening = False  # whether notifications are heard, as far as is known
@@ -136,7 +135,7 @@ class PostgresSignals:
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _connection: gone.set())
         try:
-            await connection.add_listener(_CHANNEL, self._set_all)
+            await connection.add_listener(self._channel, self._set_all)
             self.listening = True
             self._set_all()
             await self._look(connection, gone)
@@ -178,7 +177,7 @@ class PostgresSignals:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                await run(self._connections, self._queries["notify"], {"channel": _CHANNEL})
+                await run(self._connections, self._queries["notify"], {"channel": self._channel})
             except Exception as error:  # noqa: BLE001 - services also look by themselves; the next one tries again
                 log_event("signals.send_failed", logging.WARNING, error=error)
             if not self._wanted.is_set():

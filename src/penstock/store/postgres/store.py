@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -39,13 +40,13 @@ _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one
 class PostgresStore(Store):
     """See `store.contract.Store`. PostgreSQL 13 and newer."""
 
-    dialect: Dialect = POSTGRES
-
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
-        self._queries = load_queries("store", POSTGRES)
+        self.dialect: Dialect = POSTGRES.in_schema(config.schema)
+        self._queries = load_queries("store", self.dialect)
         self.writers = config.max_connections
-        timing: dict[str, float] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
+        timing: dict[str, Any] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
+        timing["dialect"] = self.dialect
         pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease)
         route = Route(url, *limits, pooled=pooled)
         self._connections = Connections(route, size=config.max_connections, **timing)

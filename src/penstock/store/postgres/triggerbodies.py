@@ -12,6 +12,7 @@ from penstock.changes.conditions import ALWAYS, Conditions, When
 from penstock.changes.interest import Interest
 from penstock.store.postgres.spelling import UNLIKE, PostgresFeedSpelling, unlike
 from penstock.store.rows.interests import Interests
+from penstock.store.sql.dialect import named
 from penstock.store.sql.feedrow import FeedRow, kind_variable, wanted
 
 _GUARDED = """
@@ -34,6 +35,7 @@ _UPDATED = """
         {append}"""
 _SOME = "if not exists (select {values} from penstock_rows r) then exit {label}; end if;"
 _INTO = "insert into penstock.change (slot, xid, changed_at, interests, kinds, key, before, after) "
+_SLOT = "penstock.current_slot()"
 _XID, _NOW = "pg_catalog.txid_current()", "pg_catalog.clock_timestamp()"  # an xid8 becomes a bigint through text only
 
 
@@ -47,23 +49,29 @@ def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) ->
     )
 
 
-def append_plain(numbers: Iterable[int], kind: str) -> str:
+def append_plain(schema: str, numbers: Iterable[int], kind: str) -> str:
     """Tell interests of a change that has neither a key nor values."""
     row = FeedRow({}, dict.fromkeys(numbers, ALWAYS), PostgresFeedSpelling({}), kind)
-    return _append(row, "null", "null", "null")
+    return _append(schema, row, "null", "null", "null")
 
 
 class FunctionBody:
     """Writes the body that tells some interests of one event, in a table whose columns have these SQL types.
 
-    `path_is_set` if the function has the search path of the conditions; `trigger_asks` if the trigger has asked the
-    condition of the only interest.
+    `schema` is that of penstock's own tables. `path_is_set` if the function has the search path of the conditions;
+    `trigger_asks` if the trigger has asked the condition of the only interest.
     """
 
     def __init__(
-        self, interests: Interests, types: Mapping[str, str], *, path_is_set: bool, trigger_asks: bool = False
+        self,
+        schema: str,
+        interests: Interests,
+        types: Mapping[str, str],
+        *,
+        path_is_set: bool,
+        trigger_asks: bool = False,
     ) -> None:
-        self._interests = interests
+        self._schema, self._interests = schema, interests
         self._types, self._path_is_set, self._trigger_asks = types, path_is_set, trigger_asks
         known = types if path_is_set else None
         self._conditions = {number: conditions_of(one, known) for number, one in interests.items()}
@@ -74,8 +82,8 @@ class FunctionBody:
         values = f"{row.numbers()}, {row.kinds()}, {row.key('r')}, null, {row.after('r')}"
         where = f" where {row.guard.sql}" if row.guard.is_asked else ""
         append = (
-            f"{_INTO}select penstock.current_slot(), (select {_XID}), (select {_NOW}), {values} "
-            f"from penstock_rows r{where};"
+            named(f"{_INTO}select {_SLOT}, ", self._schema)
+            + f"(select {_XID}), (select {_NOW}), {values} from penstock_rows r{where};"
         )
         return self._guarded(label, _SOME.format(values=values, label=label), append, FunctionBody.inserted_rows)
 
@@ -97,7 +105,7 @@ class FunctionBody:
             first=next(iter(kinds)),
             gone=self._moved("delete", "old", before, "null"),
             came=self._moved("enter", "new", before, after),
-            append=_append(row, "row_key", before, after),
+            append=_append(self._schema, row, "row_key", before, after),
         )
         read = f"{computed} if {unwanted} then exit {label}; end if; row_key := {row.key('new')};{read}"
         return self._guarded(label, read, append, FunctionBody.updated)
@@ -112,16 +120,16 @@ class FunctionBody:
         if any(when.is_asked for when in row.told.values()):
             read += f" told_by := {numbers}; told_as := {kinds};"
             numbers, kinds = "told_by", "told_as"
-        append = _values(numbers, kinds, "row_key", before, after)
+        append = _values(self._schema, numbers, kinds, "row_key", before, after)
         if row.guard.is_asked:
             append = f"if told_by operator(pg_catalog.<>) '' then {append} end if;"
         return self._guarded(label, read, append, again)
 
     def _guarded(self, label: str, read: str, append: str, again: Callable[[FunctionBody, str], str]) -> str:
-        otherwise = append_plain(self._interests, "lost")
+        otherwise = append_plain(self._schema, self._interests, "lost")
         if len(self._interests) > 1:
             ones = {
-                number: FunctionBody({number: one}, self._types, path_is_set=self._path_is_set)
+                number: FunctionBody(self._schema, {number: one}, self._types, path_is_set=self._path_is_set)
                 for number, one in self._interests.items()
             }
             otherwise = "".join(again(one, f"{label}_{number}") for number, one in ones.items())
@@ -131,7 +139,7 @@ class FunctionBody:
         row = self._row(kind, side)
         if not row.told:
             return ""
-        append = _append(row, row.key(side), before, after)
+        append = _append(self._schema, row, row.key(side), before, after)
         return f"if {row.guard.sql} then {append} end if;" if row.guard.is_asked else append
 
     def _row(self, kind: str, side: str, *, guarded: bool = True) -> FeedRow:
@@ -153,9 +161,9 @@ def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
     return before, after, "".join(f" {name} := {value};" for name, value in values.items() if value != "null")
 
 
-def _append(row: FeedRow, key: str, before: str, after: str) -> str:
-    return _values(row.numbers(), row.kinds(), key, before, after)
+def _append(schema: str, row: FeedRow, key: str, before: str, after: str) -> str:
+    return _values(schema, row.numbers(), row.kinds(), key, before, after)
 
 
-def _values(*values: str) -> str:
-    return f"{_INTO}values (penstock.current_slot(), {_XID}, {_NOW}, {', '.join(values)});"
+def _values(schema: str, *values: str) -> str:
+    return named(f"{_INTO}values ({_SLOT}, ", schema) + f"{_XID}, {_NOW}, {', '.join(values)});"

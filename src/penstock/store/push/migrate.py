@@ -81,6 +81,12 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
     check_names(definitions)
     for definition in definitions:
         store.check_definition(definition)
+        if store.dialect.owns(definition.name):
+            raise DeclarationError(
+                f"Table {definition.table.__name__}: {definition.name} is a name for penstock's own tables, as "
+                f"schema={store.dialect.schema!r} is set.",
+                fix="Choose another schema, which nobody else uses.",
+            )
     found = await _compare(store.catalog, store.dialect, definitions, notes=not apply)
     if not apply or found.empty:
         await _refuse_problems(store.catalog, store.dialect, found)
@@ -110,7 +116,7 @@ async def _compare(
     description: Description, dialect: Dialect, definitions: Sequence[TableDefinition], *, notes: bool = True
 ) -> Plan:
     applied = await description.applied_migrations()
-    pending = tuple((name, sql) for name, sql in load_migrations(dialect.name) if name not in applied)
+    pending = tuple((name, dialect.named(sql)) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
     stored = await description.stored_tables(names) if names else {}
     _refuse_twins(definitions, stored)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.reactive.expression import Leaf, Term
@@ -17,6 +17,9 @@ from penstock.schema.table import TableDefinition
 
 Convert = Callable[[Any], Any]
 _NAMELESS = "?"
+SCHEMA = "penstock"
+# Names in the schema, the schema itself, and on SQLite names that begin with it; functions in Python keep their names.
+_OWN = re.compile(r"(?<![\w$])penstock(?=\.[a-z]|;)|'penstock'|(?<![a-z])penstock_(?!\w+\()")
 TEXT_MARK = re.compile("\0([0-9]+)\0")  # of a parameter in the SQL of a condition: no SQL holds a zero byte
 
 
@@ -26,6 +29,14 @@ def placeholder(mark: str, number: int) -> str:
     SQLite's question marks have no numbers: Python takes numbered ones for named parameters.
     """
     return mark if mark == _NAMELESS else f"{mark}{number}"
+
+
+def named(sql: str, schema: str) -> str:
+    """SQL of penstock's own on the tables of a schema. No part of it may be text that others wrote."""
+    if schema == SCHEMA:
+        return sql
+    words = {"penstock": f'"{schema}"', "'penstock'": f"'{schema}'", "penstock_": f"{schema}_"}
+    return _OWN.sub(lambda found: words[found[0]], sql)
 
 
 def row_of(values: Sequence[str]) -> str:
@@ -142,12 +153,26 @@ class Dialect:
     max_key_bytes: int = 2048  # longest total of text and bytes in the columns of an index
     # Patterns of words in queries that both stores share, with their replacements here.
     respell: tuple[tuple[re.Pattern[str], str], ...] = ()
+    schema: str = SCHEMA  # of penstock's own tables and functions; without schemas their names begin with it
+
+    def in_schema(self, schema: str) -> Dialect:
+        """The same for a program that has tables of its own."""
+        dialect = replace(self, schema=schema)
+        return replace(dialect, unless_each=dialect.named(self.unless_each))
+
+    def named(self, sql: str) -> str:
+        """SQL of penstock's own, on the tables of this schema."""
+        return named(sql, self.schema)
+
+    def owns(self, table: str) -> bool:
+        """Whether a table has a name that this schema keeps for penstock."""
+        return self.schema != SCHEMA and table.lower().startswith(f"{self.schema}{'.' if self.schemas else '_'}")
 
     def respelled(self, sql: str) -> str:
         """A query that both stores share, in this dialect."""
         for pattern, words in self.respell:
             sql = pattern.sub(words, sql)
-        return sql
+        return self.named(sql)
 
     def quote(self, name: str) -> str:
         """A name as an SQL identifier."""

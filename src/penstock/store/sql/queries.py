@@ -57,15 +57,16 @@ class Query:
         return [values[name] for name in self.parameters]
 
 
-_loaded: dict[tuple[str, str], Mapping[str, Query]] = {}
+_loaded: dict[tuple[str, ...], Mapping[str, Query]] = {}
 
 
 def load_queries(noun: str, dialect: Dialect) -> Mapping[str, Query]:
     """The queries of one noun in one dialect, by name. A program may open many stores: each file is read once."""
-    found = _loaded.get((noun, dialect.name))
+    key = (noun, dialect.name, dialect.schema)
+    found = _loaded.get(key)
     if found is None:
         file = files("penstock.store.nouns") / f"{noun}.sql"
-        found = _loaded[noun, dialect.name] = parse_queries(file.read_text(), dialect)
+        found = _loaded[key] = parse_queries(file.read_text(), dialect)
     return found
 
 

@@ -13,9 +13,10 @@ from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import Begin, OpenTransaction, Row, reading, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.rows.jobs import status_of
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.capture import is_known, key_text
-from penstock.store.sqlite.dialect import SQLITE, encode_datetime
+from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobrows import job_from, time_of
 
 
@@ -40,10 +41,10 @@ def _same(value: Any) -> Any:
 class SqliteAccess(Access):
     """See `store.nouns.Access`."""
 
-    dialect = SQLITE
     looks_first = True  # one transaction writes at a time, of all processes
 
-    def __init__(self, begin_read: Begin, begin_write: Begin) -> None:
+    def __init__(self, begin_read: Begin, begin_write: Begin, dialect: Dialect) -> None:
+        self.dialect = dialect
         self.begin_read = begin_read
         self.begin_write = begin_write
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from penstock.changes.conditions import ALWAYS, NEVER, Conditions, When, all_of, any_of
 from penstock.changes.interest import Interest
@@ -18,7 +18,7 @@ from penstock.store.contract.changes import Source
 from penstock.store.contract.session import Statement
 from penstock.store.rows.interests import Interests
 from penstock.store.sql.ddl import quoted
-from penstock.store.sql.dialect import row_of
+from penstock.store.sql.dialect import named, row_of
 from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted
 from penstock.store.sqlite.dialect import SQLITE
 
@@ -62,13 +62,15 @@ class _Spelling(FeedSpelling):
 _SPELLING = _Spelling()
 
 
-def triggers(capture: int, interests: Interests, columns: Collection[str]) -> Mapping[str, str]:
+def triggers(schema: str, capture: int, interests: Interests, columns: Collection[str]) -> Mapping[str, str]:
     """The statements that make the triggers of all interests in a table with these columns, by name."""
-    return _triggers(capture, tuple(interests.items()), tuple(columns))
+    return _triggers(schema, capture, tuple(interests.items()), tuple(columns))
 
 
 @lru_cache(128)  # a program tries them out and then makes them; one that starts again, as in tests, makes the same
-def _triggers(capture: int, numbered: Sequence[tuple[int, Interest]], columns: Sequence[str]) -> Mapping[str, str]:
+def _triggers(
+    schema: str, capture: int, numbered: Sequence[tuple[int, Interest]], columns: Sequence[str]
+) -> Mapping[str, str]:
     interests = dict(numbered)
     asked = {
         # SQLite drops no column that a trigger names, so on demand an update that changes nothing is captured, too.
@@ -87,21 +89,27 @@ def _triggers(capture: int, numbered: Sequence[tuple[int, Interest]], columns: S
         made["delete"] = deletes.guard, [_append(deletes, "old")]
     table = SQLITE.quote(next(iter(interests.values())).table)
     on_demand = any(one.on_demand for one in interests.values())
-    demanded = When(_DEMANDED.format(capture)) if on_demand else ALWAYS
+    demanded = When(named(_DEMANDED.format(capture), schema)) if on_demand else ALWAYS
+    append, name_of = named(_APPEND, schema), partial(trigger_name, schema, capture)
     return {
-        (name := f"_penstock_change_{capture}_{event}"): (
+        (name := name_of(event)): (
             f"create trigger {name} after {event} on {table} for each row "
-            f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(statements)}; end"
+            f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(append + one for one in statements)}; end"
         )
         for event, (condition, statements) in made.items()
         for when in [all_of(demanded, condition.grouped)]
     }
 
 
-def hold(capture: int, numbers: Sequence[int], table: str) -> dict[str, str]:
+def trigger_name(schema: str, capture: int, event: str) -> str:
+    """The name of a trigger of a capture."""
+    return named(f"_penstock_change_{capture}_{event}", schema)
+
+
+def hold(schema: str, capture: int, numbers: Sequence[int], table: str) -> dict[str, str]:
     """Triggers in the place of those of a table, by name: they name no column, and tell that a change was lost."""
-    names = {event: f"_penstock_change_{capture}_{event}" for event in ("insert", "update", "delete")}
-    on = f"on {SQLITE.quote(table)} for each row begin {lost(numbers)}; end"
+    names = {event: trigger_name(schema, capture, event) for event in ("insert", "update", "delete")}
+    on = f"on {SQLITE.quote(table)} for each row begin {named(lost(numbers), schema)}; end"
     return {name: f"create trigger {name} after {event} {on}" for event, name in names.items()}
 
 
@@ -111,7 +119,7 @@ def _feed_row(kind: str, told: Mapping[int, Conditions], row: str) -> FeedRow:
 
 
 def _append(row: FeedRow, side: str, where: When = ALWAYS) -> str:
-    """Tell of a row that was inserted (``new``) or deleted (``old``)."""
+    """Tell of a row that was inserted (``new``) or deleted (``old``): what follows `_APPEND`."""
     before, after = (row.before(side), "null") if side == "old" else ("null", row.after(side))
     return _insert(row, side, before, after, f" where {where.sql}" if where.is_asked else "")
 
@@ -131,7 +139,7 @@ def _append_update(asked: Mapping[int, Conditions], deletes: FeedRow) -> list[st
 
 def _insert(row: FeedRow, key: str, before: str, after: str, source: str) -> str:
     values = f"'[' || {row.numbers()} || ']', {row.kinds()}, {row.key(key)}, {before}, {after}"
-    return f"{_APPEND} select {_NOW}, {values}{source}"
+    return f" select {_NOW}, {values}{source}"
 
 
 def _came(conditions: Conditions) -> str:
@@ -233,7 +241,7 @@ def _value(row: str, column: str) -> str:
 
 
 def lost(numbers: Sequence[int]) -> str:
-    """Tell the readers of interests that changes may have been missed."""
+    """Tell the readers of interests that changes may have been missed; SQL of penstock's own."""
     kinds = ",".join(["lost"] * len(numbers))
     return f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{kinds}', null, null, null)"
 

@@ -19,6 +19,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract.schema import Change
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.connection import connect, run_in_thread
 from penstock.store.sqlite.contention import begin_write
@@ -65,11 +66,11 @@ class _Description(ABC):
 class SqliteCatalog(_Description):
     """See `store.contract.Catalog`. It waits so many seconds for other writers."""
 
-    def __init__(self, path: Path, wait: float, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, wait: float, dialect: Dialect = SQLITE, clock: Clock | None = None) -> None:
         self._path = path
         self._wait = wait
         self._clock = clock or SystemClock()
-        self._queries = load_queries("catalog", SQLITE)
+        self._queries = load_queries("catalog", dialect)
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[SqliteSchemaLock]:

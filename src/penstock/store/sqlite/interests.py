@@ -30,6 +30,7 @@ from penstock.store.rows.interests import (
     columns_read,
     identity_of,
 )
+from penstock.store.sql.dialect import SCHEMA
 from penstock.store.sqlite.capture import hold, lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
@@ -66,14 +67,14 @@ class SqliteInterests(Interests[Session]):
     async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
         """What is refused is refused before the first trigger is made: each one makes SQLite read its schema again."""
         for capture in Rebuild(stored, [stored[identity_of(one)] for one in some]).captures(self._state):
-            _checked_triggers(capture)
+            _checked_triggers(self._schema, capture)
 
     async def _hold(
         self, session: OpenTransaction, number: int, members: Sequence[StoredInterest], *, alone: bool
     ) -> None:
         ids, found = [each.id for each in members], members[0].found
         assert found is not None  # noqa: S101 - `hold` leaves others alone
-        made = hold(number, ids, members[0].interest.table)
+        made = hold(self._schema, number, ids, members[0].interest.table)
         # First: Python's driver begins a transaction for an update, but for no change of the schema.
         await self._installed(session, number, ids, found, made, held=True, alone=alone)
         for trigger in found.triggers:
@@ -83,7 +84,7 @@ class SqliteInterests(Interests[Session]):
 
     async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:  # noqa: ARG002 - it is tried elsewhere
         try:
-            _checked_triggers(Capture(one.id, {one.id: one.interest}, [one], one.found, []))
+            _checked_triggers(self._schema, Capture(one.id, {one.id: one.interest}, [one], one.found, []))
         except DeclarationError:
             return True
         return False
@@ -92,7 +93,7 @@ class SqliteInterests(Interests[Session]):
         await self._rebuild(session, rebuild)
 
     def _lost(self, numbers: Sequence[int]) -> str:
-        return lost(numbers)
+        return self._access.dialect.named(lost(numbers))
 
     async def _installed(
         self,
@@ -111,16 +112,16 @@ class SqliteInterests(Interests[Session]):
 
     async def _rebuild(self, right: OpenTransaction, rebuild: Rebuild) -> None:
         for capture in rebuild.captures(self._state):
-            made = _checked_triggers(capture)
+            made = _checked_triggers(self._schema, capture)
             await self._fetch(right, "uncaptured", capture=capture.number)  # first, as in `_hold`
             for event in ("insert", "update", "delete"):
-                await right.execute(Statement(f"drop trigger if exists _penstock_change_{capture.number}_{event}"))
+                await right.execute(self._own(f"drop trigger if exists _penstock_change_{capture.number}_{event}"))
             if capture.found is None:
                 continue
             for statement in made.values():
                 await right.execute(Statement(statement))
             if capture.lost:
-                await right.execute(Statement(lost(capture.lost)))
+                await right.execute(Statement(self._lost(capture.lost)))
             await self._installed(right, capture.number, capture.members, capture.found, made)
         for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
@@ -132,16 +133,16 @@ def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     return table.columns if compared else columns_read(one, table)
 
 
-def _checked_triggers(capture: Capture) -> Mapping[str, str]:
+def _checked_triggers(schema: str, capture: Capture) -> Mapping[str, str]:
     """The statements that make triggers, tried out if they are for interests that were not captured."""
     for one in capture.asked:
         check_table(one, _NO_TABLES)
     if capture.found is None or not capture.members:
         return {}
-    made = triggers(capture.number, capture.members, capture.found.columns)
+    made = capture.number, capture.members, capture.found.columns
     if capture.asked:
-        _try_out(capture.asked[-1].interest, capture.found, made.values())
-    return made
+        _try_out(capture.asked[-1].interest, capture.found, triggers(SCHEMA, *made).values())
+    return triggers(schema, *made)
 
 
 def _try_out(interest: Interest, found: FoundTable, statements: Iterable[str]) -> None:

@@ -16,14 +16,16 @@ from penstock.errors import DatabaseBusy, DatabaseUnavailable
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.noun import Access
+from penstock.store.sql.dialect import SCHEMA
 from penstock.store.sqlite.dialect import encode_datetime
 
 
 class Extensions:
     """The files beside one database, such as ``app.db-lease-7``: each has the end of its lease, while needed."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, schema: str) -> None:
         self._database = database
+        self._name = "lease" if schema == SCHEMA else f"lease-{schema}"
         self._written: set[int] = set()
 
     def end(self, lease: int) -> datetime | None:
@@ -60,7 +62,7 @@ class Extensions:
             raise _unavailable(error) from error
 
     def _file(self, lease: int) -> Path:
-        return Path(f"{os.path.realpath(self._database)}-lease-{lease}")
+        return Path(f"{os.path.realpath(self._database)}-{self._name}-{lease}")
 
 
 def _unavailable(error: OSError) -> DatabaseUnavailable:

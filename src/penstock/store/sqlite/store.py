@@ -45,15 +45,15 @@ _PAUSE = 0.005
 class SqliteStore(Store):
     """See `store.contract.Store`."""
 
-    dialect: Dialect = SQLITE
     writers: int = 1_000  # they take turns, and share commits
 
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         self._path = path
         self._config = config
+        self.dialect: Dialect = SQLITE.in_schema(config.schema)
         self.replica = None
         self._machine = SystemClock()
-        self._queries = load_queries("store", SQLITE)
+        self._queries = load_queries("store", self.dialect)
         self._pin_sql = self._queries["pin"].statement.sql
         self._executor: ThreadPoolExecutor | None = None
         self._writer: Writer | None = None
@@ -61,7 +61,7 @@ class SqliteStore(Store):
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
-        access = SqliteAccess(self._begin_service_read, self.begin_write)
+        access = SqliteAccess(self._begin_service_read, self.begin_write, self.dialect)
         self.rates = Rates(access)
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
@@ -69,9 +69,9 @@ class SqliteStore(Store):
         self.interests = SqliteInterests(access)
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)
-        self.leases = SqliteLeases(access, self.jobs, Extensions(path), clock)
-        self._add_shared(access, SqliteAccess(self.begin_read, self.begin_write), ends)
-        self.catalog = SqliteCatalog(path, config.database_wait)
+        self.leases = SqliteLeases(access, self.jobs, Extensions(path, self.dialect.schema), clock)
+        self._add_shared(access, SqliteAccess(self.begin_read, self.begin_write, self.dialect), ends)
+        self.catalog = SqliteCatalog(path, config.database_wait, self.dialect)
         self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
 
     async def open(self, *, look: bool = False, for_leases: bool = False) -> None:  # noqa: ARG002 - which need all
