@@ -7,7 +7,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long matrix check docs bench chaos format dist deploy-check lock clean
+.PHONY: help demo chat test test-long servers matrix check docs bench chaos format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,6 +37,10 @@ test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
 
 test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
 	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
+
+servers: $(READY) ## run the conformance suite on PostgreSQL 13 and 16; make test runs it on 18
+	for version in 13 16; do PENSTOCK_TEST_POSTGRES_VERSION=$$version $(BIN)/python -m pytest -n 4 --dist worksteal \
+		tests/store/test_postgres.py || exit 1; done
 
 matrix: $(READY) ## run the tests where programs are missing or old, without rights or network, ...; ONLY=laptop for one
 	PYTHONPATH=tests $(BIN)/python tests/matrix.py "$(ONLY)"
@@ -68,7 +72,7 @@ format: $(READY) ## put the code into its one form
 dist: $(READY) ## build the wheel, the sdist and a bill of materials into dist: of one commit always the same bytes
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
-	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock.cdx.json
+	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock-backend.cdx.json
 
 deploy-check: ## lint the files in deploy with tools in an environment of their own
 	test -d .venv-deploy || $(PYTHON) -m venv .venv-deploy
@@ -95,4 +99,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-deploy .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist
+	rm -rf .venv .venv-deploy .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules tests/postgres/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist

@@ -6,7 +6,7 @@ account keeps them apart, on all machines; different accounts do not wait for ea
 knows from what is watched; the payment is read once it has the lock, as it is then. The lock's number goes to the bank
 too, which refuses one that is lower than what it has seen: whoever has lost the lock, and does not know it yet, changes
 nothing. Run it with ``python accounts.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL
-names. It needs httpx: ``pip install 'penstock[client]'``.
+names. It needs httpx: ``pip install 'penstock-backend[client]'``.
 """
 
 import asyncio

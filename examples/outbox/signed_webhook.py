@@ -3,7 +3,7 @@
 What the receiver cannot take now is tried again; if it asks to be left alone, it is; what it will never take halts the
 outbox until somebody looks. Copy `Webhook` and `tell`; webhook_receiver.py is the other end. Run it with ``python
 signed_webhook.py``, on a SQLite file of its own, or on an empty database that DATABASE_URL names. It needs httpx: ``pip
-install 'penstock[client]'``; and loopback.py and webhook_receiver.py beside it.
+install 'penstock-backend[client]'``; and loopback.py and webhook_receiver.py beside it.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 The outbox stops at the first message that fails, tries it again, and goes on where it stopped. The gateway knows each
 message by its idempotency key, so a message that is handed over twice is one SMS. Run it with ``python sms.py``, on a
 SQLite file of its own, or on an empty database that DATABASE_URL names. It needs httpx: ``pip install
-'penstock[client]'``; and gateway.py and loopback.py beside it.
+'penstock-backend[client]'``; and gateway.py and loopback.py beside it.
 """
 
 import asyncio

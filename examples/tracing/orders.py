@@ -2,7 +2,7 @@
 
 Run it with ``python orders.py``. It keeps its spans in memory and prints them as a tree, each job with the command that
 shows it. To send them to a collector instead, install ``opentelemetry-exporter-otlp-proto-http`` and set
-``OTEL_EXPORTER_OTLP_ENDPOINT``. It needs ``penstock[client,tracing]`` and ``opentelemetry-sdk``.
+``OTEL_EXPORTER_OTLP_ENDPOINT``. It needs ``penstock-backend[client,tracing]`` and ``opentelemetry-sdk``.
 """
 
 import asyncio

@@ -35,6 +35,7 @@ from penstock.crons.every import monthly as monthly
 from penstock.crons.every import weekly as weekly
 from penstock.crons.schedule import CronExpression as CronExpression
 from penstock.crons.schedule import Interval as Interval
+from penstock.distribution import __version__ as __version__
 from penstock.errors import AccessDenied as AccessDenied
 from penstock.errors import ApplicationError as ApplicationError
 from penstock.errors import ArgumentsInvalid as ArgumentsInvalid

@@ -60,6 +60,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+from penstock.distribution import install
+
 _LONGEST_SNOOZE = timedelta(days=5 * 366)
 
 
@@ -119,8 +121,7 @@ def of_extra(extra: str, needing: str, packages: Collection[str]) -> Iterator[No
     except ModuleNotFoundError as error:
         if error.name not in packages:
             raise
-        fix = f"pip install 'penstock[{extra}]'"
-        raise ConfigError(f"{needing} needs {error.name}, which is not installed.", fix=fix) from error
+        raise ConfigError(f"{needing} needs {error.name}, which is not installed.", fix=install(extra)) from error
 
 
 class SchemaMismatch(UsageError):

@@ -107,4 +107,4 @@ def test_without_pygls_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delitem(sys.modules, name, raising=False)
     found = CliRunner().invoke(check.command, ["--lsp"])
     assert found.exit_code == 2
-    assert "pip install 'penstock[lsp]'" in found.stderr
+    assert "pip install 'penstock-backend[lsp]'" in found.stderr

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.distribution import requirement
+
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
@@ -21,12 +23,17 @@ pytest_plugins = ("doors.cli_fixtures",)
 def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = console.ok("init", "My Seats")
     folder = console.folder / "My Seats"
-    assert len(written.out.splitlines()) == 9
+    assert len(written.out.splitlines()) == 10
     assert "cd 'My Seats' && penstock dev" in written.err
     again = console("init", "My Seats")
     assert (again.code, "nothing was written" in again.err) == (1, True)
 
-    assert tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["name"] == "my-seats"
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (project["name"], project["dependencies"]) == (
+        "my-seats",
+        [requirement("dashboard", "migrations", "postgres")],
+    )
+    assert "Docker and CI cannot read that" in written.err, "these tests run on a working tree"
     assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ python3")
     yaml = importlib.import_module("yaml")
     compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))

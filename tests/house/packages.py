@@ -18,6 +18,8 @@ from uuid import UUID
 from packaging.requirements import Requirement
 from stage.releases import required
 
+from penstock.distribution import NAME, __version__
+
 ROOT = Path(__file__).parents[2]
 DEVELOPING = {"check", "docs", "test"}
 
@@ -79,7 +81,7 @@ def components() -> Iterator[dict[str, Any]]:
 
 def bill() -> dict[str, Any]:
     """A bill of materials, with the versions that were tested; the same each time."""
-    found, version = [*components()], distribution("penstock").version
+    found, version = [*components()], __version__
     edges = {extra: [f"{name}@{distribution(name).version}" for name in names] for extra, names in by_extra().items()}
     digest = hashlib.sha256(json.dumps([version, found]).encode()).digest()
     return {
@@ -90,16 +92,16 @@ def bill() -> dict[str, Any]:
         "metadata": {
             "component": {
                 "type": "library",
-                "bom-ref": f"penstock@{version}",
-                "name": "penstock",
+                "bom-ref": f"{NAME}@{version}",
+                "name": NAME,
                 "version": version,
-                "purl": f"pkg:pypi/penstock@{version}",
+                "purl": f"pkg:pypi/{NAME}@{version}",
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
         "components": found,
         "dependencies": [
-            {"ref": f"penstock@{version}", "dependsOn": sorted({ref for refs in edges.values() for ref in refs})}
+            {"ref": f"{NAME}@{version}", "dependsOn": sorted({ref for refs in edges.values() for ref in refs})}
         ],
     }
 

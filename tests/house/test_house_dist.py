@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tarfile
+import tomllib
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from stage.waits import until
 from penstock.config import Config
 
 DEPLOY = ROOT / "deploy"
+MIGRATES = "penstock migration run && penstock migrate"
 pytestmark = pytest.mark.timeout(600)  # it builds and installs, which takes minutes on a busy machine
 
 
@@ -41,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = build(source, folder, "wheel")
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/penstock").rglob("*") if path.is_file()}
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if not name.startswith("penstock-")}
+        packed = {name for name in archive.namelist() if not name.startswith("penstock_backend-")}
     assert packed == {name for name in package if "__pycache__" not in name}
     return install(wheel, folder / "venv")
 
@@ -61,12 +64,31 @@ def test_a_wheel_runs_a_new_project_with_what_it_requires_and_nothing_else(insta
     assert [note["text"] for note in notes] == ["two words"]
 
 
+def test_a_new_project_requires_the_wheel_that_wrote_it(installed: Path, project: Path) -> None:
+    (wanted,) = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert re.fullmatch(
+        r"penstock-backend\[dashboard,migrations,postgres\] @ file://.*\.whl#sha256=[0-9a-f]{64}", wanted
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+        "--no-index",
+        wanted,
+    ]
+    run(*command, cwd=project, env=alone({}))
+    assert [path.name[:17] for path in project.glob("*.whl")] == ["penstock_backend-"], "pip takes it, with its hash"
+
+
 def commands() -> dict[str, str]:
     """What the Procfile and the units of systemd start, without the folder of the program."""
     found = dict(line.split(": ", 1) for line in (DEPLOY / "Procfile").read_text("utf-8").splitlines())
     for unit in sorted((DEPLOY / "systemd").glob("*.service")):
-        (started,) = re.findall(r"^ExecStart=/srv/app/.venv/bin/(.*)$", unit.read_text("utf-8"), re.MULTILINE)
-        found[unit.name] = started
+        started = re.findall(r"^ExecStart=/srv/app/.venv/bin/(.*)$", unit.read_text("utf-8"), re.MULTILINE)
+        found[unit.name] = " && ".join(started)
     return found
 
 
@@ -75,7 +97,7 @@ async def test_each_command_that_is_deployed_starts_and_ends_within_its_grace(in
     started = [Started(command, installed, project) for command in sorted(set(commands().values()))]
     try:
         for one in started:
-            if one.command != "penstock migrate":
+            if one.command != MIGRATES:
                 await until(partial(listens, one.port))
                 one.process.terminate()
         assert {one.command: one.process.wait(20) in {0, -signal.SIGTERM} for one in started} == dict.fromkeys(
@@ -98,12 +120,31 @@ class Started:
             known["PENSTOCK_METRICS_PORT"] = known["PORT"]
         self.command = command
         served = command.replace("--port 8000", f"--port {self.port}")
-        self.process = subprocess.Popen(["sh", "-c", f"exec {served}"], cwd=folder, env=alone(known))
+        self.process = subprocess.Popen(
+            ["sh", "-c", f"{'' if command == MIGRATES else 'exec '}{served}"], cwd=folder, env=alone(known)
+        )
 
 
 async def listens(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_migration_files_run_before_each_release() -> None:
+    templates = [ROOT / f"src/penstock/cli/project/{name}.txt" for name in ("Dockerfile", "compose.yaml")]
+    texts = {path: path.read_text("utf-8") for path in (*DEPLOY.rglob("*"), *templates) if path.is_file()}
+    migrating = {path for path, text in texts.items() if re.search(r"penstock,? ['\"]?migrate\b", text)}
+    assert {path.name for path in migrating} >= {
+        "Procfile",
+        "compose.yaml",
+        "kubernetes.yaml",
+        "penstock-migrate.service",
+    }
+    for path in (*migrating, templates[0]):
+        before, _, after = texts[path].partition("penstock migration run")
+        assert re.search(r"penstock (migrate|serve)\b", after), path
+        assert not re.search(r"^[^#]*penstock (migrate|serve)\b(?!:)", before, re.MULTILINE), path
+    assert commands()["penstock-migrate.service"] == commands()["release"] == MIGRATES
 
 
 def test_deployed_processes_are_given_longer_than_their_grace_and_watched_by_metrics_that_exist() -> None:

@@ -66,8 +66,34 @@ def texts(files: list[Path]) -> Iterator[tuple[Path, str]]:
                 continue
 
 
-@pytest.mark.parametrize("pattern", [_MACHINE, _REGISTRIES], ids=["paths", "registries"])
-def test_no_file_names_a_machine_or_a_registry(files: list[Path], root: Path, pattern: re.Pattern[str]) -> None:
+# Words that would install the package of a stranger, which has the name of the import.
+_INSTALLERS = r"(?:pip3?|pipx|uv|poetry|pdm|conda|npm|yarn|pnpm)\W+(?:pip |tool )?(?:install|add|i)\b"
+_STRANGER = re.compile(
+    rf"""(?<![\w./-])penstock\[                       # with extras; ./penstock[…] is a folder
+    | {_INSTALLERS}(?:\s+-\S+)*\s+['"`]*penstock(?![\w/.-])
+    | ['"]?(?<![\w./-])penstock\s*(?:[=~<>!]=\s*['"]?[\d$.{{]|\ @\ )
+    | (?:version|distribution|metadata|package_name)\s*[(=]\s*['"][p]enstock['"]
+    | pypi/[p]enstock\b
+    | ^\s*"?name"?\s*[=:]\s*"penstock"\s*,?$""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+def test_the_rule_of_the_name_would_notice() -> None:
+    name = "pen" + "stock"
+    wrong = [f"pip install {name}", f"pip install -U '{name}[x]'", f"uv add {name}", f"needs {name}[client]"]
+    wrong += [f"{name}==0.1", f"{name} >= 0.1", f"{name} @ git+https://host", f"pipx install {name}", f"npm i {name}"]
+    wrong += [f'version("{name}")', f'package_name="{name}"', f'name = "{name}"', f"pkg:pypi/{name}@1"]
+    assert [one for one in wrong if not _STRANGER.search(one)] == []
+    fine = [f"pip install '{name}-backend[x]'", f"pip install './{name}[x]'", f"import {name}", f"{name} migrate"]
+    fine += [f"uv run {name} serve", f"{name}.__version__", f'app = "{name}"', f"pip install ../{name}"]
+    assert [one for one in fine if _STRANGER.search(one)] == []
+
+
+@pytest.mark.parametrize("pattern", [_MACHINE, _REGISTRIES, _STRANGER], ids=["paths", "registries", "stranger"])
+def test_no_file_names_a_machine_or_a_registry_or_installs_what_is_not_ours(
+    files: list[Path], root: Path, pattern: re.Pattern[str]
+) -> None:
     found = [
         f"{path.relative_to(root)}:{number}: {line.strip()[:100]}"
         for path, text in texts(files)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 from typing import Any
 
 import pytest
 
 from penstock.errors import DeclarationError
+from penstock.schema.table import definition_of
 
 HEAD = """\
 from datetime import timedelta
@@ -20,6 +21,18 @@ class Order(Table):
     paid: bool = False
 class Person(Table):
     name: str
+"""
+TYPES = """\
+from collections import OrderedDict
+from datetime import datetime
+from decimal import Decimal
+from threading import Lock
+from typing import ClassVar, Literal
+from annotated_types import Ge
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from penstock import Id
+from penstock.schema.rules import Rules
+def yes(row: Any, identity: Any) -> bool: ...
 """
 LINE = HEAD.count("\n") + 1  # of what follows, whose first line is a decorator
 
@@ -123,6 +136,106 @@ def test_an_annotation_that_comes_later_in_the_module_is_not_refused(tmp_path: P
     later = "@app.query\nasync def f(ctx: Later) -> int: return 1\nLater = QueryCtx\n"
     declared = declare(tmp_path, later)
     assert declared["f"].signature.parameters == ()
+
+
+# ----- tables
+
+BARE = "(Table, source='t', managed=False, key='id'):\n    id: int"
+WRONG_TABLES = {  # what stands behind `class Wrong`; the line that is named, counted from there; a part of the message
+    "(Table):\n    a: str\n    b: int = 'x'": (2, "the default of b, 'x', is not one of its values: Input should be a"),
+    "(Table):\n    a: int = True": (1, "the default of a, True"),
+    "(Table):\n    a: int = 1.0": (1, "the default of a, 1.0"),
+    "(Table):\n    a: str = None": (1, "the default of a, None"),
+    "(Table):\n    a: str = Field(\n        default=5)": (1, "the default of a, 5"),
+    "(Table):\n    a: Annotated[int, Ge(1)] = 0": (1, "greater than or equal to 1"),
+    "(Table):\n    a: Literal['x', 'y'] = 'z'": (1, "Input should be 'x' or 'y'"),
+    "(Table):\n    a: datetime = datetime(2026, 1, 1)": (1, "has no time zone"),
+    "(Table):\n    a: float = float('nan')": (1, "NaN cannot be stored"),
+    "(Table):\n    a: str = '\\0'": (1, "the default of a, '\\x00'"),
+    "(Table):\n    a: list[int] = ['x']": (1, "the default of a, ['x']"),
+    "(Table):\n    a: Id[Order] = 'x'": (1, "the default of a, 'x'"),
+    "(Table):\n    a: int = 2**63": (1, "the default of a"),
+    f"{BARE} = 'x'": (1, "the default of id, 'x'"),
+    "(Order):\n    b: int = 'x'": (1, "the default of b"),
+    "(Table):\n    a: str\n\n    by_a = Index('b')": (3, "index by_a names b, which is no field of the table"),
+    "(Table):\n    a: str\n    by_a: ClassVar[Index] = Index('a', 'aa')": (2, "index by_a names aa"),
+    "(Table):\n    a: dict[str, int]\n    by_a = Index('a')": (2, "index by_a contains a, which is stored as JSON"),
+    "(Table):\n    a: str\n    ByA = Index('a')": (2, "index cannot be named 'ByA'"),
+    "(Table):\n    a: str\n    one = Rules(read=lambda r, i: True)\n    two = Rules(read=lambda r, i: True)": (
+        2,
+        "has rules",
+    ),
+    "(Table):\n    a: str\n    B: str": (0, "field cannot be named 'B'"),
+    "(Table):\n    a: str\n    id: str": (0, "the field id is penstock's own"),
+    "(Table):\n    a: object()": (0, ""),
+    "(Table):\n    a: OrderedDict[str, int]": (1, "JSON keeps no order of keys"),
+    "(Table):\n    a: Literal['\\0']": (1, "A choice of wrong.a"),
+    "(Table):\n    a: Lock": (0, "a field cannot be stored"),
+    "(Table, name='pg_x'):\n    a: str": (0, "the name 'pg_x' is reserved"),
+    "(Table, name='A b'):\n    a: str": (0, "cannot be named 'A b'"),
+    "(Table, odd=1):\n    a: str": (0, "unknown class argument odd"),
+    "(Table, key='a'):\n    a: str": (0, "source= and key= name a table that another program owns"),
+    "(Table, source='t', managed=False):\n    a: str": (0, "managed=False needs source= and key="),
+    "(Table, source='t', managed=False, key='b'):\n    a: str": (0, "its key 'b' is not one of its fields"),
+    "(Table, source='t', managed=False, key=5):\n    a: str": (0, "its key 5 is neither"),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("text", WRONG_TABLES)
+def test_a_wrong_table_is_refused_at_import_with_its_file_and_line(tmp_path: Path, text: str, inside: bool) -> None:
+    head = HEAD + TYPES + "def make() -> None:\n" * inside
+    body = indent(f"class Wrong{text}\n", "    " * inside) + "make()\n" * inside
+    (tmp_path / "shop.py").write_text(head + body, "utf-8")
+    line, part = WRONG_TABLES[text]
+    with pytest.raises(DeclarationError) as caught:
+        runpy.run_path(str(tmp_path / "shop.py"), run_name="shop")
+    place = f"{tmp_path}/shop.py:{head.count(chr(10)) + 1 + line}"
+    assert str(caught.value).startswith(f"Table Wrong ({place})")
+    assert part in str(caught.value)
+    assert caught.value.facts["place"] == place
+
+
+FITTING_TABLE = """\
+class Fitting(Table):
+    empty: str | None = None
+    parsed: Annotated[list[str], BeforeValidator(lambda text: text if isinstance(text, list) else [text])] = "a"
+    mended: int = "5"
+    many: list[int] = []
+    made: int = Field(default_factory=lambda: "only an insert may ask for it")
+    odd: Any = None
+    sized: Annotated[str, Field(min_length=1)] = "x"
+    kept: Decimal = Decimal("1.5")
+    choice: Literal["a", 1] = 1
+
+    @field_validator("mended", mode="before")
+    @classmethod
+    def mend(cls, value: Any) -> Any:
+        return int(value)
+class Filled(Table):
+    name: str = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill(cls, given: Any) -> Any:
+        return {"name": "nobody"} | given
+"""
+
+
+def test_a_default_that_a_validator_mends_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(HEAD + TYPES + FITTING_TABLE, "utf-8")
+    declared = runpy.run_path(str(tmp_path / "shop.py"), run_name="shop")
+    assert declared["Fitting"](made=1).mended == 5
+    assert declared["Filled"]().name == "nobody"
+
+
+def test_a_table_that_names_later_classes_is_refused_when_it_is_whole(tmp_path: Path) -> None:
+    text = "class Wrong(Table):\n    part: Part = 5\nclass Part(BaseModel):\n    x: int\nWrong.model_rebuild()\n"
+    declared = declare(tmp_path, f"from pydantic import BaseModel\n{text}")
+    with pytest.raises(
+        DeclarationError, match=rf"Table Wrong \({tmp_path}/shop.py:{LINE + 2}\): the default of part, 5"
+    ):
+        definition_of(declared["Wrong"])
 
 
 # ----- two tables of one name

@@ -59,7 +59,7 @@ def install(wheel: Path, folder: Path, *extras: str) -> Path:
     run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python,
         "install", "--no-deps", "--no-index", wheel)  # fmt: skip
     (packages,) = folder.glob("lib/python*/site-packages")
-    (metadata,) = packages.glob("penstock-*.dist-info/METADATA")
+    (metadata,) = packages.glob("penstock*-*.dist-info/METADATA")  # the first commits had another name
     lines = metadata.read_text("utf-8").splitlines()
     wanted = [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
     for name in required(wanted, set(extras)):

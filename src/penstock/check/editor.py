@@ -1,6 +1,6 @@
 """The editor mode of `penstock check`: a language server, which marks findings in open files and offers their fixes.
 
-Owns what editors say and hear. What is found is the matter of `checker`. It needs the extra ``penstock[lsp]``.
+Owns what editors say and hear. What is found is the matter of `checker`. It needs the extra ``lsp``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 from lsprotocol import types
@@ -22,6 +21,7 @@ from penstock.check.checker import Report, check
 from penstock.check.finding import Finding, Span
 from penstock.check.fixing import Fixer
 from penstock.check.settings import read_settings
+from penstock.distribution import __version__
 
 _QUIET = 0.2  # seconds without a further change, before the program is checked
 _Marked = tuple[Finding, types.Diagnostic]
@@ -29,7 +29,7 @@ _Marked = tuple[Finding, types.Diagnostic]
 
 def serve() -> None:
     """Answer an editor on the standard streams until it says exit."""
-    server = LanguageServer("penstock", metadata.version("penstock"))
+    server = LanguageServer("penstock", __version__)
     checks = _Checks(server)
     for event in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE, types.TEXT_DOCUMENT_DID_SAVE):
         server.feature(event)(partial(checks.soon))  # pygls sets attributes of it, which a method does not have

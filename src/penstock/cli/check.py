@@ -19,6 +19,7 @@ from penstock.check.finding import Finding
 from penstock.check.fixing import Fixer, difference
 from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, no_rule, read_settings
+from penstock.distribution import install
 from penstock.observe.readable import counted
 
 _MOST_PASSES = 5  # a fix may lead to another one
@@ -101,7 +102,7 @@ def _serve() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pygls", "lsprotocol"}:
             raise
-        raise click.UsageError("The editor mode needs pygls. Run: pip install 'penstock[lsp]'") from error
+        raise click.UsageError(f"The editor mode needs pygls. Run: {install('lsp')}") from error
     editor.serve()
 
 

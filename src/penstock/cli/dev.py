@@ -19,7 +19,6 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, get_args, get_origin
@@ -38,6 +37,7 @@ from penstock.cli.program import find_program, load_app
 from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
 from penstock.clock import secret
 from penstock.config import Config
+from penstock.distribution import __version__, install
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -203,7 +203,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
         "functions": _functions(app),
         "services": ", ".join(services),
     }
-    lines = [f"{style('penstock', fg='cyan', bold=True)} {version('penstock')}", ""]
+    lines = [f"{style('penstock', fg='cyan', bold=True)} {__version__}", ""]
     lines += [f"  {style(f'{name:9}', dim=True)}  {value}" for name, value in facts.items()]
     if calls := sample_calls(app, url):
         lines += ["", f"  {style('try', dim=True)}", *(f"  {call}" for call in calls)]
@@ -213,7 +213,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
 
 def links(url: str) -> dict[str, str]:
     """The pages of a server at this URL, by name."""
-    dashboard = f"{url}/dashboard" if dashboard_is_installed() else 'pip install "penstock[dashboard]"'
+    dashboard = f"{url}/dashboard" if dashboard_is_installed() else install("dashboard")
     return {"server": style(url, bold=True), "docs": f"{url}/docs", "dashboard": dashboard}
 
 

@@ -15,6 +15,7 @@ import click
 
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
+from penstock.distribution import requirement
 from penstock.errors import ConfigError
 from penstock.observe.readable import counted
 
@@ -25,6 +26,7 @@ _PLACES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
     "Dockerfile": "Dockerfile",
+    "dockerignore": ".dockerignore",
     "compose.yaml": "compose.yaml",
     "ci.yml": ".github/workflows/ci.yml",
     "gitignore": ".gitignore",
@@ -46,11 +48,15 @@ def command(_options: Options, folder: Path) -> None:
             f"{folder} has {', '.join(found)} already; nothing was written.",
             fix="Name a new folder: penstock init shop.",
         )
-    source = files("penstock.cli") / "project"
+    source, wanted = files("penstock.cli") / "project", requirement("dashboard", "migrations", "postgres")
     for file, place in _PLACES.items():
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template((source / f"{file}.txt").read_text("utf-8")).substitute(name=name), "utf-8")
+        path.write_text(
+            Template((source / f"{file}.txt").read_text("utf-8")).substitute(name=name, requirement=wanted), "utf-8"
+        )
         click.echo(path)
+    if " @ file:" in wanted:
+        say(f"pyproject.toml requires {wanted}. Docker and CI cannot read that: name an address there that they can.")
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"{counted(len(_PLACES), 'file')} written. Start the app: {enter}penstock dev")

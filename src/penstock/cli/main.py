@@ -17,6 +17,7 @@ import click
 
 from penstock.cli.failure import show_failure
 from penstock.cli.options import Options, shared_options
+from penstock.distribution import __version__
 
 _COMMANDS = {
     "init": ("penstock.cli.init", "Write a small project that runs at once."),
@@ -91,7 +92,7 @@ class Commands(click.Group):
 @click.command(
     cls=Commands, params=shared_options(hidden=False), context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(package_name="penstock", message="%(package)s %(version)s", help="Show the version.")
+@click.version_option(__version__, message="penstock %(version)s", help="Show the version.")
 def commands() -> None:
     """penstock: a transactional backend in your own database."""
 

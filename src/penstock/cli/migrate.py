@@ -156,7 +156,7 @@ async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Ch
     pending += [" ".join(sql.split()) for sql in plan.sql]
     pending += [_told(one) for one in news or ()]
     # A column that is not declared any more is no drift while a migration file is under way that may need it.
-    return Checked(pending, () if under_way else plan.notes, unsafe)
+    return Checked(pending, () if under_way else plan.drift, unsafe)
 
 
 async def _apply(

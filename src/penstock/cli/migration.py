@@ -108,6 +108,9 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
     async def work(store: Store, definitions: Sequence[TableDefinition], files: list[MigrationFile]) -> None:
         if only_plan:
             _print_left(await files_with_progress(store, files), store.dialect)
+        if not files:
+            say(f"There are no files in {folder}.")
+        if only_plan or not files:
             return
         managed = [one.name for one in definitions if one.managed]
         is_new = bool(managed) and not await store.catalog.stored_tables(managed)
@@ -121,8 +124,6 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
             after = await runner.run(file, contract=contract)
             if after != before:
                 click.echo(f"{file.name}: {after.told()}")
-        if not files:
-            say(f"There are no files in {folder}.")
 
     _with_store(options, folder, work)
 

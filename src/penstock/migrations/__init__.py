@@ -5,6 +5,7 @@ its own connection, with short locks. See docs/migrations.md.
 """
 
 from penstock.api.holding import held
+from penstock.migrations.autogenerate import include_name
 from penstock.migrations.operations import Backfill, Stored, relax, sync, unsync
 
-__all__ = ["Backfill", "Stored", "held", "relax", "sync", "unsync"]
+__all__ = ["Backfill", "Stored", "held", "include_name", "relax", "sync", "unsync"]

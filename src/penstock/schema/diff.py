@@ -61,8 +61,8 @@ def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable
     elif comparison.check_form(stored):
         comparison.compare(stored)
     steps, guards = tuple(comparison.steps), tuple(comparison.guards)
-    problems, notes = tuple(comparison.problems), tuple(comparison.notes)
-    return Difference(definition, declared, stored, steps, guards, problems, notes)
+    problems, notes, remarks = tuple(comparison.problems), tuple(comparison.notes), tuple(comparison.remarks)
+    return Difference(definition, declared, stored, steps, guards, problems, notes, remarks)
 
 
 @dataclass
@@ -73,6 +73,7 @@ class _Comparison:
     guards: list[Guard] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def table(self) -> str:
@@ -128,7 +129,7 @@ class _Comparison:
                 "program that owns the table.",
             )
         else:
-            self.notes.append(f"Nothing but its owner keeps rows of {self.table} from having the same ({key}).")
+            self.remarks.append(f"Nothing but its owner keeps rows of {self.table} from having the same ({key}).")
 
     def check_form(self, stored: StoredTable) -> bool:
         """Whether it is a table that penstock can keep rows in."""
@@ -189,19 +190,10 @@ class _Comparison:
     def _fill(self, column: Column) -> Any:
         where = f"{self.table}.{column.name}"
         try:
-            fill = column.default()
+            return column.default()
         except (PenstockError, TypeError, ValueError, AttributeError) as error:
             self._problem(f"The default of {where} cannot be stored: {error}", "Correct it.", column=column.name)
             return None
-        if fill is None and not column.optional:
-            self._problem(f"The default of {where} is None, but it is not optional.", "Correct it.", column=column.name)
-        elif fill is not None and column.choices and fill not in column.choices:
-            self._problem(
-                f"The default of {where}, {fill!r}, is none of its choices.",
-                "Correct it.",
-                column=column.name,
-            )
-        return fill
 
     def _refuse_type(self, column: Column, found: StoredColumn, wanted: StoredColumn) -> None:
         self._guard(
@@ -298,7 +290,7 @@ class _Comparison:
         for name, found in stored.indexes.items():
             if name not in names and name not in leftovers and name.startswith(f"{self.table}_"):
                 invalid = "" if found.valid else ", and an interrupted build has left it invalid"
-                self.notes.append(f"Index {name} is stored, but not declared any more{invalid}; it is left alone.")
+                self.remarks.append(f"Index {name} is stored, but not declared{invalid}; it is left alone.")
 
     def _guard_unique(self, index: Index, added: set[str]) -> None:
         if not index.unique:
@@ -414,4 +406,5 @@ class Difference:
     steps: tuple[Step, ...] = ()  # the steps, in order
     guards: tuple[Guard, ...] = ()  # rows that must not exist for it
     problems: tuple[Problem, ...] = ()  # problems that do not depend on rows
-    notes: tuple[str, ...] = ()  # remarks on things that are left alone
+    notes: tuple[str, ...] = ()  # columns and tables that are stored otherwise than declared, and left alone
+    remarks: tuple[str, ...] = ()  # what the declaration leaves to the table's owner, such as further indexes

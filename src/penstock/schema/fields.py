@@ -116,18 +116,23 @@ class Column:
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         """The strict check of the field's annotation alone."""
-        annotation: Any = _SYSTEM[self.name] if self.info is None else self.info.annotation
-        try:
-            return TypeAdapter(annotation, config={"strict": True})
-        except PydanticUserError:  # a type with a config of its own
-            return TypeAdapter(annotation)
+        return _strict(_SYSTEM[self.name] if self.info is None else self.info.annotation)
 
     def default(self) -> Any:
         """The declared default in the form a store takes. Calls the function that makes it."""
         if self.info is None or self.required:
             return None
         value = self.info.get_default(call_default_factory=True)
-        return None if value is None else self.encode(self.check(value))
+        if value is not None or not self.optional:
+            value = _strict(Annotated[self.info.annotation, *self.info.metadata, self.name]).validate_python(value)
+        return None if value is None else self.encode(value)
+
+
+def _strict(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation, config={"strict": True})
+    except PydanticUserError:  # a type with a config of its own
+        return TypeAdapter(annotation)
 
 
 def column_of(table: str, name: str, info: FieldInfo) -> Column:

@@ -6,13 +6,16 @@ Owns the declaration and its definition: name, key, columns, indexes. Leaves SQL
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import repeat
+from traceback import walk_stack
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 from weakref import ref
@@ -26,11 +29,12 @@ from pydantic import (
     PrivateAttr,
     PydanticUndefinedAnnotation,
     PydanticUserError,
+    ValidationError,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
+from penstock.errors import DeclarationError, IdInvalid, PenstockError, ValueInvalid
 from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
@@ -126,9 +130,10 @@ class Table(BaseModel, metaclass=_Frozen):
         live: bool | None = None,
         **unknown: Any,
     ) -> None:
-        if unknown:
-            raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
-        cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
+        with _placed(cls):
+            if unknown:
+                raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
+            cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
         cls.__indexes__ = tuple(_indexes(cls))
         cls.__definition__ = None
@@ -148,10 +153,11 @@ class Table(BaseModel, metaclass=_Frozen):
         try:
             schema = tighten(handler(source))
         except PydanticUserError as error:
-            raise DeclarationError(
-                f"Table {cls.__name__}: a field cannot be stored: {error.message.partition('. ')[0]}.",
-                fix="Use a type that pydantic validates, such as a BaseModel or a dataclass.",
-            ) from error
+            with _placed(cls):
+                raise DeclarationError(
+                    f"Table {cls.__name__}: a field cannot be stored: {error.message.partition('. ')[0]}.",
+                    fix="Use a type that pydantic validates, such as a BaseModel or a dataclass.",
+                ) from error
         if cls.__managed__:
             add_system_fields(schema, handler.generate_schema(Id[cls]))  # type: ignore[valid-type]  # at run time
         return schema
@@ -335,15 +341,17 @@ def _define(table: type[Table]) -> TableDefinition:
         try:
             table.model_rebuild()
         except PydanticUndefinedAnnotation as error:
-            written = table.__declared__.written
-            at = f" ({written.place})" if written else ""
-            raise DeclarationError(
-                f"Table {table.__name__}{at}: a field's type names {error.name!r}, which does not exist in its module.",
-                fix="Import it, or correct its name.",
-            ) from None
+            with _placed(table):
+                raise DeclarationError(
+                    f"Table {table.__name__}: a field's type names {error.name!r}, which does not exist in its module.",
+                    fix="Import it, or correct its name.",
+                ) from None
     declared = table.__declared__
     columns = [*SYSTEM_FIELDS] if declared.managed else []
-    columns += [column_of(declared.sql_name, name, info) for name, info in table.model_fields.items()]
+    for name, info in table.model_fields.items():
+        with _placed(table, name):
+            columns.append(column_of(declared.sql_name, name, info))
+            _check_default(table, columns[-1])
     definition = TableDefinition(
         table=table,
         name=declared.sql_name,
@@ -395,21 +403,25 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
         for name, index in vars(owner).items():
             if not isinstance(index, Index):
                 continue
-            check_name(f"Table {cls.__name__}: index", name)
-            unknown = [column for column in index.columns if column not in names]
-            if unknown:
-                raise DeclarationError(
-                    f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the table.",
-                    fix=f"Its fields are {', '.join(cls.model_fields)}.",
-                )
+            with _placed(cls, name):
+                check_name(f"Table {cls.__name__}: index", name)
+                unknown = [column for column in index.columns if column not in names]
+                if unknown:
+                    raise DeclarationError(
+                        f"Table {cls.__name__}: index {name} names {', '.join(unknown)}, which is no field of the "
+                        "table.",
+                        fix=f"Its fields are {', '.join(cls.model_fields)}.",
+                    )
             yield index
 
 
 def _rules(cls: type[Table]) -> Rules | None:
     declared = ((name, one) for owner in reversed(cls.__mro__) for name, one in vars(owner).items())
     found = {name: one for name, one in declared if isinstance(one, Rules)}
-    if len(found) > 1:
-        raise DeclarationError(f"Table {cls.__name__} has rules twice: {', '.join(found)}.", fix="Write one Rules(…).")
+    with _placed(cls, [*found, ""][0]):
+        if len(found) > 1:
+            names = ", ".join(found)
+            raise DeclarationError(f"Table {cls.__name__} has rules twice: {names}.", fix="Write one Rules(…).")
     return next(iter(found.values()), None)
 
 
@@ -417,12 +429,31 @@ def _check_ordered(definition: TableDefinition) -> None:
     indexes = {f"index {index.name}": index.columns for index in definition.indexes.values()}
     for what, names in {"its key": definition.key, **indexes}.items():
         for name in names:
-            if definition.column(name).kind is Kind.JSON:
-                raise DeclarationError(
-                    f"Table {definition.table.__name__}: {what} contains {name}, which is stored as JSON and has no "
-                    "order.",
-                    fix="Store the value in a field of its own.",
-                )
+            with _placed(definition.table, what.rpartition(" ")[2]):
+                if definition.column(name).kind is Kind.JSON:
+                    raise DeclarationError(
+                        f"Table {definition.table.__name__}: {what} contains {name}, which is stored as JSON and has "
+                        "no order.",
+                        fix="Store the value in a field of its own.",
+                    )
+
+
+def _check_default(table: type[Table], column: Column) -> None:
+    """Refuse a default that no insert could store, unless a validator of the user's own may change it first."""
+    decorators = table.__pydantic_decorators__
+    modes = [one.info.mode for one in decorators.field_validators.values() if {column.name, "*"} & {*one.info.fields}]
+    modes += [one.info.mode for one in decorators.model_validators.values()]
+    if column.info is None or column.info.default_factory or {*modes} - {"after"}:
+        return
+    try:
+        column.default()
+    except (PenstockError, TypeError, ValueError, AttributeError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise DeclarationError(
+            f"Table {table.__name__}: the default of {column.name}, {column.info.default!r}, is not one of its values: "
+            f"{why.rstrip('.')}.",
+            fix="Correct it, or the annotation.",
+        ) from error
 
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -446,26 +477,49 @@ def snake_case(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    body: ref[CodeType]
-    place: str
+    body: ref[CodeType] | None  # of the module, if its own code declares the class
+    file: str
+    line: int
+
+    def place(self, name: str = "") -> str:
+        """The place of the class, or of what its body gives this name."""
+        block = inspect.getblock(linecache.getlines(self.file)[self.line - 1 :] or [""])
+        found = (number for number, text in enumerate(block) if name and re.match(rf"\s+{name}\s*[:=]", text))
+        return place(self.file, self.line + next(found, 0))
 
 
 def written_at(cls: type) -> Written | None:
-    """The place of a class of a module, whose body has just run. Two tables of one name are refused."""
-    frame = sys._getframe()  # noqa: SLF001 - nothing else knows the line
-    while frame.f_code.co_name != "<module>" or frame.f_globals.get("__name__") != cls.__module__:
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    written = Written(ref(frame.f_code), place(frame.f_code.co_filename, frame.f_lineno))
-    known = getattr(frame.f_globals.get(cls.__name__), "__declared__", None)
-    known = getattr(known, "written", None) if cls.__qualname__ == cls.__name__ else None
-    if known is not None and known.body() is frame.f_code:
+    """The place of a class, whose body has just run. Two tables of one name in one module are refused."""
+    frames = [one for one, _line in walk_stack(None) if one.f_globals.get("__name__") == cls.__module__]
+    body = next((one for one in frames if one.f_code.co_name == "<module>"), None)
+    if not frames:
+        return None
+    written = Written(body and ref(body.f_code), frames[0].f_code.co_filename, frames[0].f_lineno)
+    if body is None or cls.__qualname__ != cls.__name__:
+        return written
+    known = getattr(getattr(body.f_globals.get(cls.__name__), "__declared__", None), "written", None)
+    if known is not None and known.body and known.body() is body.f_code:
         raise DeclarationError(
-            f"Two tables of {cls.__module__} are called {cls.__name__}: {known.place} and {written.place}.",
+            f"Two tables of {cls.__module__} are called {cls.__name__}: {known.place()} and {written.place()}.",
             fix="Rename one of them.",
+            place=written.place(),
         )
     return written
+
+
+@contextmanager
+def _placed(table: type[Table], name: str = "") -> Iterator[None]:
+    """Say in the errors of a declaration in which file and line it is."""
+    try:
+        yield
+    except DeclarationError as error:
+        declared = table.__dict__.get("__declared__")
+        written = declared.written if declared else written_at(table)
+        if written is not None and "place" not in error.facts:
+            error.facts["place"], subject = written.place(name), f"Table {table.__name__}"
+            rest = error.what.removeprefix(subject) if error.what.startswith(subject) else f": {error.what}"
+            error.what = f"{subject} ({error.facts['place']}){rest}"
+        raise
 
 
 SYSTEM_COLUMNS = ("id", "creation_time")

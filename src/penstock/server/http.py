@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from penstock.app import Backend
 from penstock.calls.run.dispatch import Dispatch
+from penstock.distribution import __version__
 from penstock.errors import (
     InputError,
     LimitExceeded,
@@ -202,11 +202,7 @@ def health_routes(opening: Opening) -> list[Route]:
         return send_json(b'{"status":"ready"}')
 
     async def version_(_request: Request) -> Response:
-        try:
-            told = version("penstock")
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            told = "unknown"
-        return Response(told, media_type="text/plain")
+        return Response(__version__, media_type="text/plain")
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/version", version_)]
 

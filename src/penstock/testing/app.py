@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,6 +33,7 @@ from penstock.testing.clock import TestClock
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
 _clocks: Counter[str] = Counter()  # by database: how many clocks were made for it
+_open: dict[tuple[str, asyncio.AbstractEventLoop], TestApp] = {}  # by database: those whose clock others take
 
 
 class MessagesFailed(AssertionError):
@@ -84,7 +87,7 @@ class TestApp(Backend):
     Args:
         app: The app under test.
         database: URL of a database of the test's own; by default a SQLite file that is gone afterwards.
-        clock: The clock; a new `TestClock` by default. Of several on one database each makes other ids.
+        clock: The clock; by default that of another one that is open on the database, or else a new `TestClock`.
         **settings: Settings that differ; see `Config`.
 
     Attributes:
@@ -107,7 +110,11 @@ class TestApp(Backend):
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
     ) -> None:
         self._folder = None if database else tempfile.TemporaryDirectory(prefix="penstock-test-")
-        self.clock = clock or _new_clock(database)
+        beside = _beside(database) if clock is None else None
+        self.clock = clock or (beside.clock if beside else _new_clock(database))
+        self._is_first, self._turn = beside is None, asyncio.Lock()
+        if beside:
+            self._turn = beside._turn  # noqa: SLF001 - its own
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
@@ -118,7 +125,15 @@ class TestApp(Backend):
         super().__init__(app, replace(config, practices=f"log, {config.practices}"), self.clock)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        store = self.engine.store
+        try:
+            if self._folder is None and self._is_first and await store.catalog.applied_migrations():
+                self.clock.make_new_ids()  # beside what an earlier test has left there
+            await self.start()
+        except BaseException:
+            await store.close()
+            raise
+        _open.setdefault((self.config.database, asyncio.get_running_loop()), self)
         worker, scheduler = self.make_service("worker"), self.make_service("scheduler")
         planner, relay = self.make_service("planner"), self.make_service("relay")
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
@@ -132,6 +147,9 @@ class TestApp(Backend):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        home = self.config.database, asyncio.get_running_loop()
+        if _open.get(home) is self:
+            del _open[home]
         if self.worker.running:
             await self.worker.kill()
         elif self.worker.lease is not None:
@@ -174,6 +192,10 @@ class TestApp(Backend):
             MessagesFailed: The handler of an outbox failed.
             AssertionError: Jobs go on scheduling jobs for ever.
         """
+        async with self._turn:  # while jobs of another app run, the time stands still, as their leases end
+            return await self._run_until_idle(advance, raise_errors, plan)
+
+    async def _run_until_idle(self, advance: bool, raise_errors: bool, plan: bool) -> int:
         known = {(job.id, job.finished_at, len(job.attempts)) for job in await self.jobs("failed", _MOST_JOBS)}
         until, before = self.clock.now() + _FARTHEST, self._attempts
         self._failures.clear()
@@ -324,6 +346,13 @@ class TestApp(Backend):
                 args = json.loads(job.args)
                 run = TaskRun(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
+
+
+def _beside(database: str | None) -> TestApp | None:
+    """An app that is open on a database, in this event loop."""
+    with suppress(RuntimeError):  # no loop runs yet
+        return _open.get((database or "", asyncio.get_running_loop()))
+    return None
 
 
 def _new_clock(database: str | None) -> TestClock:

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from datetime import UTC, datetime, timedelta
 
-from penstock.clock import layout_uuid7, random_of
+from penstock.clock import SystemClock, layout_uuid7, random_of
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ class TestClock:
     def __init__(self, start: datetime = _START, seed: int = 0) -> None:
         self._now = start
         self._monotonic = 0.0
-        self._random = random_of(seed)
+        self._random = self._id_random = random_of(seed)
         self._ids = 0
         self._sleepers: list[tuple[float, int, asyncio.Event]] = []
         self._count = 0
@@ -80,7 +80,16 @@ class TestClock:
         """The next UUIDv7, of the clock's time."""
         self._ids += 1
         ms = int(self._now.timestamp() * 1000)
-        return layout_uuid7(ms, self._ids << 32 | self._random.getrandbits(32))
+        return layout_uuid7(ms, self._ids << 32 | self._id_random.getrandbits(32))
+
+    def make_new_ids(self) -> None:
+        """Make ids that no clock has made, greater than those of a clock that was told so before.
+
+        A clock that has made ids already goes on with these.
+        """
+        if not self._ids:
+            real = SystemClock().uuid7()
+            self._ids, self._id_random = real >> 80, random_of(real)  # milliseconds, of which 42 bits have room
 
     def _alarm(self, seconds: float) -> asyncio.Event:
         alarm = asyncio.Event()

@@ -46,7 +46,12 @@ class Plan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on what is stored but not declared any more, and left alone."""
+        """Remarks on what is stored but not declared, and left alone."""
+        return tuple(note for one in self.differences for note in (*one.notes, *one.remarks))
+
+    @property
+    def drift(self) -> tuple[str, ...]:
+        """The remarks on what somebody has to decide."""
         return tuple(note for one in self.differences for note in one.notes)
 
     @property
