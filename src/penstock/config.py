@@ -24,6 +24,7 @@ from penstock.errors import ConfigError
 
 FOR_EVER = timedelta(days=365 * 1000)  # nothing is kept for longer; penstock's SQL says so too
 _MIB = 1024 * 1024
+SCHEMAS = {"penstock"}  # the values of `schema` that this process has met, for Alembic, which asks about names alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,3 +308,5 @@ def _check(where: str, name: str, value: Any) -> None:
     if not fits:
         given = "what is set" if name in SECRETS else repr(value)
         raise ConfigError(f"{where} must be {_WORDS_OF.get(name, _WORDS[kind])}, not {given}.")
+    if name == "schema":
+        SCHEMAS.add(value)

@@ -13,6 +13,9 @@ from alembic.config import Config
 from stage.guests import library_url
 from stage.outboxes import run_sql
 
+from penstock import App
+from penstock.migrations import include_name
+
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
@@ -147,3 +150,12 @@ def test_autogenerate_leaves_penstock_alone_and_penstock_the_indexes_of_others(
     assert found.count("op.create_") == 2, "what its owner lacks is proposed, also where penstock watches"
     assert "op.create_index" in found
     assert "op.create_table('penstock_notes'" in found
+
+
+def test_names_of_another_schema_are_penstocks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SCHEMA", "billing")
+    App(schema="shipping")
+    asked = [("billing", "schema"), ("shipping_ready_job", "table"), ("billing_task_job", "view"), ("crate", "schema")]
+    said = [include_name(name, kind, {"schema_name": None}) for name, kind in asked]
+    assert said == [False, False, False, True]
+    assert include_name("shipping_crate", "table", {"schema_name": None})

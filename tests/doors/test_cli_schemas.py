@@ -56,8 +56,8 @@ def test_commands_tell_of_the_programs_own_schema(
 
     asyncio.run(lose_a_lease())
     assert console.ok("doctor", "--json").json == {"findings": []}
-    (found,) = console("doctor", "--schema", "erp", "--json").json["findings"]
-    assert found["code"] == "lease-expired"
+    found = console("doctor", "--schema", "erp", "--json").json["findings"]
+    assert "lease-expired" in {one["code"] for one in found}
 
 
 def test_a_dump_of_a_schema_holds_what_a_program_needs(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
