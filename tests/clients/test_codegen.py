@@ -92,8 +92,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *command: str | Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def run(folder: Path, *command: str | Path, told: str = "") -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, input=told)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

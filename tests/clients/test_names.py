@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import importlib
 import inspect
@@ -16,15 +17,20 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import pytest
-from clients.test_codegen import SETTINGS, public, run
+from clients.test_codegen import SETTINGS, public, run, write
 from pydantic import Field, create_model
 from stage.clients import COMPILERS, node_modules
+from stage.listening import listening
+from stage.needs import program
 from typing_extensions import TypeAliasType
 
-from penstock import App, Page, PaginationOptions, QueryCtx
+from penstock import App, Id, MutationCtx, Page, PaginationOptions, QueryCtx, Table, asgi_app
 from penstock import public as anybody
-from penstock.codegen.python import python_module
-from penstock.codegen.typescript import typescript_files
+from penstock.client import AsyncClient
+from penstock.schema.table import snake_case
+from penstock.testing import TestApp
+
+HERE = Path(__file__).parent
 
 DECLARED = re.compile(
     r"^\s*(?:declare )?(?:abstract )?(?:interface|type|class|function|var|let|const|namespace) +(\w+)", re.MULTILINE
@@ -33,20 +39,21 @@ MEMBER = re.compile(r"^\s*(?:readonly )?([A-Za-z_]\w*)\??[(:<]", re.MULTILINE)
 WORDS = """
 any unknown never void number string boolean symbol object undefined null bigint break case catch class const continue
 debugger default delete do else enum export extends false finally for function if import in instanceof new null return
-super switch this throw true try typeof var while with as implements interface let package private protected public static
-yield abstract accessor asserts assert async await constructor declare from get global infer intrinsic is keyof module
-namespace out override readonly require satisfies set type unique using of prototype then
+super switch this throw true try typeof var while with as implements interface let package private protected public
+static yield abstract accessor asserts assert async await constructor declare from get global infer intrinsic is keyof
+module namespace out override readonly require satisfies set type unique using of prototype then
 api anyApi Doc Id Rows TableNames GenericId FunctionReference PaginationOptions PaginationResult
-Api AsyncApi Module AsyncModule Client AsyncClient OMITTED TypeAdapter NewType NotRequired TypedDict Literal Any Decimal UUID
-datetime date time timedelta AsyncIterator Iterator AbstractContextManager AbstractAsyncContextManager live self cls client
-_call _live _client
+Api AsyncApi Module AsyncModule Client AsyncClient OMITTED TypeAdapter NewType NotRequired TypedDict Literal Any Decimal
+UUID datetime date time timedelta AsyncIterator Iterator AbstractContextManager AbstractAsyncContextManager live self
+cls client _call _live _client
 """
 USE = """import {{ ConvexHttpClient }} from "convex/browser";
 import {{ api }} from "./{0}/api.js";
 import type {{ {1} }} from "./{0}/dataModel.js";
 export type Used = [{1}];
 export async function use(client: ConvexHttpClient) {{
-  const plays: {{ [key: string]: number }} = await client.query(api.here.plays, {{ more: {{ a: [new ArrayBuffer(1)] }} }});
+  const more = {{ a: [new ArrayBuffer(1)] }};
+  const plays: {{ [key: string]: number }} = await client.query(api.here.plays, {{ more }});
   // @ts-expect-error it is a number
   const wrong: string = plays["a"];
   // @ts-expect-error it is bytes
@@ -63,7 +70,17 @@ def names(*, members: bool = False) -> list[str]:
     text = "".join(file.read_text("utf-8") for file in files)
     found = {*DECLARED.findall(text), *WORDS.split(), *(MEMBER.findall(text) if members else ())}
     assert {"Record", "Promise", "parseInt", *["toFixed"] * members} < found
-    return sorted(found.union(keyword.kwlist, keyword.softkwlist, dir(builtins)))
+    return sorted(found.union(known()))
+
+
+def known() -> list[str]:
+    """Those of Python, and of the files of clients."""
+    return sorted({*WORDS.split(), *keyword.kwlist, *keyword.softkwlist, *dir(builtins)})
+
+
+def arguments(names: Iterable[str]) -> list[str]:
+    """Those that Python lets parameters have."""
+    return [name for name in names if not keyword.iskeyword(name) and name != "__debug__"]
 
 
 def declare(app: App, function: str, returns: Any, answer: Any, /, **takes: Any) -> None:
@@ -84,9 +101,9 @@ def declare(app: App, function: str, returns: Any, answer: Any, /, **takes: Any)
     app.query(access=anybody)(handler)
 
 
-def program_of(types: Iterable[Any]) -> App:
+def program_of(types: Iterable[Any], tables: Iterable[type[Table]] = ()) -> App:
     """A program of types, and of functions for which TypeScript and Convex have types of their own."""
-    app = App()
+    app = App(tables=tables)
     declare(app, "here:plays", dict[str, int], dict, more=dict[str, list[bytes]])
     declare(app, "here:pages", Page[Any], dict, pagination_opts=PaginationOptions)
     declare(app, "here:all", tuple[*types], dict)
@@ -101,61 +118,92 @@ def alias(name: str) -> Any:
     return TypeAliasType(name, Literal["a", "b"])  # type: ignore[misc]  # the name is any
 
 
-PROGRAMS: dict[str, Any] = {
+def table(name: str) -> Any:
+    sql_name = snake_case(name).strip("_")[:48]
+    return type(name, (Table,), {"__annotations__": {"text": str}, "__module__": __name__}, name=f"{sql_name or 'no'}")
+
+
+TYPES: dict[str, Any] = {
     "models": model,
     "enums": lambda name: Enum(name, {"ONE": "one", "TWO": 2, "THREE": 1.5}),
     "aliases": alias,
+    "ids": lambda name: Id[table(name)],
 }
 
 
-def every_name() -> App:
-    """A program in which functions, modules, arguments, fields, tables and columns have these names."""
-    app, every = program_of([int]), names(members=True)
-    for name in names():
-        declare(app, f"functions:{name}", str, lambda name=name: name)
-        declare(app, f"{name}:f", str, lambda name=name: name)
-        declare(app, f"{name}.{name}:f", str, lambda name=name: f"{name}.{name}")
-    fields: Any = {f"f{number}": (int, Field(alias=name)) for number, name in enumerate(every)}
-    takes = dict.fromkeys((name for name in every if not keyword.iskeyword(name)), int)
-    everything = create_model("Everything", **fields)
-    declare(
-        app,
-        "here:same",
-        tuple[everything, dict[str, int]],
-        lambda the_whole, **given: (the_whole, given),
-        the_whole=everything,
-        **takes,
-    )
+def program_of_members(every: list[str], members: list[str], types: list[Any], tables: list[Any]) -> App:
+    """A program in which modules and functions, and arguments and fields have these names; and a row of each table."""
+    app = program_of(types, tables)
+    for name in every:
+        declare(app, f"{name}:{name}", str, lambda name=name: name)
+    whole = create_model("Whole", **{f"f{number}": (int, Field(alias=name)) for number, name in enumerate(members)})
+    takes = dict.fromkeys(arguments(every), int)
+    same = tuple[whole, dict[str, int]]  # type: ignore[valid-type]
+    declare(app, "here:same", same, lambda whole, **given: (whole, given), whole=whole, **takes)
+
+    async def put(ctx: MutationCtx) -> list[str]:
+        return [await ctx.db.insert(one(text=one.__name__)) for one in tables]
+
+    async def rows(ctx: QueryCtx, ids: Any) -> Any:
+        return tuple([await ctx.db.get(*one) for one in zip(tables, ids, strict=True)])
+
+    rows.__annotations__ |= {"ids": tuple[*[Id[one] for one in tables]], "return": tuple[*tables]}
+    for function, decorate in ((put, app.mutation), (rows, app.query)):
+        function.__module__, function.__qualname__ = "here", function.__name__
+        decorate(access=anybody)(function)
     return app
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@cache
+def programs() -> dict[str, App]:
+    """Programs by name, each of which gives these names to other things."""
+    own, every = known(), names()
+    found = {name: program_of(map(make, every)) for name, make in TYPES.items()}
+    tables = {one.__declared__.sql_name: one for one in map(table, own)}
+    wire = program_of_members(every, names(members=True), [int], [*tables.values()])
+    return found | {"python": program_of_members(own, own, [*map(model, own)], []), "wire": wire}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the clients of each program, and with the packages of npm."""
-    (tmp_path / "node_modules").symlink_to(node_modules(COMPILERS) / "node_modules")
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    (tmp_path / "tsconfig.json").write_text(json.dumps(SETTINGS))
-    programs = {name: program_of(map(make, names())) for name, make in PROGRAMS.items()} | {"every": every_name()}
-    for folder, app in programs.items():
-        (tmp_path / folder).mkdir()
-        files = {**typescript_files(public(app)), "api.py": python_module(public(app))}
-        for name, text in files.items():
-            (tmp_path / folder / name).write_text(text, "utf-8")
-        types = re.findall(r"^export type (\w+) =", files["dataModel.d.ts"], re.MULTILINE)
-        (tmp_path / f"{folder}.ts").write_text(USE.format(folder, ", ".join(types)))
-    return tmp_path
+    folder = tmp_path_factory.mktemp("names")
+    (folder / "node_modules").symlink_to(node_modules(COMPILERS) / "node_modules")
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "tsconfig.json").write_text(json.dumps(SETTINGS))
+    for name, app in programs().items():
+        write(public(app), folder / name)
+        types = re.findall(r"^export type (\w+) =", (folder / name / "dataModel.d.ts").read_text("utf-8"), re.MULTILINE)
+        (folder / f"{name}.ts").write_text(USE.format(name, ", ".join(types)))
+    return folder
 
 
 def test_compilers_accept_them(project: Path) -> None:
-    import time
-
-    a = time.time()
     run(project, project / "node_modules" / ".bin" / "tsc")
-    print("tsc", time.time() - a)
-    a = time.time()
-    run(project, project / "node_modules" / ".bin" / "pyright", "--pythonpath", sys.executable)
-    print("pyright", time.time() - a)
-    for folder in (*PROGRAMS, "every"):
-        a = time.time()
-        run(project / folder, sys.executable, "-W", "error", "api.py")
-        print(folder, time.time() - a)
+    run(project, project / "node_modules" / ".bin" / "pyright", "--pythonpath", sys.executable, "python")
+    run(project, sys.executable, "-W", "error", "-c", f"import {', '.join(f'{name}.api' for name in programs())}")
+
+
+async def test_the_wire_has_them(sqlite_url: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(project)
+    module: Any = importlib.import_module("wire.api")
+    app, every, members = programs()["wire"], names(), names(members=True)
+    given = arguments(every)
+    async with TestApp(app, sqlite_url) as backend, listening(asgi_app(app, backend=backend)) as url:
+        told = json.dumps({"names": every, "members": members, "given": given})
+        (project / "names.mjs").write_text((HERE / "names.mjs").read_text("utf-8"))
+        script = [program("node", "nodejs"), project / "names.mjs", url]
+        assert json.loads(await asyncio.to_thread(run, project, *script, told=told)) == []
+        async with AsyncClient(url) as client:
+            api = module.AsyncApi(client)
+            for name in known():
+                assert await spelled(spelled(api, name), name)() == name
+            whole, args = ({name: number for number, name in enumerate(some)} for some in (members, given))
+            assert await api.here.same(whole=whole, **args) == (whole, args)
+            ids = await api.here.put()
+            assert [row["_id"] for row in await api.here.rows(ids=ids)] == ids
+
+
+def spelled(thing: Any, name: str) -> Any:
+    """The attribute for a name; words of Python and of the client have an underscore more."""
+    return getattr(thing, f"{name}_", None) or getattr(thing, name)

@@ -45,7 +45,8 @@ _IMPORTS = re.findall(r"^from (\S+) import (.+)$", _HEAD, re.MULTILINE)
 _WORDS = {name: module for module, names in _IMPORTS for name in names.split(", ")} | dict.fromkeys(
     ("bool", "bytes", "dict", "float", "int", "list", "str", "tuple"), "builtins"
 )
-_BASE = ("_call", "_client", "_live")  # what the classes of modules inherit
+_KEYWORDS = (*keyword.kwlist, "__debug__")
+_BASE = (*dir(object), "_call", "_client", "_live")  # what the classes of modules inherit
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
 _LIVE = "live"  # the attribute of a client beside its modules
 
@@ -59,7 +60,7 @@ def python_module(description: Description) -> str:
 
 def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]:
     """The classes of one face, whose names begin with a prefix: of modules, of their live queries, and of both."""
-    used = {*keyword.kwlist, _LIVE}
+    used = {*_KEYWORDS, *_BASE, _LIVE}
     known = sorted(description.modules().items(), key=lambda module: "." in module[0])  # plain names stay as they are
     modules = {unique_name(_written(module), used): functions for module, functions in known}
     watched = {name: [one for one in functions if one.kind == "query"] for name, functions in modules.items()}
@@ -67,7 +68,7 @@ def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]
         for name, functions in found.items():
             yield from ("", "", f"class _{prefix}{kind}_{name}({prefix}Module):")
             yield from [] if functions else ["    pass"]
-            used = {*keyword.kwlist, *_BASE}
+            used = {*_KEYWORDS, *_BASE}
             for function in functions:
                 yield from write(prefix, unique_name(_written(function.name), used), function, types)
     yield from ("", "", f"class _{prefix}Live:", f"    def __init__(self, client: {prefix}Client) -> None:")
@@ -97,7 +98,7 @@ def _watch(prefix: str, name: str, query: FunctionDescription, types: _Types) ->
 def _parameters(function: FunctionDescription, types: _Types, reader: str) -> tuple[str, str, str]:
     """The name of a method's own object, its parameters, and the call of the function with them."""
     fields, required = function.arguments["properties"], function.arguments["required"]
-    used = {*keyword.kwlist, reader}
+    used = {*_KEYWORDS, reader}
     names = {sent: unique_name(_written(_PARAMETERS.get(sent, sent)), used) for sent in fields}
     own = unique_name("_self" if "self" in used else "self", used)
     omitted = f" = {types.word('OMITTED')}"
@@ -119,7 +120,7 @@ def _docstring(text: str, indent: str = "        ") -> Iterator[str]:
 
 def _written(name: str) -> str:
     """A name as an identifier; in a class, two underscores in front would hide it."""
-    return re.sub(r"^__+", "_", re.sub(r"\W", "_", name))
+    return re.sub(r"^__+(?!.*__$)", "_", re.sub(r"\W", "_", name))
 
 
 class _Types:
@@ -131,7 +132,7 @@ class _Types:
         members = {function.name for function in description.functions}
         for schema in (*(function.arguments for function in description.functions), *description.types.values()):
             members |= schema.get("properties", {}).keys()
-        self._used = {*keyword.kwlist, *_WORDS, "Api", "AsyncApi", *members}
+        self._used = {*_KEYWORDS, *_WORDS, "Api", "AsyncApi", *members}
         self._others = {name: unique_name(f"_{name}", self._used) for name in _WORDS if name in members}
         self._names = type_names((name for name, schema in description.types.items() if _is_closed(schema)), self._used)
         self._ids: dict[str, str] = {}
