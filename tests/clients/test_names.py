@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import pytest
 from clients.test_codegen import SETTINGS, public, run, write
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, RootModel, create_model
 from stage.clients import COMPILERS, node_modules
 from stage.listening import listening
 from stage.needs import program
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, TypedDict
 
 from penstock import App, Id, MutationCtx, Page, PaginationOptions, QueryCtx, Table, asgi_app
 from penstock import public as anybody
@@ -106,7 +106,8 @@ def program_of(types: Iterable[Any], tables: Iterable[type[Table]] = ()) -> App:
     app = App(tables=tables)
     declare(app, "here:plays", dict[str, int], dict, more=dict[str, list[bytes]])
     declare(app, "here:pages", Page[Any], dict, pagination_opts=PaginationOptions)
-    declare(app, "here:all", tuple[*types], dict)
+    holder = create_model("Holder", **{f"f{number}": (one, ...) for number, one in enumerate(types)})  # type: ignore[call-overload]
+    declare(app, "here:all", holder, dict)
     return app
 
 
@@ -131,11 +132,13 @@ TYPES: dict[str, Any] = {
 }
 
 
-def program_of_members(every: list[str], members: list[str], types: list[Any], tables: list[Any]) -> App:
-    """A program in which modules and functions, and arguments and fields have these names; and a row of each table."""
+def program_of_members(
+    every: list[str], members: list[str], types: list[Any], tables: list[Any], path: str = "{0}:{0}"
+) -> App:
+    """A program in which functions, modules, arguments and fields have these names."""
     app = program_of(types, tables)
     for name in every:
-        declare(app, f"{name}:{name}", str, lambda name=name: name)
+        declare(app, path.format(name), str, lambda name=name: name)
     whole = create_model("Whole", **{f"f{number}": (int, Field(alias=name)) for number, name in enumerate(members)})
     takes = dict.fromkeys(arguments(every), int)
     same = tuple[whole, dict[str, int]]  # type: ignore[valid-type]
@@ -154,14 +157,78 @@ def program_of_members(every: list[str], members: list[str], types: list[Any], t
     return app
 
 
+T = TypeVar("T")
+Json = TypeAliasType("Json", "str | float | list[Json] | dict[str, Json]")  # type: ignore[misc]  # a type within itself
+
+
+class Nest(RootModel[dict[str, "Nest | list[Nest]"]]):
+    """A type within itself that is no object."""
+
+
+class Box(BaseModel, Generic[T]):
+    item: T
+
+
+class Theirs(Table, managed=False, source='shop."Order\'s items"', key=("self", "class_")):
+    self: int
+    class_: int
+
+
+def odd() -> App:
+    """A program of names that no language has, that look alike once they are written, and of types within themselves."""
+    spelled = [
+        "_Private",
+        "Private",
+        "Private_",
+        "Účet",
+        "名前",
+        "値",
+        "1a",
+        "a-b",
+        "a b",
+        "a.b",
+        "Box_int",
+        "__x",
+        "OrderId",
+    ]
+    types = [create_model(name, **{"value": (Nest, ...), name.strip("_"): (Json, ...)}) for name in spelled]  # type: ignore[call-overload]
+    same = [create_model("Twice", __module__=module, value=(int, ...)) for module in ("one", "other")]
+    fields = dict.fromkeys(["the-name", "class", "__x", "", "a\nb", 'q"', "é", "constructor", "self"], list[Json])
+    numbers = Enum("Numbers", {"HALF": 0.5, "PAIR": (1, 2), "NONE": None, "TRUE": True})
+    types += [*same, Box[int], Box[Box[int]], TypedDict("Fields", fields), numbers]  # type: ignore[operator]
+    app = program_of(
+        [*types, Id[Theirs], Theirs, *[Id[table(name)] for name in ("Order", "Orders", "o_rder", "o__rder")]]
+    )
+    for name in (
+        "a.b:c",
+        "a:b",
+        "a_b:c",
+        "_a:f",
+        "__a:f",
+        "a:_a",
+        "a:__a",
+        "live:f",
+        "live.live:f",
+        "here:Twice",
+    ):
+        declare(app, name, str, str, self=int, _self=int, __x=int, _RESULT_0=int, ü=Json)
+    return app
+
+
 @cache
 def programs() -> dict[str, App]:
     """Programs by name, each of which gives these names to other things."""
     own, every = known(), names()
     found = {name: program_of(map(make, every)) for name, make in TYPES.items()}
-    tables = {one.__declared__.sql_name: one for one in map(table, own)}
-    wire = program_of_members(every, names(members=True), [int], [*tables.values()])
-    return found | {"python": program_of_members(own, own, [*map(model, own)], []), "wire": wire}
+    tables = {
+        one.__declared__.sql_name: one for one in map(table, [*keyword.kwlist, "Record", "Promise", "Date", "Id"])
+    }
+    return found | {
+        "functions": program_of_members(every, [], [], [], "here.{0}:{0}"),
+        "python": program_of_members(own, own, [*map(model, own)], [], "own:{0}"),
+        "wire": program_of_members(own, names(members=True), [int], [*tables.values()]),
+        "odd": odd(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +247,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_compilers_accept_them(project: Path) -> None:
     run(project, project / "node_modules" / ".bin" / "tsc")
-    run(project, project / "node_modules" / ".bin" / "pyright", "--pythonpath", sys.executable, "python")
+    run(project, project / "node_modules" / ".bin" / "pyright", "--pythonpath", sys.executable, "python", "odd")
     run(project, sys.executable, "-W", "error", "-c", f"import {', '.join(f'{name}.api' for name in programs())}")
 
 
 async def test_the_wire_has_them(sqlite_url: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(project)
     module: Any = importlib.import_module("wire.api")
-    app, every, members = programs()["wire"], names(), names(members=True)
+    app, every, members = programs()["wire"], known(), names(members=True)
     given = arguments(every)
     async with TestApp(app, sqlite_url) as backend, listening(asgi_app(app, backend=backend)) as url:
         told = json.dumps({"names": every, "members": members, "given": given})
@@ -196,7 +263,7 @@ async def test_the_wire_has_them(sqlite_url: str, project: Path, monkeypatch: py
         assert json.loads(await asyncio.to_thread(run, project, *script, told=told)) == []
         async with AsyncClient(url) as client:
             api = module.AsyncApi(client)
-            for name in known():
+            for name in every:
                 assert await spelled(spelled(api, name), name)() == name
             whole, args = ({name: number for number, name in enumerate(some)} for some in (members, given))
             assert await api.here.same(whole=whole, **args) == (whole, args)

@@ -168,7 +168,7 @@ def type_names(names: Iterable[str], used: set[str]) -> dict[str, str]:
 
 def unique_name(wanted: str, used: set[str]) -> str:
     """A name that begins like another one, is not used yet, and now is."""
-    name = wanted if wanted.isidentifier() or wanted in used else f"_{wanted}"
+    name = wanted if wanted.isidentifier() else f"_{wanted}"
     while name in used:
         name += "_"
     used.add(name)

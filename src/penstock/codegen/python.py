@@ -200,7 +200,8 @@ class _Types:
 
 def _is_closed(schema: Schema) -> bool:
     """Whether a type is an object of known fields, and no others."""
-    return bool(schema.get("properties")) and not schema.get("additionalProperties")
+    fields = schema.get("properties", {})
+    return bool(fields) and "" not in fields and not schema.get("additionalProperties")
 
 
 def _is_attribute(name: str) -> bool:
