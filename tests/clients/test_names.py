@@ -175,7 +175,7 @@ class Theirs(Table, managed=False, source='shop."Order\'s items"', key=("self", 
 
 
 def odd() -> App:
-    """A program of names that no language has, that look alike once they are written, and of types within themselves."""
+    """A program of odd names, of names that look alike once they are written, and of types within themselves."""
     spelled = [
         "_Private",
         "Private",
