@@ -62,7 +62,7 @@ def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]
     """The classes of one face, whose names begin with a prefix: of modules, of their live queries, and of both."""
     used = {*_KEYWORDS, *_BASE, _LIVE}
     known = sorted(description.modules().items(), key=lambda module: "." in module[0])  # plain names stay as they are
-    modules = {unique_name(_written(module), used): functions for module, functions in known}
+    modules = {unique_name(_identifier(module), used): functions for module, functions in known}
     watched = {name: [one for one in functions if one.kind == "query"] for name, functions in modules.items()}
     for kind, found, write in (("Calls", modules, _call), ("Live", watched, _watch)):
         for name, functions in found.items():
@@ -70,7 +70,7 @@ def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]
             yield from [] if functions else ["    pass"]
             used = {*_KEYWORDS, *_BASE}
             for function in functions:
-                yield from write(prefix, unique_name(_written(function.name), used), function, types)
+                yield from write(prefix, unique_name(_identifier(function.name), used), function, types)
     yield from ("", "", f"class _{prefix}Live:", f"    def __init__(self, client: {prefix}Client) -> None:")
     yield from [f"        self.{name} = _{prefix}Live_{name}(client)" for name in modules] or ["        pass"]
     yield from ("", "", f"class {prefix}Api:", '    """The public functions; in `live` the queries, live."""', "")
@@ -99,7 +99,7 @@ def _parameters(function: FunctionDescription, types: _Types, reader: str) -> tu
     """The name of a method's own object, its parameters, and the call of the function with them."""
     fields, required = function.arguments["properties"], function.arguments["required"]
     used = {*_KEYWORDS, reader}
-    names = {sent: unique_name(_written(_PARAMETERS.get(sent, sent)), used) for sent in fields}
+    names = {sent: unique_name(_identifier(_PARAMETERS.get(sent, sent)), used) for sent in fields}
     own = unique_name("_self" if "self" in used else "self", used)
     omitted = f" = {types.word('OMITTED')}"
     written = [
@@ -118,7 +118,7 @@ def _docstring(text: str, indent: str = "        ") -> Iterator[str]:
         yield f'{indent}"""{first}"""'
 
 
-def _written(name: str) -> str:
+def _identifier(name: str) -> str:
     """A name as an identifier; in a class, two underscores in front would hide it."""
     return re.sub(r"^__+(?!.*__$)", "_", re.sub(r"\W", "_", name))
 
