@@ -2,9 +2,11 @@
 
 import { ConvexHttpClient } from "convex/browser";
 import { insertAtTop, useMutation, usePaginatedQuery, useQuery } from "convex/react";
+import type { FunctionReturnType } from "convex/server";
 import { api as awkward } from "./awkward/api.js";
 import { api } from "./chat/api.js";
 import type { Doc, Id, Listed } from "./chat/dataModel.js";
+import { api as kinds } from "./everykind/api.js";
 
 export function Chat({ channel }: { channel: Id<"channel"> }) {
   const channels: Listed[] | undefined = useQuery(api.chat.channels);
@@ -35,3 +37,20 @@ export async function count(url: string): Promise<number> {
 }
 
 export const found = [awkward.a.b, awkward.a.b.c, awkward.live.dict, awkward.class.x] as const;
+
+export function shown(status: NonNullable<FunctionReturnType<typeof kinds.stage.everykind.state>>): string {
+  // @ts-expect-error finished work counts no attempts
+  void status.previousAttempts;
+  switch (status.kind) {
+    case "pending":
+      return `waits after ${status.previousAttempts.toFixed()} attempts`;
+    case "running":
+      // @ts-expect-error it may have reported none
+      void status.progress.done;
+      return `attempt ${status.previousAttempts + 1}: ${status.progress?.done.toFixed()}`;
+    case "finished":
+      return status.result.kind === "failed" ? status.result.error.trim() : status.result.kind;
+  }
+  const none: never = status;
+  return none;
+}

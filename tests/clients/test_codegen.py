@@ -17,13 +17,14 @@ from typing import Any
 from uuid import UUID
 
 import chat
+import httpx
 import pytest
 from stage import everykind
-from stage.clients import COMPILERS, node_modules
+from stage.clients import COMPILERS, client, node_modules
 from stage.listening import listening
 from stage.needs import program
 
-from penstock import App, asgi_app
+from penstock import App, Finished, Success, asgi_app
 from penstock.client import AsyncClient, Client
 from penstock.codegen.description import Description, FunctionDescription, describe
 from penstock.codegen.functionspec import function_spec
@@ -91,8 +92,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *command: str | Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def run(folder: Path, *command: str | Path, told: str = "") -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, input=told)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -109,6 +110,7 @@ def test_typescript_and_convexs_tools_accept_them(project: Path) -> None:
 
 def test_pyright_accepts_them_and_refuses_mistakes(project: Path) -> None:
     (project / "chat" / "mistakes.py").write_text((HERE / "mistakes.py").read_text("utf-8"))
+    (project / "everykind" / "narrowing.py").write_text((HERE / "narrowing.py").read_text("utf-8"))
     pyright = project / "node_modules" / ".bin" / "pyright"
     done = subprocess.run(
         [pyright, "--pythonpath", sys.executable, "--outputjson", "chat", "everykind", "empty", "awkward"],
@@ -123,19 +125,19 @@ def test_pyright_accepts_them_and_refuses_mistakes(project: Path) -> None:
 
 
 @asynccontextmanager
-async def served(database: str) -> AsyncIterator[str]:
+async def served(database: str) -> AsyncIterator[tuple[TestApp, str]]:
     """The program of every kind on a socket."""
     with closing(sqlite3.connect(sqlite_path(database))) as file:
         file.execute("create table seat (row text not null, number integer not null, primary key (row, number))")
     async with TestApp(everykind.app, database) as backend, listening(asgi_app(everykind.app, backend=backend)) as url:
-        yield url
+        yield backend, url
 
 
 async def test_the_clients_for_python_run(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write(public(everykind.app), tmp_path / "generated_clients")
     monkeypatch.syspath_prepend(tmp_path)
     module: Any = importlib.import_module("generated_clients.api")
-    async with served(sqlite_url) as url, AsyncClient(url) as client:
+    async with served(sqlite_url) as (_, url), AsyncClient(url) as client:
         api = module.AsyncApi(client).stage_everykind
         async with module.AsyncApi(client).live.stage_everykind.prices(customer="Ada") as prices:
             assert await anext(prices) == []
@@ -160,6 +162,46 @@ def use_sync(module: Any, url: str) -> list[Any]:
 
 async def test_the_client_for_javascript_runs(sqlite_url: str, project: Path) -> None:
     (project / "run.mjs").write_text((HERE / "run.mjs").read_text("utf-8"))
-    async with served(sqlite_url) as url:
+    async with served(sqlite_url) as (_, url):
         shown = await asyncio.to_thread(run, project, program("node", "nodejs"), "run.mjs", url)
     assert json.loads(shown) == [{"customer": "Ada", "price": "9.99", "bytes": 1}]
+
+
+async def test_the_status_of_work_is_one_union_on_every_road(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(public(everykind.app), tmp_path / "status_clients")
+    monkeypatch.syspath_prepend(tmp_path)
+    module: Any = importlib.import_module("status_clients.api")
+    begun = {"kind": "running", "previousAttempts": 0, "progress": {"done": 1, "total": 2, "note": "printing"}}
+    async with (
+        served(sqlite_url) as (backend, url),
+        AsyncClient(url) as python,
+        httpx.AsyncClient(base_url=url) as http,
+        client("node", url) as node,
+    ):
+        api = module.AsyncApi(python).stage_everykind
+        work = await api.start()
+        async with module.AsyncApi(python).live.stage_everykind.state(work=work) as live:
+            await node.subscribe("state", "stage/everykind:state", work=work)
+            seen = []
+            for status in (
+                {"kind": "pending", "previousAttempts": 0},
+                begun,
+                {"kind": "finished", "result": {"kind": "success", "value": 7}},
+            ):
+                if status["kind"] == "running":
+                    await backend.run_until_idle()
+                elif status["kind"] == "finished":
+                    await everykind.press.complete(backend, everykind.tokens[work], 7)
+                await node.shows(state=status)
+                while await anext(live) != status:
+                    """It may tell of states in between."""
+                seen.append(status)
+                asked = {"path": "stage/everykind:state", "args": {"work": work}, "format": "json"}
+                assert (await http.post("/api/query", json=asked)).json()["value"] == status
+                assert (await http.post("/rest/stage/everykind/state", json={"work": work})).json() == status
+                assert await api.state(work=work) == await node.query("stage/everykind:state", work=work) == status
+        known = {str(status["kind"]): status for status in seen}
+        assert await node.query("stage/everykind:states", known=known) == await api.states(known=known) == known
+        assert await everykind.press.status(backend, work) == Finished(Success(7))

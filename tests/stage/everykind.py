@@ -12,10 +12,24 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock import App, Id, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table
+from penstock import (
+    ActionCtx,
+    App,
+    Id,
+    Index,
+    MutationCtx,
+    Page,
+    PaginationOptions,
+    QueryCtx,
+    Table,
+    WorkId,
+    WorkStatus,
+)
 
 T = TypeVar("T")
 app = App()
+press = app.workpool("press")
+tokens: dict[str, str] = {}  # which end jobs, by their ids
 
 
 class Size(Enum):
@@ -127,3 +141,25 @@ async def sides(
 @app.internal_query
 async def secrets(ctx: QueryCtx) -> tuple[Secret, ...]:
     return tuple(await ctx.db.query(Secret).collect())
+
+
+@app.internal_action
+async def print_order(ctx: ActionCtx) -> None:
+    await ctx.work.progress(1, 2, "printing")
+    tokens[ctx.work.id] = await ctx.work.complete_later()
+
+
+@app.mutation
+async def start(ctx: MutationCtx) -> WorkId:
+    return await press.enqueue(ctx, print_order)
+
+
+@app.query
+async def state(ctx: QueryCtx, work: WorkId) -> WorkStatus | None:
+    return await press.status(ctx, work)
+
+
+@app.query
+async def states(ctx: QueryCtx, known: dict[str, WorkStatus]) -> dict[str, WorkStatus]:
+    """Statuses that a client sends back."""
+    return known

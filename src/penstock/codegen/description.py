@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +161,15 @@ def options(schema: Schema) -> list[Schema]:
     return schema.get("anyOf") or schema.get("oneOf") or []
 
 
-def type_name(name: str, taken: Collection[str] = ()) -> str:
-    """The name of a type as programs write it, other than those that are taken."""
-    found = re.sub(r"\W", "", name, flags=re.ASCII).strip("_")
-    return f"{found}_" if found in taken else found
+def type_names(names: Iterable[str], used: set[str]) -> dict[str, str]:
+    """Types by the names under which programs write them, other than those that are used."""
+    return {name: unique_name(re.sub(r"\W", "", name, flags=re.ASCII).strip("_"), used) for name in names}
+
+
+def unique_name(wanted: str, used: set[str]) -> str:
+    """A name that begins like another one, is not used yet, and now is."""
+    name = wanted if wanted.isidentifier() else f"_{wanted}"
+    while name in used:
+        name += "_"
+    used.add(name)
+    return name

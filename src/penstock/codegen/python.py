@@ -9,7 +9,15 @@ import keyword
 import re
 from collections.abc import Iterator
 
-from penstock.codegen.description import Description, FunctionDescription, Schema, literals, options, type_name
+from penstock.codegen.description import (
+    Description,
+    FunctionDescription,
+    Schema,
+    literals,
+    options,
+    type_names,
+    unique_name,
+)
 from penstock.functions.signature import WIRE_NAMES
 
 _HEAD = '''"""Typed clients: `AsyncApi` and `Api`. Written by penstock codegen; changes are lost."""
@@ -30,11 +38,15 @@ from typing_extensions import NotRequired, TypedDict
 from penstock.client import AsyncClient, Client
 from penstock.client.typed import OMITTED, AsyncModule, Module
 '''
-_IMPORTED = re.findall(r"\b[A-Z_a-z]+\b", _HEAD.partition("annotations\n")[2])
 _TYPES = {"integer": "int", "number": "float", "boolean": "bool", "null": "None", "string": "str"}
 _TIMES = {"date-time": "datetime", "date": "date", "time": "time", "duration": "timedelta"}
 _FORMATS = {**_TIMES, "uuid": "UUID", "decimal": "Decimal", "int64": "int", "base64": "bytes"}
-_COLLECTIONS = ("list", "dict", "tuple", "Any")
+_IMPORTS = re.findall(r"^from (\S+) import (.+)$", _HEAD, re.MULTILINE)
+_WORDS = {name: module for module, names in _IMPORTS for name in names.split(", ")} | dict.fromkeys(
+    ("bool", "bytes", "dict", "float", "int", "list", "str", "tuple"), "builtins"
+)
+_KEYWORDS = (*keyword.kwlist, "__debug__")
+_BASE = (*dir(object), "_call", "_client", "_live")  # what the classes of modules inherit
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
 _LIVE = "live"  # the attribute of a client beside its modules
 
@@ -48,13 +60,17 @@ def python_module(description: Description) -> str:
 
 def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]:
     """The classes of one face, whose names begin with a prefix: of modules, of their live queries, and of both."""
-    modules = {_attribute(module): functions for module, functions in description.modules().items()}
+    used = {*_KEYWORDS, *_BASE, _LIVE}
+    known = sorted(description.modules().items(), key=lambda module: "." in module[0])  # plain names stay as they are
+    modules = {unique_name(_identifier(module), used): functions for module, functions in known}
     watched = {name: [one for one in functions if one.kind == "query"] for name, functions in modules.items()}
     for kind, found, write in (("Calls", modules, _call), ("Live", watched, _watch)):
         for name, functions in found.items():
             yield from ("", "", f"class _{prefix}{kind}_{name}({prefix}Module):")
             yield from [] if functions else ["    pass"]
-            yield from (line for function in functions for line in write(prefix, function, types))
+            used = {*_KEYWORDS, *_BASE}
+            for function in functions:
+                yield from write(prefix, unique_name(_identifier(function.name), used), function, types)
     yield from ("", "", f"class _{prefix}Live:", f"    def __init__(self, client: {prefix}Client) -> None:")
     yield from [f"        self.{name} = _{prefix}Live_{name}(client)" for name in modules] or ["        pass"]
     yield from ("", "", f"class {prefix}Api:", '    """The public functions; in `live` the queries, live."""', "")
@@ -63,34 +79,35 @@ def _face(prefix: str, description: Description, types: _Types) -> Iterator[str]
     yield f"        self.{_LIVE} = _{prefix}Live(client)"
 
 
-def _call(prefix: str, function: FunctionDescription, types: _Types) -> Iterator[str]:
+def _call(prefix: str, name: str, function: FunctionDescription, types: _Types) -> Iterator[str]:
     begin, wait = ("async def", "await ") if prefix else ("def", "")
     returns, reader = types.result(function.returns)
-    yield from ("", f"    {begin} {function.name}(self{_parameters(function, types)}) -> {returns}:")
-    yield from _docstring(function.about)
-    yield f'        return {wait}self._call("{function.kind}", {_target(function)}, {reader})'
+    own, parameters, target = _parameters(function, types, reader)
+    yield from ("", f"    {begin} {name}({parameters}) -> {returns}:", *_docstring(function.about))
+    yield f'        return {wait}{own}._call("{function.kind}", {target}, {reader})'
 
 
-def _watch(prefix: str, query: FunctionDescription, types: _Types) -> Iterator[str]:
+def _watch(prefix: str, name: str, query: FunctionDescription, types: _Types) -> Iterator[str]:
     returns, reader = types.result(query.returns)
-    answers = f"Abstract{prefix}ContextManager[{prefix}Iterator[{returns}]]"
-    yield from ("", f"    def {query.name}(self{_parameters(query, types)}) -> {answers}:")
-    yield from _docstring(query.about)
-    yield f"        return self._live({_target(query)}, {reader})"
+    own, parameters, target = _parameters(query, types, reader)
+    answers = f"{types.word(f'Abstract{prefix}ContextManager')}[{types.word(f'{prefix}Iterator')}[{returns}]]"
+    yield from ("", f"    def {name}({parameters}) -> {answers}:", *_docstring(query.about))
+    yield f"        return {own}._live({target}, {reader})"
 
 
-def _parameters(function: FunctionDescription, types: _Types) -> str:
+def _parameters(function: FunctionDescription, types: _Types, reader: str) -> tuple[str, str, str]:
+    """The name of a method's own object, its parameters, and the call of the function with them."""
     fields, required = function.arguments["properties"], function.arguments["required"]
+    used = {*_KEYWORDS, reader}
+    names = {sent: unique_name(_identifier(_PARAMETERS.get(sent, sent)), used) for sent in fields}
+    own = unique_name("_self" if "self" in used else "self", used)
+    omitted = f" = {types.word('OMITTED')}"
     written = [
-        f"{_PARAMETERS.get(name, name)}: {types.type(schema)}{'' if name in required else ' = OMITTED'}"
-        for name, schema in sorted(fields.items(), key=lambda field: field[0] not in required)
+        f"{names[sent]}: {types.type(schema)}{'' if sent in required else omitted}"
+        for sent, schema in sorted(fields.items(), key=lambda field: field[0] not in required)
     ]
-    return ", ".join(["", "*", *written]) if written else ""
-
-
-def _target(function: FunctionDescription) -> str:
-    given = (f'"{name}": {_PARAMETERS.get(name, name)}' for name in function.arguments["properties"])
-    return f'"{function.module}:{function.name}", {{{", ".join(given)}}}'
+    given = ", ".join(f'"{sent}": {name}' for sent, name in names.items())
+    return own, ", ".join([own, *["*"] * bool(written), *written]), f'"{function.module}:{function.name}", {{{given}}}'
 
 
 def _docstring(text: str, indent: str = "        ") -> Iterator[str]:
@@ -101,9 +118,9 @@ def _docstring(text: str, indent: str = "        ") -> Iterator[str]:
         yield f'{indent}"""{first}"""'
 
 
-def _attribute(module: str) -> str:
-    name = module.replace(".", "_")
-    return f"{name}_" if name == _LIVE or keyword.iskeyword(name) else name
+def _identifier(name: str) -> str:
+    """A name as an identifier; in a class, two underscores in front would hide it."""
+    return re.sub(r"^__+(?!.*__$)", "_", re.sub(r"\W", "_", name))
 
 
 class _Types:
@@ -115,18 +132,16 @@ class _Types:
         members = {function.name for function in description.functions}
         for schema in (*(function.arguments for function in description.functions), *description.types.values()):
             members |= schema.get("properties", {}).keys()
-        self._others = {
-            name: f"_{name}" for name in (*_COLLECTIONS, *_TYPES.values(), *_FORMATS.values()) if name in members
-        }
-        closed = [name for name, schema in description.types.items() if _is_closed(schema)]
-        self._names = {name: type_name(name, {*_IMPORTED, *members}) for name in closed}
+        self._used = {*_KEYWORDS, *_WORDS, "Api", "AsyncApi", *members}
+        self._others = {name: unique_name(f"_{name}", self._used) for name in _WORDS if name in members}
+        self._names = type_names((name for name, schema in description.types.items() if _is_closed(schema)), self._used)
         self._ids: dict[str, str] = {}
         self._readers: dict[str, str] = {}
 
     def lines(self) -> list[str]:
         """What stands before the functions, all of which have been written."""
         classes = [line for name, written in self._names.items() for line in self._class(name, written)]
-        others = [f"{other} = {name}" for name, other in self._others.items()]
+        others = [f"from {_WORDS[name]} import {name} as {other}" for name, other in self._others.items()]
         ids = [f'{name} = NewType("{name}", str)' for name in self._ids.values()]
         readers = [f"{reader}: TypeAdapter[{type_}] = TypeAdapter({type_})" for type_, reader in self._readers.items()]
         return [*others, *ids, *classes, "", "", *readers]
@@ -143,42 +158,52 @@ class _Types:
             name, found = named
             return self._names.get(name) or ("Any" if name in within else self.type(found, (*within, name)))
         kind = str(schema.get("type"))
-        if values := literals(schema):
-            return f"Literal[{', '.join(map(repr, values))}]"
+        if (values := literals(schema)) and all(isinstance(value, str | int | None) for value in values):
+            return f"{self.word('Literal')}[{', '.join(map(repr, values))}]"
         if union := options(schema):
             return " | ".join(dict.fromkeys(self.type(option, within) for option in union))
         if kind in {"array", "object"}:
             return self._collection(schema, within)
         if kind == "string" and "x-id" in schema:
-            parts = re.split(r"[\W_]+", schema["x-id"])
-            return self._ids.setdefault(schema["x-id"], "".join(part.capitalize() for part in parts) + "Id")
+            if (table := schema["x-id"]) not in self._ids:
+                parts = re.split(r"[\W_]+", table)
+                self._ids[table] = unique_name("".join(part.capitalize() for part in parts) + "Id", self._used)
+            return self._ids[table]
         form = schema.get("format") or schema.get("contentEncoding")
-        return self._word(_FORMATS.get(str(form)) or _TYPES.get(kind, "Any"))
+        return self.word(_FORMATS.get(str(form)) or _TYPES.get(kind, "Any"))
 
     def _collection(self, schema: Schema, within: tuple[str, ...]) -> str:
         if parts := schema.get("prefixItems"):
-            return f"{self._word('tuple')}[{', '.join(self.type(part, within) for part in parts)}]"
+            return f"{self.word('tuple')}[{', '.join(self.type(part, within) for part in parts)}]"
         if schema["type"] == "array":
-            return f"{self._word('list')}[{self.type(schema.get('items', {}), within)}]"
+            return f"{self.word('list')}[{self.type(schema.get('items', {}), within)}]"
         more = {} if schema.get("properties") else schema.get("additionalProperties")
-        return f"{self._word('dict')}[{self._word('str')}, {self.type(more if isinstance(more, dict) else {}, within)}]"
+        return f"{self.word('dict')}[{self.word('str')}, {self.type(more if isinstance(more, dict) else {}, within)}]"
 
-    def _word(self, name: str) -> str:
+    def word(self, name: str) -> str:
+        """A name of Python's own as classes write it."""
         return self._others.get(name, name)
 
     def _class(self, name: str, written: str) -> Iterator[str]:
         schema = self._description.types[name]
         required = schema.get("required", ())
         fields = {
-            key: self.type(one) if key in required else f"NotRequired[{self.type(one)}]"
+            key: self.type(one) if key in required else f"{self.word('NotRequired')}[{self.type(one)}]"
             for key, one in schema["properties"].items()
         }
+        if not all(map(_is_attribute, fields)):
+            yield from ("", f'{written} = TypedDict("{written}", {fields!r})')
+            return
         yield from ("", "", f"class {written}(TypedDict):", *_docstring(schema.get("description", ""), "    "))
         yield from (f"    {key}: {type_}" for key, type_ in fields.items())
 
 
 def _is_closed(schema: Schema) -> bool:
-    """Whether a type is an object of known fields, and no others; all of them with names that a class can have."""
-    names = schema.get("properties", {})
-    sayable = all(name.isidentifier() and not keyword.iskeyword(name) and name[:2] != "__" for name in names)
-    return bool(names) and sayable and not schema.get("additionalProperties")
+    """Whether a type is an object of known fields, and no others."""
+    fields = schema.get("properties", {})
+    return bool(fields) and "" not in fields and not schema.get("additionalProperties")
+
+
+def _is_attribute(name: str) -> bool:
+    """Whether a class can have a field of this name."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name[:2] != "__"

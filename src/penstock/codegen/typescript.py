@@ -16,7 +16,7 @@ from penstock.codegen.description import (
     literals,
     options,
     plain_type,
-    type_name,
+    type_names,
 )
 
 _HEAD = "// Written by penstock codegen; changes are lost.\n\n"
@@ -28,7 +28,14 @@ export type TableNames = keyof Rows;
 export type Id<Table extends string> = GenericId<Table>;
 export type Doc<Table extends TableNames> = Rows[Table];
 """
-_OWN = ("Doc", "Id", "Rows", "TableNames")
+# What types may not be called: words of the language, and names that stand in these files.
+_USED = """
+any as await bigint boolean break case catch class const continue debugger default delete do else enum export extends
+false finally for function if implements import in infer instanceof interface keyof let never new null number object
+package private protected public readonly return static string super switch symbol this throw true try typeof undefined
+unique unknown var void while with yield
+api Array ArrayBuffer Doc FunctionReference GenericId Id PaginationOptions PaginationResult Rows TableNames
+"""
 _PLAIN = {"integer": "number", "int64": "bigint", "base64": "ArrayBuffer"} | {same: same for same in SAME}
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
@@ -83,7 +90,7 @@ class TypeWriter:
     def __init__(self, description: Description) -> None:
         self._description = description
         own = [name for name, schema in description.types.items() if not schema.keys() & {"x-table", "x-pages"}]
-        self.names = {name: type_name(name, _OWN) for name in own}
+        self.names = type_names(own, set(_USED.split()))
 
     def function(self, function: FunctionDescription) -> str:
         arguments, returns = self.type(function.arguments), self.type(function.returns)
@@ -121,7 +128,7 @@ class TypeWriter:
     def _object(self, schema: Schema) -> str:
         more, fields = schema.get("additionalProperties"), schema.get("properties", {})
         if not fields and more is not False:
-            return f"Record<string, {self.type(more) if isinstance(more, dict) else 'any'}>"
+            return f"{{ [key: string]: {self.type(more) if isinstance(more, dict) else 'any'} }}"
         required = schema.get("required", ())
         parts = [f"{_key(name)}{'' if name in required else '?'}: {self.type(one)}" for name, one in fields.items()]
         if more:

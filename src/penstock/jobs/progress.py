@@ -24,8 +24,8 @@ class Progress:
         note: The present step.
     """
 
-    done: float
-    total: float | None = None
+    done: int | float
+    total: int | float | None = None
     note: str | None = None
 
 

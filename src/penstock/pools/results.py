@@ -1,7 +1,7 @@
 """The status and the result of a job in a pool.
 
 The words are those of Convex's Workpool: a result is a success, a failure or canceled; a status counts the attempts
-before the one that is meant.
+before the one that is meant. On the wire both are unions that their `kind` tells apart, with `previousAttempts`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
+
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.progress import Progress
 from penstock.jobs.states import FINISHED, JobState
 
 T = TypeVar("T")
 WorkId = JobId
+_WIRE = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,10 @@ class Pending:
         previous_attempts: The number of attempts that have ended.
     """
 
+    __pydantic_config__ = _WIRE
+
     previous_attempts: int
+    kind: Literal["pending"] = "pending"
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,11 @@ class Running:
         progress: Its progress, if it has reported any.
     """
 
+    __pydantic_config__ = _WIRE
+
     previous_attempts: int
     progress: Progress | None = None
+    kind: Literal["running"] = "running"
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,7 @@ class Finished:
     """
 
     result: WorkResult[Any]
+    kind: Literal["finished"] = "finished"
 
 
 WorkStatus = Pending | Running | Finished

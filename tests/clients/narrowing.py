@@ -1,0 +1,17 @@
+"""A program on the generated client of every kind, in which type checkers tell a status by its `kind`."""
+
+from __future__ import annotations
+
+from api import Api  # type: ignore[import-not-found]  # generated
+
+from penstock.client import Client
+
+
+def shown(client: Client) -> str:
+    status = Api(client).stage_everykind.state(work="job_01jd3k4v5w6x7y8z9a0b1c2d3e")
+    if status is None or status["kind"] == "pending":
+        return "waits" if status is None else f"waits after {status['previousAttempts'] + 1}"
+    if status["kind"] == "running":
+        progress = status["progress"]
+        return f"{status['previousAttempts'] + 1}: {None if progress is None else progress['done'] / 2}"
+    return status["result"]["error"].strip() if status["result"]["kind"] == "failed" else status["kind"].strip()
