@@ -1,24 +1,23 @@
-"""The last runs of each function: how long they took, how they ended, and where their time went. Of this process only.
+"""Where the time of a run goes, and how durations are counted.
 
-Owns the numbers. `calls` measures the waits and the retries, `transaction` the database. In development also the rows
-of a run, which `calls.journal` logs.
+`calls` measures the waits and the retries, `transaction` the database; the logbook keeps the numbers. In development also
+the rows of a run, which `calls.journal` logs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Literal
+from itertools import accumulate
+from typing import Any, Literal
 
 from penstock.clock import profile_timer
 
-KEPT = 256  # runs of a function
-_KEPT_OF_ALL = 1024
+_SHORTEST = 1e-6
 
 Step = Literal["waits", "database", "retries"]
 Mark = tuple[float, float, float]
@@ -32,11 +31,15 @@ class Spent:
         waits: For its turn, a thread, or a transaction: on SQLite for other writers.
         database: In statements, and to commit.
         retries: In attempts that conflicted, and in the pauses after them.
+        function: The function.
+        book: The logbook of its backend.
     """
 
     waits: float = 0.0
     database: float = 0.0
     retries: float = 0.0
+    function: str = field(default="", compare=False)
+    book: Any = field(default=None, compare=False)
 
     def mark(self) -> Mark:
         """The beginning of an attempt."""
@@ -53,37 +56,23 @@ class Spent:
         self.retries += other.retries
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
-    """A run that has ended: `outcome` is success, error or canceled."""
-
-    ended_at: datetime
-    seconds: float
-    outcome: str
-    error: str
-    spent: Spent
+def bucket_of(seconds: float) -> str:
+    """The name of the durations that are counted as one: the longest of them is 1.41 times as long as the shortest."""
+    return str(math.ceil(2 * math.log2(max(seconds, _SHORTEST))))
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The last runs of a function, and for how long its last jobs were due before they started."""
+def percentiles(counts: Mapping[str, float], *shares: float) -> Sequence[float | None]:
+    """For each share a duration that at least this share of them do not exceed by much; None without any.
 
-    runs: deque[PastRun] = field(default_factory=lambda: deque(maxlen=KEPT))
-    lags: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-
-
-class Timings:
-    """The last runs of all functions by name, and the durations of the last ones of all."""
-
-    def __init__(self) -> None:
-        self.of: defaultdict[str, Timing] = defaultdict(Timing)
-        self.seconds: deque[float] = deque(maxlen=_KEPT_OF_ALL)
-
-
-def percentiles(seconds: Collection[float], *shares: float) -> Sequence[float | None]:
-    """For each share the least duration that at least this share of them do not exceed; None without any."""
-    in_order = sorted(seconds)
-    return [in_order[max(0, math.ceil(share * len(in_order)) - 1)] if in_order else None for share in shares]
+    Args:
+        counts: How many durations are in each bucket.
+        *shares: Such as 0.5.
+    """
+    in_order = sorted((int(bucket), number) for bucket, number in counts.items())
+    below = list(accumulate(number for _, number in in_order))
+    return [
+        None if not below else 2 ** (in_order[bisect_left(below, share * below[-1])][0] / 2 - 0.25) for share in shares
+    ]
 
 
 _UNMEASURED = nullcontext()
@@ -96,9 +85,9 @@ def current_spent() -> Spent | None:
 
 
 @contextmanager
-def spending() -> Iterator[Spent]:
+def spending(function: str = "", book: Any = None) -> Iterator[Spent]:
     """Measure a block as one run; a run around it has spent the same."""
-    spent, around = Spent(), _spent.get()
+    spent, around = Spent(function=function, book=book), _spent.get()
     token = _spent.set(spent)
     try:
         yield spent
