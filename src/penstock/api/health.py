@@ -44,12 +44,17 @@ _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
 _OPEN_LONG = timedelta(minutes=15)
 _SPAN = timedelta(minutes=10)  # in which failures are compared with those of the span before
-_SPANS = (_SPAN, timedelta(hours=1), KEPT)  # over the first with enough attempts, the share of failed ones is taken
+_SPANS = (
+    _SPAN,
+    timedelta(hours=1),
+    timedelta(days=1),
+    KEPT,
+)  # over the first with enough attempts, the share of failed ones is taken
 _SKEW = timedelta(seconds=1)
 _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
 _FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2
 # What failures are counted of: by kind of number its noun, what is tried, and where the errors are.
-_TRIED = {
+TRIED = {
     "ended": ("pool", "attempts at jobs", "penstock jobs --state failed --pool {name}"),
     "task": ("task", "runs", "penstock tasks records {name} --state failed"),
     "outbox": ("outbox", "deliveries", "penstock outbox show {name}"),
@@ -255,8 +260,8 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
     last, *_, twice = seen.sums
-    for kind, name in sorted(key for key in seen.sums[-2] if key[0] in _TRIED):
-        noun, tried, at = _TRIED[kind]
+    for kind, name in sorted(key for key in seen.sums[-2] if key[0] in TRIED):
+        noun, tried, at = TRIED[kind]
         (failed, whole), code = _failed(last, kind, name), "failures-steady"
         before, length = _failed(twice, kind, name)[0] - failed, _SPAN
         if failed >= _FEW_FAILURES and failed > 2 * before:

@@ -30,7 +30,7 @@ def _minute(time: datetime) -> datetime:
 
 
 class Activity:
-    """Looks at the pools about once a second. Ends are those that processes have counted: to find all reads a whole table.
+    """Looks at the pools about once a second. Ends are counted by processes: to find all would read a whole table.
 
     Attributes:
         points: The past, oldest first: times, with the numbers of all pools.

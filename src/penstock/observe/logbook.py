@@ -118,7 +118,7 @@ class Logbook:
         return numbers, sorted(events, key=lambda one: one.id)
 
     def put_back(self, numbers: Mapping[Key, float], events: Sequence[LogEvent]) -> None:
-        """Keep what could not be written for the next time, as far as there is room for it; of runs only the numbers."""
+        """Keep what could not be written for the next time: numbers, and events for which there is room."""
         for key, number in numbers.items():
             self._numbers[key] += number
         for one in reversed([one for one in events if one.level > RAN]):

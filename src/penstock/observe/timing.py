@@ -1,7 +1,7 @@
 """Where the time of a run goes, and how durations are counted.
 
-`calls` measures the waits and the retries, `transaction` the database; the logbook keeps the numbers. In development also
-the rows of a run, which `calls.journal` logs.
+`calls` measures the waits and the retries, `transaction` the database; the logbook keeps the numbers. In development
+also the rows of a run, which `calls.journal` logs.
 """
 
 from __future__ import annotations

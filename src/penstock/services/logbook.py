@@ -1,7 +1,7 @@
 """Writes the logbook: every few seconds what a process has counted and logged, if there is anything.
 
-Owns the times. What is written stays in the database for a while, and no more than a bound: once a minute, a process that
-writes deletes the rest, since not every process is beside a pruner.
+Owns the times. After some writes a process deletes what is old or too much, since a program without workers has no
+pruner.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from penstock.calls.run.engine import Engine
 from penstock.services.service import Service
 
-_EVERY, _SWEEP_EVERY = 5.0, 60.0
-_AT_ONCE = 10_000
+_EVERY = 5.0
+_SWEEP_AFTER, _AT_ONCE = 12, 10_000  # writes, and events
 
 
 class LogbookWriter(Service):
@@ -21,12 +21,13 @@ class LogbookWriter(Service):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.clock)
         self._engine = engine
-        self._sweep_at = 0.0
+        self._writes = 0
 
     async def tick(self) -> float:
-        if await self._engine.write_logbook() and self.clock.monotonic() >= self._sweep_at:
-            self._sweep_at = self.clock.monotonic() + _SWEEP_EVERY
-            await self._engine.store.logbook.prune(self.clock.now(), _AT_ONCE)
+        if await self._engine.write_logbook():
+            self._writes += 1
+            if self._writes % _SWEEP_AFTER == 1:
+                await self._engine.store.logbook.prune(self.clock.now(), _AT_ONCE)
         return _EVERY
 
     async def finish(self) -> None:

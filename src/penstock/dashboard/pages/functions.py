@@ -37,7 +37,7 @@ _OWN = {FunctionKind.ACTION: "own code and the outside world"}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A function as the page shows it: its runs of the last hour in all processes. Times are in seconds; None without any."""
+    """A function as the page shows it. Runs are those of the last hour, and times in seconds; None without any."""
 
     function: AnyFunction
     access: str

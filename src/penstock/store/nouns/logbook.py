@@ -7,13 +7,14 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from penstock.observe.logbook import LEAST_LEVEL, Key, LogEvent
 from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
 Sums = Mapping[tuple[str, str], Mapping[str, float]]  # by kind and name, then by how it went
-KEPT = timedelta(days=1)
+KEPT = timedelta(days=7)
 _MOST_NUMBERS, _MOST_EVENTS, _OF_ONE, _RUNS = (
     100_000,
     50_000,

@@ -37,7 +37,7 @@ select id from (
         row_number() over (partition by function, level = 1 order by id desc) as own_place
     from penstock.log_event
 ) e
-where at <= :before or place > :most or own_place > case when level = 1 then :runs else :of_one end limit :limit;
+where at <= :before or place > :most or own_place > case when level = 1 then :runs::bigint else :of_one end limit :limit;
 
 -- forget: forget log events.
 delete from penstock.log_event where id = any(:id::uuid[]);
