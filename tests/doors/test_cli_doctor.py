@@ -33,7 +33,7 @@ def test_findings_have_an_exit_status_and_fit_the_screen(bookings: Console, data
     assert bookings.ok("doctor").out == "nothing found\n"
     assert bookings.ok("doctor", "--json").json == {"findings": []}
 
-    numbers = {("conflicts", "bookings:book", ""): 240.0, ("calls", "bookings:book", "success"): 700.0}
+    numbers = {"function bookings:book": {"conflict": 240.0, "success": 700.0}}
     on_store(database_url, lambda store: store.logbook.write(SystemClock().now() - timedelta(minutes=30), numbers, []))
     hot = bookings("doctor")
     assert hot.code == 1

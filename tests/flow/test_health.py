@@ -17,6 +17,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import SchemaMismatch
 from penstock.jobs.job import DEFAULT_POOL
+from penstock.observe.logbook import Numbers
 from penstock.store.contract.jobs import LeaseRow, Room
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.statistics import Statistics, TableUse, UnusedIndex
@@ -156,8 +157,8 @@ async def test_what_somebody_has_changed_is_found_in_the_database(database_url: 
 async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url) as backend:
         calm, book = await seen(backend), backend.engine.journal.book
-        book.add("conflicts", "shop:count", number=300)
-        book.add("calls", "shop:count", "success", 900)
+        book.add("function shop:count", "conflict", 300)
+        book.add("function shop:count", "success", 900)
         assert "300 times in 900 runs" in by_code(await backend.health())["row-contended"].what
 
     def of(**changes: Any) -> dict[str, HealthFinding]:
@@ -190,8 +191,8 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert paused.command == "penstock resume sms"
     assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
     assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
-    sums = {("conflicts", one): {"": 300} for one in ("shop:count", "shop:other")}
-    hot = {**sums, ("calls", "shop:count"): {"success": 900}, ("calls", "shop:other"): {"success": 9000}}
+    runs: Numbers = {"function shop:count": {"success": 900.0}, "function shop:other": {"success": 9000.0}}
+    hot = {name: found | {"conflict": 300.0} for name, found in runs.items()}
     assert of(sums=[hot] * 5)["row-contended"].where == "function shop:count"
     feed = replace(calm.feed, size=2 * 2**30, oldest_transaction=20 * MINUTE)
     assert (of(feed=feed)["feed-large"].severity, "2.0 GiB" in of(feed=feed)["feed-large"].what) == ("warning", True)
@@ -202,46 +203,44 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert ranks == ["critical", "warning"]
 
 
-def mixed(*spans: tuple[int, int], of: tuple[str, str], bad: str = "failed") -> list[dict[Any, Any]]:
-    """Failed attempts, and those that succeeded: in 10 minutes, an hour, a day and a week, and in 20 minutes."""
-    sums: list[dict[Any, Any]] = [{of: {bad: failed, "success": done, "": 0}} for failed, done in spans]
-    return [{**one, ("faults", of[1]): {"": one[of][bad]}} for one in sums] if of[0] == "calls" else sums
-
-
 async def test_failures_are_found_while_they_rise_and_while_they_stay(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url) as backend:
         calm = replace(await seen(backend), plan=FITTING)
 
-    def of(
-        *spans: tuple[int, int], of: tuple[str, str] = ("ended", "sms"), bad: str = "failed"
-    ) -> list[tuple[str, str]]:
-        return [(one.code, one.where) for one in findings(replace(calm, sums=mixed(*spans, of=of, bad=bad)))]
+    def of(*spans: tuple[float, float], where: str = "pool sms", bad: str = "failed") -> list[HealthFinding]:
+        """Failed and other attempts: in ten minutes, an hour, a day and a week, and in twenty minutes."""
+        of_function = {"error"} if bad == "fault" else set()
+        sums = [
+            {where: {bad: failed, "success": done, "-4": 9.0, **dict.fromkeys(of_function, failed)}}
+            for failed, done in spans
+        ]
+        return findings(replace(calm, sums=sums))
 
-    steady, rising = [("failures-steady", "pool sms")], [("failures-rising", "pool sms")]
-    some = ((12, 900), (72, 5400), (999, 90_000), (999, 90_000))  # as many as always, and few of all
-    assert of(*some, (24, 1800)) == steady, "jobs that failed for good are lost work, however many others succeed"
-    assert of(*some, (12, 1800)) == rising
-    assert of(*some, (24, 1800), bad="error") == []
-    for few in ((9, 900), (1, 9), (0, 0)):
-        assert of(few, (54, 5400), (54, 5400), (54, 5400), (18, 1800)) == []
+    def codes(found: list[HealthFinding]) -> list[str]:
+        return [f"{one.code} {one.where}" for one in found]
+
+    many = ((12, 900), (72, 5400), (999, 90_000), (999, 90_000))
+    assert codes(of(*many, (24, 1800))) == ["failures-steady pool sms"], "few of all, and lost work all the same"
+    assert codes(of(*many, (12, 1800))) == ["failures-rising pool sms"]
+    assert of(*many, (24, 1800), where="function x", bad="fault") == []
+    assert of((9, 900), (54, 5400), (54, 5400), (54, 5400), (18, 1800)) == []
     hourly = (0, 0), (1, 0), (24, 0), (168, 0), (0, 0)
     once = (0, 0), (0, 0), (2, 0), (2, 0), (0, 0)
     mended = (0, 20), (30, 20), (30, 20), (30, 20), (5, 20)
-    for kind, noun in (("ended", "pool"), ("task", "task"), ("outbox", "outbox"), ("calls", "function")):
-        word = "error" if kind == "calls" else "failed"
-        assert of(*hourly, of=(kind, "x"), bad=word) == [("failures-steady", f"{noun} x")]
-        assert of(*once, of=(kind, "x"), bad=word) == of(*mended, of=(kind, "x"), bad=word) == []
-        assert of((3, 9), (3, 9), (3, 9), (3, 9), (6, 18), of=(kind, "x"), bad=word) == [
-            ("failures-steady", f"{noun} x")
-        ]
-    found = findings(replace(calm, sums=mixed(*hourly, of=("ended", "two words"), bad="retrying")))
-    assert found[0].command == "penstock jobs --state failed --pool 'two words'"
+    for noun in TRIED:
+        bad = "fault" if noun == "function" else "failed"
+        wanted = [f"failures-steady {noun} x y"]
+        found = of(*hourly, where=f"{noun} x y", bad=bad)
+        assert codes(found) == codes(of(*[(3, 9)] * 4, (6, 18), where=f"{noun} x y", bad=bad)) == wanted
+        assert ("24 of 24" in found[0].what, "'x y'" in found[0].command) == (True, True)
+        assert of(*once, where=f"{noun} x", bad=bad) == of(*mended, where=f"{noun} x", bad=bad) == []
+    assert codes(of(*hourly, where="task x", bad="retrying")) == ["failures-steady task x"]
 
 
 def test_the_page_names_each_finding_and_each_command_exists() -> None:
     page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z]+-[a-z]+`.*?) \| \w+", page, re.MULTILINE)
     assert {*KINDS, "database-away"} == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
-    for command in (*(command for _, _, command in KINDS.values()), *(command for _, _, command in TRIED.values())):
+    for command in (*(command for _, _, command in KINDS.values()), *(command for _, command in TRIED.values())):
         if command.startswith("penstock "):
             parse(command.format(name="x"))

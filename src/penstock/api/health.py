@@ -18,6 +18,7 @@ from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
+from penstock.observe.logbook import Numbers
 from penstock.observe.readable import capped, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
@@ -26,7 +27,7 @@ from penstock.store.contract.changes import InterestRow
 from penstock.store.contract.feed import FeedSeen, see_feed
 from penstock.store.contract.jobs import LeaseRow
 from penstock.store.contract.session import reading
-from penstock.store.nouns.logbook import KEPT, Sums
+from penstock.store.nouns.logbook import KEPT
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.records import TaskBacklog
 from penstock.store.nouns.statistics import Statistics
@@ -53,13 +54,15 @@ _SPANS = (
 _SKEW = timedelta(seconds=1)
 _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
 _FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2
-# What failures are counted of: by kind of number its noun, what is tried, and where the errors are.
+# What failures are counted of: what is tried, and where the errors are. Then how attempts end, and which have failed.
 TRIED = {
-    "ended": ("pool", "attempts at jobs", "penstock jobs --state failed --pool {name}"),
-    "task": ("task", "runs", "penstock tasks records {name} --state failed"),
-    "outbox": ("outbox", "deliveries", "penstock outbox show {name}"),
-    "calls": ("function", "runs", "penstock jobs --state failed --function {name}"),
+    "pool": ("attempts at jobs", "penstock jobs --state failed --pool {name}"),
+    "task": ("runs", "penstock tasks records {name} --state failed"),
+    "outbox": ("deliveries", "penstock outbox show {name}"),
+    "function": ("runs", "penstock jobs --state failed --function {name}"),
 }
+_ENDS = ("success", "failed", "retrying", "canceled", "skipped", "delivered", "error")
+_FAILED = ("failed", "retrying", "fault")
 _LONG_SCAN, _SCANS, _UNUSED_SIZE = 10_000, 100, 10 * _MIB
 _DEAD, _DEAD_SHARE = 10_000, 0.5
 _LOG_SIZE, _REPLICA_BEHIND = 128 * _MIB, 16 * _MIB
@@ -142,7 +145,7 @@ class Health:
     leases: Sequence[LeaseRow]
     expired: Collection[int]  # leases that ran out a while ago
     pools: Sequence[Backlog]
-    sums: Sequence[Sums]  # what processes have counted: in each of the spans, and in twice the first
+    sums: Sequence[Numbers]  # what processes have counted: in each of the spans, and in twice the first
     tasks: Sequence[TaskBacklog]
     feed: FeedSeen
     interests: Sequence[InterestRow]
@@ -156,8 +159,8 @@ class Health:
     def conflicts(self) -> Mapping[str, tuple[int, int]]:
         """By function: how often it conflicted and ran in the last hour."""
         sums = self.sums[1]
-        found = {name: round(sum(parts.values())) for (kind, name), parts in sums.items() if kind == "conflicts"}
-        return {name: (number, _failed(sums, "calls", name)[1]) for name, number in found.items()}
+        found = {where: round(parts["conflict"]) for where, parts in sums.items() if "conflict" in parts}
+        return {where.partition(" ")[2]: (number, _failed(sums, where)[1]) for where, number in found.items()}
 
 
 async def look(
@@ -211,19 +214,19 @@ def findings(seen: Health) -> list[HealthFinding]:
 
 
 def _of(
-    code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None, at: str = ""
+    code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None, command: str = ""
 ) -> HealthFinding:
-    usual, fix, command = KINDS[code]
-    command = at or command
+    usual, fix, its_command = KINDS[code]
+    command = command or its_command
     typed = quote(name) if command.startswith("penstock ") else name
     return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
 
 
-def _failed(sums: Sums, kind: str, name: str) -> tuple[int, int]:
+def _failed(sums: Numbers, where: str) -> tuple[int, int]:
     """How many attempts have failed, and how many there were."""
-    found = sums.get((kind, name), {})
-    faults = sums.get(("faults", name), {}) if kind == "calls" else found
-    return round(sum(faults.get(one, 0) for one in ("failed", "retrying", ""))), round(sum(found.values()))
+    found = sums.get(where, {})
+    failed, whole = (sum(found.get(one, 0) for one in parts) for parts in (_FAILED, _ENDS))
+    return round(failed), round(whole)
 
 
 # ----- workers and jobs
@@ -259,21 +262,22 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
-    last, *_, twice = seen.sums
-    for kind, name in sorted(key for key in seen.sums[-2] if key[0] in TRIED):
-        noun, tried, at = TRIED[kind]
-        (failed, whole), code = _failed(last, kind, name), "failures-steady"
-        before, length = _failed(twice, kind, name)[0] - failed, _SPAN
+    last, *_, week, twice = seen.sums
+    for where in sorted(where for where in week if where.partition(" ")[0] in TRIED):
+        noun, _, name = where.partition(" ")
+        tried, command = TRIED[noun]
+        failed, whole = _failed(last, where)
+        before, code, length = _failed(twice, where)[0] - failed, "failures-steady", _SPAN
         if failed >= _FEW_FAILURES and failed > 2 * before:
             code = "failures-rising"
-        elif not (kind == "ended" and failed >= _FEW_FAILURES):
-            tries = ((one, *_failed(sums, kind, name)) for one, sums in zip(_SPANS, seen.sums, strict=False))
+        elif noun != "pool" or failed < _FEW_FAILURES:
+            tries = ((one, *_failed(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
             length, failed, whole = next(one for one in tries if one[2] >= _FEW_ATTEMPTS or one[0] == KEPT)
             if failed < max(_FAILING, _FAILING_SHARE * whole):
                 continue
-        what = f"{failed:,} of {whole:,} {tried} failed in the last {span(length)}"
-        what += f", after {before:,} in as long before." if code == "failures-rising" else "."
-        yield _of(code, f"{noun} {name}", what, name=name, at=at)
+        compared = f", after {before:,} in as long before" if code == "failures-rising" else ""
+        what = f"{failed:,} of {whole:,} {tried} failed in the last {span(length)}{compared}."
+        yield _of(code, where, what, name=name, command=command)
     for task in seen.tasks:
         if task.failed:
             what = f"Rows whose last run failed: {_most(task.failed)}."

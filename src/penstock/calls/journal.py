@@ -18,18 +18,16 @@ from uuid import UUID
 
 from penstock.changes.change import CapturedChange, read_values
 from penstock.clock import profile_timer
-from penstock.errors import ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState
-from penstock.observe.errortext import error_text
 from penstock.observe.following import Following, baggage_of, current_trace, trace_id
 from penstock.observe.logbook import Logbook
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
-from penstock.observe.timing import Run, bucket_of, current_run, run, spending
+from penstock.observe.timing import Run, Spent, bucket_of, current_run, run
 from penstock.observe.tracing import Tracing, row_of
 from penstock.outbox.message import TOPIC
 from penstock.outbox.outbox import Outbox
@@ -38,8 +36,6 @@ from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
-_LONGEST_ERROR = 300
-_NO_FAULT = (ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain)  # they are raised in the normal course
 _OWN = "penstock.dashboard:"  # functions that are no part of the program
 _CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
 _MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
@@ -107,7 +103,7 @@ class Journal:
             if job.ending is not None:
                 continue
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
-            self.book.add("lag", job.function, bucket_of(lag))
+            self.book.add(f"function {job.function}", f"lag {bucket_of(lag)}")
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
@@ -139,7 +135,7 @@ class Journal:
             if (
                 quiet and settlement.state is JobState.SUCCESS and job.options.task is None
             ):  # the shortest way of most jobs
-                self.book.add("ended", job.pool, "success")
+                self.book.add(f"pool {job.pool}", "success")
                 tally = self.tallies.get(job.pool)
                 if tally is not None:
                     tally.succeeded += 1
@@ -206,9 +202,9 @@ class Journal:
         tally = self.tallies.get(job.pool)
         if tally is not None:
             tally.add(status)
-        self.book.add("ended", job.pool, status)
+        self.book.add(f"pool {job.pool}", status)
         if job.options.task is not None:
-            self.book.add("task", self._task(job.options.task), status)
+            self.book.add(f"task {self._task(job.options.task)}", status)
         if self.meters is not None:
             self._count(self.meters, job, status)
         if self._talkative and job.pool in self._talking():
@@ -268,16 +264,19 @@ class Journal:
 
     # ----- calls
 
-    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[None]:
+    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[object]:
         """The run of a function, for a block."""
-        return _UNSEEN if function.name.startswith(_OWN) else self._call(function, caller)
+        if function.name.startswith(_OWN):
+            return _UNSEEN
+        is_seen = self.tells_runs or self.meters is not None or self.tracing is not None
+        return self._call(function, caller) if is_seen else Spent(function.name, self.book)
 
     @contextmanager
     def _call(self, function: AnyFunction, caller: Caller) -> Iterator[None]:
         begun, outcome, kind, around = profile_timer(), "canceled", function.kind.value, current_run()
         error: Exception | None = None
         tells = self.tells_runs and around is None
-        with spending(function.name, self.book) as spent, run() if tells else nullcontext(around) as ran:
+        with Spent(function.name, self.book), run() if tells else nullcontext(around) as ran:
             try:
                 with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
                     yield
@@ -288,14 +287,9 @@ class Journal:
                     ran.error = raised
                 raise
             finally:
-                seconds = profile_timer() - begun
-                told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
-                self.book.ran(function.name, outcome, seconds, spent, told)
-                if error is not None and not isinstance(error, _NO_FAULT):
-                    self.book.add("faults", function.name)
                 if self.meters is not None:
                     self.meters.add("penstock_calls", function.name, outcome)
-                    self.meters.observe("penstock_call_seconds", seconds, kind)
+                    self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
                 if ran is not None and around is None:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 
@@ -325,7 +319,7 @@ class Journal:
 
     def conflicted(self, what: str) -> None:
         """A transaction has conflicted with others, and runs again."""
-        self.book.add("conflicts", what)
+        self.book.add(f"function {what}", "conflict")
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
 from penstock.app import Backend
 from penstock.jobs.states import FINISHED
-from penstock.store.nouns.logbook import Sums
+from penstock.observe.logbook import Numbers
+from penstock.store.nouns.logbook import minute_of
 
 _AGAIN = 0.9  # seconds for which a look holds, so that pages share it
 _WINDOW = timedelta(minutes=1)  # over which ends are counted, and since the minute began
@@ -22,11 +23,6 @@ _SUMMED = ("running", "ready", "scheduled", "ended", "failed")
 def totals_of(pools: Sequence[PoolNow]) -> dict[str, float]:
     """The numbers of all pools together."""
     return {name: sum(getattr(one, name) for one in pools) for name in _SUMMED}
-
-
-def _minute(time: datetime) -> datetime:
-    """The beginning of its minute."""
-    return time.replace(second=0, microsecond=0)
 
 
 class Activity:
@@ -59,17 +55,17 @@ class Activity:
         async with self._lock:  # a look that began before the change ends first
             self._last = None
 
-    async def sums(self, window: timedelta) -> Sums:
+    async def sums(self, window: timedelta) -> Numbers:
         """What all processes have counted in this time, and before it since a minute began."""
         engine = self._backend.engine
         await engine.write_logbook()  # so that people see their own acts at once
-        return await engine.store.logbook.sums(_minute(engine.clock.now() - window))
+        return await engine.store.logbook.sums(minute_of(engine.clock.now() - window))
 
-    def _with_ends(self, now: datetime, pools: Sequence[PoolNow], sums: Sums) -> Sequence[PoolNow]:
-        seconds = (now - _minute(now - _WINDOW)).total_seconds()
+    def _with_ends(self, now: datetime, pools: Sequence[PoolNow], sums: Numbers) -> Sequence[PoolNow]:
+        seconds = (now - minute_of(now - _WINDOW)).total_seconds()
 
         def of(pool: PoolNow) -> PoolNow:
-            found = sums.get(("ended", pool.name), {})
+            found = sums.get(f"pool {pool.name}", {})
             ended = sum(found.get(state.value, 0) for state in FINISHED)
             return replace(pool, ended=ended / seconds, failed=round(found.get("failed", 0)))
 

@@ -64,10 +64,10 @@ class View:
         return found
 
     async def log(self, limit: int, **where: Any) -> list[LogEvent]:
-        """Log events of all processes, newest first, without secrets; `where` as `StoredLogbook.list` takes it."""
+        """Log events of all processes, newest first, without secrets; `where` as `StoredLogbook.events` takes it."""
         engine = self.backend.engine
         await engine.write_logbook()
-        found = await engine.store.logbook.list(limit, **where)
+        found = await engine.store.logbook.events(limit, **where)
         return [
             replace(one, facts={name: masked(fact, self.secrets) for name, fact in one.facts.items()}) for one in found
         ]

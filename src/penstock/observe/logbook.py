@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,14 +19,16 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock, SystemClock, layout_uuid7
-from penstock.observe.errortext import trace_text
+from penstock.errors import ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain
+from penstock.observe.errortext import error_text, trace_text
 from penstock.observe.following import current_part, trace_id
-from penstock.observe.timing import Spent, bucket_of, current_spent
+from penstock.observe.timing import STEPS, Spent, bucket_of, current_spent
 
-Key = tuple[str, str, str]  # a kind of thing, the name of one, and how it went
+Numbers = dict[str, dict[str, float]]  # by name, such as `function shop:pay`, then by how it went
 RAN, LEAST_LEVEL = 1, 2  # the level of a run of a function, and the least one of what was logged
-_MOST_NUMBERS, _MOST_EVENTS, _MOST_RUNS, _RUNS_OF_ONE = 5_000, 200, 200, 20  # that are written at once
-_LONGEST, _LONGEST_TRACE, _LONGEST_NAME = 2_000, 8_000, 200
+_MOST_NAMES, _MOST_EVENTS, _RUNS_OF_ONE = 500, 200, 5  # that are written at once
+_LONGEST, _LONGEST_TRACE, _LONGEST_NAME, _LONGEST_ERROR = 2_000, 8_000, 200, 300
+_NO_FAULT = (ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain)  # they are raised in the normal course
 _LEADS = ("function", "fnName", "job", "workId", "trace", "request_id", "key")  # facts by which an event is found
 _OWN, _WRONG = re.compile(r"/dashboard(/|$)"), 500
 
@@ -36,24 +38,14 @@ _of_task: ContextVar[Logbook | None] = ContextVar("penstock_logbook", default=No
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """A log event; or a run of a function, if its level is `RAN`.
+    """A log event; or a run of a function, if its level is `RAN`."""
 
-    Attributes:
-        id: Its id; later ones of a process have greater ones.
-        at: When it was.
-        level: The number of its level.
-        name: Its name, such as ``job.failed``, or that of the logger.
-        function: The function that it is about, or that has logged it; may be empty.
-        words: The names and ids by which it is found, each between spaces.
-        facts: What it says.
-    """
-
-    id: UUID
+    id: UUID  # later ones of a process have greater ones
     at: datetime
     level: int
-    name: str
-    function: str
-    words: str
+    name: str  # such as `job.failed`, or that of the logger
+    function: str  # that it is about, or that has logged it
+    words: str  # the names and ids by which it is found, each between spaces
     facts: Mapping[str, Any]
 
     @property
@@ -66,27 +58,31 @@ class Logbook:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._numbers = defaultdict[Key, float](float)
-        self._plain = deque[LogEvent](maxlen=_MOST_EVENTS)
-        self._warnings = deque[LogEvent](maxlen=_MOST_EVENTS)  # apart, so that no flood of others hides them
-        self._runs = defaultdict[str, deque[tuple[datetime, Mapping[str, Any]]]](lambda: deque(maxlen=_RUNS_OF_ONE))
         self._ids = count(SystemClock().seed())
+        self._numbers: Numbers = {}
+        # Runs, plain events and warnings are apart, so that no flood of one hides the others.
+        self._events = [deque[LogEvent](maxlen=_MOST_EVENTS) for _ in range(3)]
 
-    def add(self, kind: str, name: str, part: str = "", number: float = 1) -> None:
-        self._numbers[kind, name, part] += number
+    def add(self, name: str, part: str, number: float = 1) -> None:
+        found = self._of(name)
+        found[part] = found.get(part, 0) + number
 
-    def ran(self, function: str, outcome: str, seconds: float, spent: Spent, error: str) -> None:
-        """Count a run of a function, and keep it as one of its last ones."""
-        parts = {"database": spent.database, "waits": spent.waits, "retries": spent.retries}
-        self.add("calls", function, outcome)
-        self.add("seconds", function, bucket_of(seconds))
-        self.add("spent", function, "all", seconds)
-        for part, took in parts.items():
-            if took:
-                self.add("spent", function, part, took)
-        self._runs[function].append(
-            (self._clock.now(), {"outcome": outcome, "seconds": seconds, "error": error, **parts})
-        )
+    def ran(self, spent: Spent, seconds: float, error: BaseException | None) -> None:
+        """Count a run of a function, and keep it if it is one of the first since the last time."""
+        outcome = "success" if error is None else "error" if isinstance(error, Exception) else "canceled"
+        found, bucket = self._of(f"function {spent.function}"), bucket_of(seconds)
+        found[outcome] = found.get(outcome, 0) + 1
+        found[bucket] = found.get(bucket, 0) + 1
+        found["all"] = found.get("all", 0) + seconds
+        for step in STEPS:
+            if took := getattr(spent, step):
+                found[step] = found.get(step, 0) + took
+        if outcome == "error" and not isinstance(error, _NO_FAULT):
+            self.add(f"function {spent.function}", "fault")
+        if found[outcome] <= _RUNS_OF_ONE:
+            told = {"outcome": outcome, "error": "" if error is None else error_text(error)[:_LONGEST_ERROR]}
+            steps = {step: getattr(spent, step) for step in STEPS}
+            self._keep(RAN, "function.ran", spent.function, f" {spent.function} ", {**told, "all": seconds, **steps})
 
     def log(
         self, name: str, level: int, facts: Mapping[str, Any], error: BaseException | None, jobs: Sequence[str] = ()
@@ -99,32 +95,21 @@ class Logbook:
         if error is not None:
             said["traceback"] = trace_text(error)[-_LONGEST_TRACE:]
         function = str(facts.get("function") or facts.get("fnName") or "")
-        words = f" {' '.join([*(str(facts[one]) for one in _LEADS if facts.get(one)), *jobs])} "
-        into = self._warnings if level >= logging.WARNING else self._plain
-        if len(into) == _MOST_EVENTS:
-            self.add("events", "", "left out")
-        into.append(self._event(self._clock.now(), max(level, LEAST_LEVEL), name, function, words, said))
+        words = " ".join([*(str(facts[one]) for one in _LEADS if facts.get(one)), *jobs])
+        self._keep(max(level, LEAST_LEVEL), name, function, f" {words} ", said)
 
-    def take(self) -> tuple[Mapping[Key, float], list[LogEvent]]:
-        """What is to be written now. Numbers beyond a bound wait for the next time."""
-        numbers = {key: self._numbers.pop(key) for key in [*islice(self._numbers, _MOST_NUMBERS)]}
-        events = [queue.popleft() for queue in (self._plain, self._warnings) for _ in range(len(queue))]
-        runs, self._runs = self._runs, defaultdict(self._runs.default_factory)
-        each = max(1, _MOST_RUNS // max(1, len(runs)))
-        for function, last in islice(runs.items(), _MOST_RUNS):
-            events += [
-                self._event(at, RAN, "function.ran", function, f" {function} ", facts) for at, facts in [*last][-each:]
-            ]
-        return numbers, sorted(events, key=lambda one: one.id)
+    def take(self) -> tuple[Numbers, list[LogEvent]]:
+        """What is to be written now. Numbers of names beyond a bound wait for the next time."""
+        numbers = {name: self._numbers.pop(name) for name in [*islice(self._numbers, _MOST_NAMES)]}
+        return numbers, [queue.popleft() for queue in self._events for _ in range(len(queue))]
 
-    def put_back(self, numbers: Mapping[Key, float], events: Sequence[LogEvent]) -> None:
+    def put_back(self, numbers: Numbers, events: Sequence[LogEvent]) -> None:
         """Keep what could not be written for the next time: numbers, and events for which there is room."""
-        for key, number in numbers.items():
-            self._numbers[key] += number
-        for one in reversed([one for one in events if one.level > RAN]):
-            into = self._warnings if one.level >= logging.WARNING else self._plain
-            if len(into) < _MOST_EVENTS:
-                into.appendleft(one)
+        for name, found in numbers.items():
+            for part, number in found.items():
+                self.add(name, part, number)
+        for one in reversed(events):
+            self._queue(one.level).appendleft(one)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -140,11 +125,19 @@ class Logbook:
         if self in _opened:
             _opened.remove(self)
 
-    def _event(
-        self, at: datetime, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]
-    ) -> LogEvent:
-        number = layout_uuid7(int(at.timestamp() * 1000), next(self._ids))
-        return LogEvent(UUID(int=number), at, level, name, function, words, facts)
+    def _of(self, name: str) -> dict[str, float]:
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = {}
+        return found
+
+    def _queue(self, level: int) -> deque[LogEvent]:
+        return self._events[(level > RAN) + (level >= logging.WARNING)]
+
+    def _keep(self, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]) -> None:
+        now = self._clock.now()
+        number = UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(self._ids)))
+        self._queue(level).append(LogEvent(number, now, level, name, function, words, facts))
 
 
 def note_event(name: str, level: int, facts: Mapping[str, Any], error: BaseException | None) -> None:
@@ -161,10 +154,8 @@ def note_record(record: logging.LogRecord, text: str) -> None:
     if spent is None or spent.book is None:
         return
     jobs = [] if part is None else part.jobs()
-    facts: dict[str, Any] = {"function": spent.function}
-    if jobs:
-        facts["job"] = jobs[0]
+    facts = {"function": spent.function, "job": next(iter(jobs), None), "message": text}
     if part is not None and part.leads:
         facts["trace"] = trace_id(part.trace)
     error = record.exc_info[1] if record.exc_info else None
-    spent.book.log(record.name[:_LONGEST_NAME], record.levelno, {**facts, "message": text}, error, jobs[1:])
+    spent.book.log(record.name[:_LONGEST_NAME], record.levelno, facts, error, jobs[1:])

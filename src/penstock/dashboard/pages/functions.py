@@ -20,10 +20,9 @@ from penstock.functions.written import signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.observe.errortext import error_text, trace_text
-from penstock.observe.logbook import RAN
-from penstock.observe.timing import percentiles
+from penstock.observe.logbook import RAN, Numbers
+from penstock.observe.timing import STEPS, percentiles
 from penstock.server.requests import Refused
-from penstock.store.nouns.logbook import Sums
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
@@ -57,21 +56,21 @@ class Seen:
         return ", ".join(f"{name} {share:.0%}" for name, share in self.parts.items() if share >= _WORTH_TELLING)
 
 
-def _seen(function: AnyFunction, sums: Sums) -> Seen:
-    name, calls = function.name, sums.get(("calls", function.name), {})
+def _seen(function: AnyFunction, sums: Numbers) -> Seen:
+    found = sums.get(f"function {function.name}", {})
     return Seen(
         function,
         (function.access_text or "public, not said") if function.public else "internal",
-        {one: round(calls.get(one, 0)) for one in _OUTCOMES},
-        round(sums.get(("conflicts", name), {}).get("", 0)),
-        dict(zip(_SHARES, percentiles(sums.get(("seconds", name), {}), *_SHARES), strict=True)),
-        percentiles(sums.get(("lag", name), {}), 0.95)[0],
-        _parts(function, sums.get(("spent", name), {})),
+        {one: round(found.get(one, 0)) for one in _OUTCOMES},
+        round(found.get("conflict", 0)),
+        dict(zip(_SHARES, percentiles(found, *_SHARES), strict=True)),
+        percentiles(found, 0.95, prefix="lag ")[0],
+        _parts(function, found),
     )
 
 
 def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, float]:
-    found = {name: spent.get(name, 0.0) for name in ("database", "waits", "retries")}
+    found = {name: spent.get(name, 0.0) for name in STEPS}
     found[_OWN.get(function.kind, "own code")] = max(0.0, spent.get("all", 0.0) - sum(found.values()))
     whole = sum(found.values())  # more than all, if calls ran at the same time
     in_order = sorted(found.items(), key=lambda one: -one[1])

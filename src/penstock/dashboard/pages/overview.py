@@ -38,8 +38,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     rows = await store.outboxes.list()
     outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.find, MOST_COUNTED)
     durations = Counter[str]()
-    for (kind, _), found in (await view.activity.sums(_WINDOW)).items():
-        durations.update(found if kind == "seconds" else {})
+    for name, found in (await view.activity.sums(_WINDOW)).items():
+        durations.update(found if name.startswith("function ") else {})
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:

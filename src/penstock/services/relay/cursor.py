@@ -376,7 +376,7 @@ class Cursor:
     def count(self, how: str, number: int) -> None:
         """Count messages as delivered, or attempts as failed."""
         if number:
-            self._journal.book.add("outbox", self._outbox.name, how, number)
+            self._journal.book.add(f"outbox {self._outbox.name}", how, number)
             if self._journal.meters is not None:
                 self._journal.meters.add(f"penstock_outbox_{how}", self._outbox.name, number=number)
 

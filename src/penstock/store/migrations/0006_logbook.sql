@@ -1,14 +1,14 @@
 -- The logbook: what the functions of all processes did, and what they logged.
 
--- A row is how much of something happened in the minute that began at `at`, such as runs of a function that failed. Every
--- process that runs functions adds to it every few seconds, and deletes old rows once a minute; so does the pruner.
+-- A row is how much of something happened in the minute that began at `at`, such as runs of a function that failed, or
+-- seconds that it took. Every process that runs functions adds to it every few seconds, and deletes old rows; so does the
+-- pruner.
 create table penstock.meter (
     at timestamptz not null,
-    kind text collate "C" not null,
     name text collate "C" not null,
     part text collate "C" not null,
     number double precision not null,
-    primary key (at, kind, name, part)
+    primary key (at, name, part)
 );  -- PostgreSQL
 ) strict, without rowid;  -- SQLite
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from uuid import UUID
+from typing import Any
 
-from penstock.observe.logbook import LEAST_LEVEL, Key, LogEvent
+from penstock.observe.logbook import LEAST_LEVEL, LogEvent, Numbers
 from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
-Sums = Mapping[tuple[str, str], Mapping[str, float]]  # by kind and name, then by how it went
 KEPT = timedelta(days=7)
 _MOST_NUMBERS, _MOST_EVENTS, _OF_ONE, _RUNS = (
     100_000,
@@ -26,68 +24,37 @@ _MOST_NUMBERS, _MOST_EVENTS, _OF_ONE, _RUNS = (
 class StoredLogbook(Noun, queries=("logbook",)):
     """The logbook at rest."""
 
-    async def write(self, now: datetime, numbers: Mapping[Key, float], events: Sequence[LogEvent]) -> None:
+    async def write(self, now: datetime, numbers: Numbers, events: Sequence[LogEvent]) -> None:
         """Add numbers to those of this minute, and events."""
-        minute = now.replace(second=0, microsecond=0)
         rows = [
-            {"kind": kind, "name": name, "part": part, "number": number}
-            for (kind, name, part), number in sorted(numbers.items())  # in one order, so that none wait in a circle
+            {"name": name, "part": part, "number": number}
+            for name, found in sorted(numbers.items())  # in one order, so that none wait in a circle
+            for part, number in sorted(found.items())
         ]
-        logged = [
-            {
-                "id": one.id,
-                "at": one.at,
-                "level": one.level,
-                "name": one.name,
-                "function": one.function,
-                "words": one.words,
-                "facts": json.dumps(one.facts, default=str),
-            }
-            for one in events
-        ]
+        logged = [asdict(one) | {"facts": json.dumps(one.facts, default=str)} for one in events]
         async with self._writing() as session:
-            await self._fetch_each(session, "add", rows, at=minute)
+            await self._fetch_each(session, "add", rows, at=minute_of(now))
             await self._fetch_each(session, "log", logged)
 
-    async def sums(self, since: datetime) -> Sums:
+    async def sums(self, since: datetime) -> Numbers:
         """The numbers of all minutes that began at a time or later, added up."""
-        found = defaultdict[tuple[str, str], dict[str, float]](dict)
-        for kind, name, part, number in await self._look("sums", since=since):
-            found[kind, name][part] = number
+        found: Numbers = {}
+        for name, part, number in await self._look("sums", since=since):
+            found.setdefault(name, {})[part] = number
         return found
 
-    async def list(
-        self,
-        limit: int,
-        *,
-        level: int = LEAST_LEVEL,
-        event: str = "",
-        function: str = "",
-        words: Sequence[str] = ("",),
-        below: UUID = ABOVE_ALL,
-    ) -> builtins.list[LogEvent]:
-        """Events, newest first, those below one id.
+    async def events(self, limit: int, **where: Any) -> list[LogEvent]:
+        """Log events, newest first.
 
         Args:
             limit: How many.
-            level: The least level.
-            event: What their names begin with.
-            function: What the name of their function contains.
-            words: Of which theirs contain at least one.
-            below: Only older ones than the one with this id.
+            **where: Those below an id (`below`), from a `level` on, by the beginning of their name (`event`), a part of
+                the name of their `function`, and one of some `words`.
         """
-        given = {
-            "limit": limit,
-            "level": level,
-            "event": event,
-            "function": function,
-            "words": [*words],
-            "below": below,
-        }
-        uuid, time = self._access.uuid, self._access.time
+        given = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL} | where
         return [
-            LogEvent(uuid(event_id), time(at), found, name, of, said, json.loads(facts))
-            for event_id, at, found, name, of, said, facts in await self._look("list", **given)
+            LogEvent(self._access.uuid(row[0]), self._access.time(row[1]), *row[2:6], json.loads(row[6]))
+            for row in await self._look("events", limit=limit, **given)
         ]
 
     async def prune(self, now: datetime, limit: int) -> int:
@@ -98,3 +65,8 @@ class StoredLogbook(Noun, queries=("logbook",)):
         if stale:
             await self._run("forget", id=[self._access.uuid(event_id) for (event_id,) in stale])
         return len(stale)
+
+
+def minute_of(time: datetime) -> datetime:
+    """The beginning of its minute."""
+    return time.replace(second=0, microsecond=0)

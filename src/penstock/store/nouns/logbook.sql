@@ -1,7 +1,7 @@
 -- add: add numbers to those of a minute.
-insert into penstock.meter as m (at, kind, name, part, number)
-select :at::timestamptz, t.* from unnest(:kind::text[], :name::text[], :part::text[], :number::float[]) as t
-on conflict (at, kind, name, part) do update set number = m.number + excluded.number;
+insert into penstock.meter as m (at, name, part, number)
+select :at::timestamptz, t.* from unnest(:name::text[], :part::text[], :number::float[]) as t
+on conflict (at, name, part) do update set number = m.number + excluded.number;
 
 -- log: keep log events. One may be there already, if the answer to its commit was lost.
 insert into penstock.log_event (id, at, level, name, function, words, facts)
@@ -11,9 +11,9 @@ on conflict (id) do nothing;
 
 -- sums: the numbers of all minutes since a time.
 -- Unbounded: it reads all of them.
-select kind, name, part, sum(number) from penstock.meter where at >= :since group by kind, name, part;
+select name, part, sum(number) from penstock.meter where at >= :since group by name, part;
 
--- list: log events, newest first, those below one id.
+-- events: log events, newest first, those below one id.
 -- Unbounded: of events that are rare it reads all.
 select id, at, level, name, function, words, facts from penstock.log_event
 where id < :below and level >= :level and substr(name, 1, length(:event::text)) = :event
