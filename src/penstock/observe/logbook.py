@@ -27,7 +27,7 @@ from penstock.observe.timing import STEPS, Spent, bucket_of, current_spent
 Numbers = dict[str, dict[str, float]]  # by name, such as `function shop:pay`, then by how it went
 RAN, LEAST_LEVEL = 1, 2  # the level of a run of a function, and the least one of what was logged
 _MOST_NAMES, _MOST_EVENTS, _RUNS_OF_ONE = 500, 200, 5  # that are written at once
-_LONGEST, _LONGEST_TRACE, _LONGEST_NAME, _LONGEST_ERROR = 2_000, 8_000, 200, 300
+_LONGEST, _LONGEST_TRACE, _LONGEST_ERROR = 2_000, 8_000, 300
 _NO_FAULT = (ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain)  # they are raised in the normal course
 _LEADS = ("function", "fnName", "job", "workId", "trace", "request_id", "key")  # facts by which an event is found
 _OWN, _WRONG = re.compile(r"/dashboard(/|$)"), 500
@@ -137,7 +137,8 @@ class Logbook:
     def _keep(self, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]) -> None:
         now = self._clock.now()
         number = UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(self._ids)))
-        self._queue(level).append(LogEvent(number, now, level, name, function, words, facts))
+        texts = (one[:_LONGEST].replace("\0", "").encode(errors="replace").decode() for one in (name, function, words))
+        self._queue(level).append(LogEvent(number, now, level, *texts, facts))
 
 
 def note_event(name: str, level: int, facts: Mapping[str, Any], error: BaseException | None) -> None:
@@ -158,4 +159,4 @@ def note_record(record: logging.LogRecord, text: str) -> None:
     if part is not None and part.leads:
         facts["trace"] = trace_id(part.trace)
     error = record.exc_info[1] if record.exc_info else None
-    spent.book.log(record.name[:_LONGEST_NAME], record.levelno, facts, error, jobs[1:])
+    spent.book.log(record.name, record.levelno, facts, error, jobs[1:])

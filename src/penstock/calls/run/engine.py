@@ -19,6 +19,7 @@ from penstock.calls.run.renewals import Renewals
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
+from penstock.errors import TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.functions.programs import Known
 from penstock.functions.registry import Registry
@@ -122,7 +123,7 @@ class Engine:
         try:
             await self.store.logbook.write(self.clock.now(), numbers, events)
         except Exception as error:  # noqa: BLE001 - no program stops because it is not counted
-            self.journal.book.put_back(numbers, events)
+            self.journal.book.put_back(numbers, events if isinstance(error, TryAgain) else ())  # one may be refused
             if self._writes_logbook:
                 log_event("logbook.not_written", logging.WARNING, error=error)
             self._writes_logbook = False
