@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,18 +59,18 @@ class Logbook:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ids = count(SystemClock().seed())
-        self._numbers: Numbers = {}
+        self._numbers = defaultdict[str, dict[str, float]](dict)
         # Runs, plain events and warnings are apart, so that no flood of one hides the others.
         self._events = [deque[LogEvent](maxlen=_MOST_EVENTS) for _ in range(3)]
 
     def add(self, name: str, part: str, number: float = 1) -> None:
-        found = self._of(name)
+        found = self._numbers[name]
         found[part] = found.get(part, 0) + number
 
     def ran(self, spent: Spent, seconds: float, error: BaseException | None) -> None:
         """Count a run of a function, and keep it if it is one of the first since the last time."""
         outcome = "success" if error is None else "error" if isinstance(error, Exception) else "canceled"
-        found, bucket = self._of(f"function {spent.function}"), bucket_of(seconds)
+        found, bucket = self._numbers[f"function {spent.function}"], bucket_of(seconds)
         found[outcome] = found.get(outcome, 0) + 1
         found[bucket] = found.get(bucket, 0) + 1
         found["all"] = found.get("all", 0) + seconds
@@ -125,19 +125,15 @@ class Logbook:
         if self in _opened:
             _opened.remove(self)
 
-    def _of(self, name: str) -> dict[str, float]:
-        found = self._numbers.get(name)
-        if found is None:
-            found = self._numbers[name] = {}
-        return found
-
     def _queue(self, level: int) -> deque[LogEvent]:
         return self._events[(level > RAN) + (level >= logging.WARNING)]
 
     def _keep(self, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]) -> None:
         now = self._clock.now()
         number = UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(self._ids)))
-        texts = (one[:_LONGEST].replace("\0", "").encode(errors="replace").decode() for one in (name, function, words))
+        texts = (
+            one[:_LONGEST_TRACE].replace("\0", "").encode(errors="replace").decode() for one in (name, function, words)
+        )
         self._queue(level).append(LogEvent(number, now, level, *texts, facts))
 
 
