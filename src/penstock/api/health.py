@@ -45,12 +45,7 @@ _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
 _OPEN_LONG = timedelta(minutes=15)
 _SPAN = timedelta(minutes=10)  # in which failures are compared with those of the span before
-_SPANS = (
-    _SPAN,
-    timedelta(hours=1),
-    timedelta(days=1),
-    KEPT,
-)  # over the first with enough attempts, the share of failed ones is taken
+_SPANS = (_SPAN, timedelta(hours=1), timedelta(days=1), KEPT)  # the first with enough attempts gives the share
 _SKEW = timedelta(seconds=1)
 _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
 _FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2

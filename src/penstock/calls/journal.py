@@ -132,9 +132,7 @@ class Journal:
         for job, settlement in settled:
             if won is not None and settlement.id not in won:
                 continue
-            if (
-                quiet and settlement.state is JobState.SUCCESS and job.options.task is None
-            ):  # the shortest way of most jobs
+            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:  # the way of most jobs
                 self.book.add(f"pool {job.pool}", "success")
                 tally = self.tallies.get(job.pool)
                 if tally is not None:
@@ -330,9 +328,7 @@ class Journal:
 
     def followed(self, *jobs: Job) -> AbstractContextManager[None]:
         """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
-        ours = (
-            [] if self.tracing is not None else [job for job in jobs if self.follows or job.options.trace is not None]
-        )
+        ours = [job for job in jobs if self.tracing is None and (self.follows or job.options.trace is not None)]
         (number, parent), *others = [(job.id.int, job.options.trace) for job in ours or jobs]
         return Following(number, parent, others, jobs=lambda: [job_id(job.id) for job in jobs], leads=bool(ours))
 
@@ -355,11 +351,8 @@ class Journal:
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
         """The run and the span of a job's attempt, for a block that puts the outcome into the list."""
         outcomes = list[Outcome | None]()
-        with (
-            self.followed(job),
-            self._run_of(job),
-            _UNSEEN if self.tracing is None else self._span(self.tracing, job) as span,
-        ):
+        spans = _UNSEEN if self.tracing is None else self._span(self.tracing, job)
+        with self.followed(job), self._run_of(job), spans as span:
             yield outcomes
             for outcome in outcomes:
                 if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
