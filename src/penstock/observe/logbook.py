@@ -80,9 +80,10 @@ class Logbook:
         if outcome == "error" and not isinstance(error, _NO_FAULT):
             self.add(f"function {spent.function}", "fault")
         if found[outcome] <= _RUNS_OF_ONE:
-            told = {"outcome": outcome, "error": "" if error is None else error_text(error)[:_LONGEST_ERROR]}
-            steps = {step: getattr(spent, step) for step in STEPS}
-            self._keep(RAN, "function.ran", spent.function, f" {spent.function} ", {**told, "all": seconds, **steps})
+            facts: dict[str, Any] = {step: getattr(spent, step) for step in STEPS}
+            told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
+            facts |= {"outcome": outcome, "error": told, "all": seconds}
+            self._keep(RAN, "function.ran", spent.function, f" {spent.function} ", facts)
 
     def log(
         self, name: str, level: int, facts: Mapping[str, Any], error: BaseException | None, jobs: Sequence[str] = ()
@@ -131,10 +132,12 @@ class Logbook:
     def _keep(self, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]) -> None:
         now = self._clock.now()
         number = UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(self._ids)))
-        texts = (
-            one[:_LONGEST_TRACE].replace("\0", "").encode(errors="replace").decode() for one in (name, function, words)
-        )
-        self._queue(level).append(LogEvent(number, now, level, *texts, facts))
+        event = LogEvent(number, now, level, _storable(name), _storable(function), _storable(words), facts)
+        self._queue(level).append(event)
+
+
+def _storable(text: str) -> str:
+    return text[:_LONGEST_TRACE].replace("\0", "").encode(errors="replace").decode()
 
 
 def note_event(name: str, level: int, facts: Mapping[str, Any], error: BaseException | None) -> None:
