@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -38,6 +38,7 @@ from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
 from penstock.jobs.retry import Retry
 from penstock.live.capture import live_interest
+from penstock.observe.loglines import hear_records
 from penstock.observe.logs import event
 from penstock.observe.tracing import find_tracing
 from penstock.pools.pool import LogLevel, PoolDefinition
@@ -46,6 +47,7 @@ from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.live.capture import declare_live
 from penstock.services.live.live import LiveQueries
+from penstock.services.logbook import LogbookWriter
 from penstock.services.planner.planner import Planner
 from penstock.services.pruner import Pruner
 from penstock.services.relay.relay import Relay
@@ -299,6 +301,7 @@ class Backend(CallerBackend):
         self.tokens = Tokens(self.engine, app.auth)
         self._live: LiveQueries | None = None
         self.services = Group([], self.engine.store.signals)
+        self._writer = LogbookWriter(self.engine)
 
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
         """Open the database, bring its tables up to date, and start services."""
@@ -332,7 +335,10 @@ class Backend(CallerBackend):
             await store.close()
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
-        self.services.start()
+        hear_records()
+        with self.engine.journal.book.opened():
+            self.services.start()
+            self._writer.start()
         if self.engine.practices is not None:
             self.engine.practices.listen(on=True)
         self.app.guests.opened(self.runner)
@@ -372,16 +378,11 @@ class Backend(CallerBackend):
         kept = {(one.name, one.spec) for one in known if one.noun == "live" and one.program != self.app.name}
         await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
 
-    async def health(self, calls: Mapping[str, tuple[int, int]] | None = None) -> list[HealthFinding]:
-        """What an operator has to act on, the worst first: what is wrong, where, and the next step.
-
-        Args:
-            calls: By function, how often it conflicted and ran; by default what this process has counted, if it has
-                metrics.
-        """
+    async def health(self) -> list[HealthFinding]:
+        """What an operator has to act on, the worst first: what is wrong, where, and the next step."""
         tasks = [one.task.name for one in self.app.tasks]
         outboxes = [one.outbox.name for one in self.app.outboxes]
-        return findings(await look(self.engine, self.app.definitions(), tasks, outboxes, calls))
+        return findings(await look(self.engine, self.app.definitions(), tasks, outboxes))
 
     @property
     def live_queries(self) -> LiveQueries:
@@ -409,6 +410,8 @@ class Backend(CallerBackend):
                 await self.engine.close()
             finally:
                 await self.runner.locks.close(self.engine.grace_left)
+                await self._writer.stop(self.engine.services_left())
+                self.engine.journal.book.close()
                 await self.engine.store.close()
 
     async def kill(self) -> None:
@@ -420,6 +423,8 @@ class Backend(CallerBackend):
         await self.dispatch.snapshots.close()
         await self.tokens.close()
         await self.services.kill()
+        await self._writer.kill()
+        self.engine.journal.book.close()
         await self.engine.abandon()
         await self.engine.store.close()
 

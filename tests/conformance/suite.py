@@ -19,6 +19,7 @@ from conformance.jobs import Jobs
 from conformance.keys import Keys
 from conformance.leases import Leases
 from conformance.locks import Locks
+from conformance.logbook import Logbook
 from conformance.machine import AnyOrder
 from conformance.mending import Mending
 from conformance.messages import Messages
@@ -68,6 +69,7 @@ class StoreSuite(
     ApiKeys,
     Audit,
     DashboardSessions,
+    Logbook,
     Tokens,
     Signals,
     Catalog,

@@ -16,7 +16,6 @@ from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import glance
-from penstock.dashboard.recent import recent
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
@@ -152,7 +151,6 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names(database_url: 
 
 
 async def test_each_link_leads_to_a_page(database_url: str) -> None:
-    recent().entries.clear()  # they are of the whole process
     async with board(database_url) as one:
         await one.test.run_mutation(put, ["good", "bad"])
         await mail.enqueue(one.test, send, to="bad")

@@ -27,7 +27,6 @@ from penstock import (
     WorkResult,
     asgi_app,
 )
-from penstock.dashboard.recent import recent
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.testing import TestApp
 
@@ -178,7 +177,6 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
 
 
 async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: str) -> None:
-    recent().entries.clear()
     async with TestApp(app, database_url, dev=True) as test:
         transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -186,7 +184,7 @@ async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: 
             async def links(path: str) -> set[str]:
                 return set(re.findall(r'href="/dashboard([^"]+)"', (await http.get(f"/dashboard{path}")).text))
 
-            assert "Nothing has run here yet." in text_of(await http.get("/dashboard/timeline"))
+            assert "Nothing has run yet." in text_of(await http.get("/dashboard/timeline"))
             test.clock.advance(timedelta(microseconds=500))  # ids of rows have whole milliseconds
             called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
             row = called.json()["value"]

@@ -12,11 +12,12 @@ from docs.test_docs_commands import parse
 from stage.feed import write
 
 from penstock import ActionCtx, App, Index, Message, MutationCtx, Retry, Table, TaskCtx
-from penstock.api.health import KINDS, Health, HealthFinding, findings, look
+from penstock.api.health import KINDS, TRIED, Health, HealthFinding, findings, look
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import SchemaMismatch
 from penstock.jobs.job import DEFAULT_POOL
+from penstock.observe.logbook import Numbers
 from penstock.store.contract.jobs import LeaseRow, Room
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.statistics import Statistics, TableUse, UnusedIndex
@@ -75,9 +76,8 @@ async def weigh(ctx: TaskCtx[Parcel]) -> None:
     raise ConnectionError("no scale")
 
 
-async def seen(backend: TestApp, **calls: tuple[int, int]) -> Health:
-    tables = [one.outbox.name for one in app.outboxes]
-    return await look(backend.engine, app.definitions(), ["weigh"], tables, calls)
+async def seen(backend: TestApp) -> Health:
+    return await look(backend.engine, app.definitions(), ["weigh"], [one.outbox.name for one in app.outboxes])
 
 
 def by_code(found: list[HealthFinding]) -> dict[str, HealthFinding]:
@@ -111,9 +111,11 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         await backend.run_until_idle(raise_errors=False)
         await backend.relay.drain()
         found = by_code(await backend.health())
-        assert found["failures-rising"].where == "pool sms"
-        assert "12 jobs failed in the last 10 min, after 0" in found["failures-rising"].what
-        assert found["failures-rising"].command == "penstock jobs --state failed --pool sms"
+        rising = {one.where: one for one in await backend.health() if one.code == "failures-rising"}
+        assert rising.keys() == {"pool sms", f"function {send.name}"}
+        told = rising["pool sms"]
+        assert told.what == "12 of 12 attempts at jobs failed in the last 10 min, after 0 in as long before."
+        assert told.command == "penstock jobs --state failed --pool sms"
         assert found["outbox-halted"].where == "outbox ship"
         assert "no van" in found["outbox-halted"].what
         assert (found["outbox-parked"].where, found["outbox-parked"].severity) == ("outbox bill", "warning")
@@ -153,12 +155,10 @@ async def test_what_somebody_has_changed_is_found_in_the_database(database_url: 
 
 
 async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, metrics_token="let-me-in") as backend:
-        calm, meters = await seen(backend), backend.engine.journal.meters
-        assert meters is not None
-        meters.add("penstock_conflicts", "shop:count", number=300)
-        for outcome in ("success", "error"):
-            meters.add("penstock_calls", "shop:count", outcome, number=450)
+    async with TestApp(app, sqlite_url) as backend:
+        calm, book = await seen(backend), backend.engine.journal.book
+        book.add("function shop:count", "conflict", 300)
+        book.add("function shop:count", "success", 900)
         assert "300 times in 900 runs" in by_code(await backend.health())["row-contended"].what
 
     def of(**changes: Any) -> dict[str, HealthFinding]:
@@ -190,13 +190,10 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     paused = of(pools=[replace(waits, max_parallelism=0)], leases=worker)["pool-paused"]
     assert paused.command == "penstock resume sms"
     assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
-    assert not of(failed={"sms": (20, 10)})
-    spaced = of(failed={"two words": (21, 10)})["failures-rising"]
-    assert spaced.command == "penstock jobs --state failed --pool 'two words'"
     assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
-    assert (
-        of(calls={"shop:count": (300, 900), "shop:other": (300, 9000)})["row-contended"].where == "function shop:count"
-    )
+    runs: Numbers = {"function shop:count": {"success": 900.0}, "function shop:other": {"success": 9000.0}}
+    hot = {name: found | {"conflict": 300.0} for name, found in runs.items()}
+    assert of(sums=[hot] * 5)["row-contended"].where == "function shop:count"
     feed = replace(calm.feed, size=2 * 2**30, oldest_transaction=20 * MINUTE)
     assert (of(feed=feed)["feed-large"].severity, "2.0 GiB" in of(feed=feed)["feed-large"].what) == ("warning", True)
     assert "20 min" in of(feed=feed)["transaction-old"].what
@@ -206,10 +203,44 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert ranks == ["critical", "warning"]
 
 
+async def test_failures_are_found_while_they_rise_and_while_they_stay(sqlite_url: str) -> None:
+    async with TestApp(app, sqlite_url) as backend:
+        calm = replace(await seen(backend), plan=FITTING)
+
+    def of(*spans: tuple[float, float], where: str = "pool sms", bad: str = "failed") -> list[HealthFinding]:
+        """Failed and other attempts: in ten minutes, an hour, a day and a week, and in twenty minutes."""
+        of_function = {"error"} if bad == "fault" else set()
+        sums = [
+            {where: {bad: failed, "success": done, "-4": 9.0, **dict.fromkeys(of_function, failed)}}
+            for failed, done in spans
+        ]
+        return findings(replace(calm, sums=sums))
+
+    def codes(found: list[HealthFinding]) -> list[str]:
+        return [f"{one.code} {one.where}" for one in found]
+
+    many = ((12, 900), (72, 5400), (999, 90_000), (999, 90_000))
+    assert codes(of(*many, (24, 1800))) == ["failures-steady pool sms"], "few of all, and lost work all the same"
+    assert codes(of(*many, (12, 1800))) == ["failures-rising pool sms"]
+    assert of(*many, (24, 1800), where="function x", bad="fault") == []
+    assert of((9, 900), (54, 5400), (54, 5400), (54, 5400), (18, 1800)) == []
+    hourly = (0, 0), (1, 0), (24, 0), (168, 0), (0, 0)
+    once = (0, 0), (0, 0), (2, 0), (2, 0), (0, 0)
+    mended = (0, 20), (30, 20), (30, 20), (30, 20), (5, 20)
+    for noun in TRIED:
+        bad = "fault" if noun == "function" else "failed"
+        wanted = [f"failures-steady {noun} x y"]
+        found = of(*hourly, where=f"{noun} x y", bad=bad)
+        assert codes(found) == codes(of(*[(3, 9)] * 4, (6, 18), where=f"{noun} x y", bad=bad)) == wanted
+        assert ("24 of 24" in found[0].what, "'x y'" in found[0].command) == (True, True)
+        assert of(*once, where=f"{noun} x", bad=bad) == of(*mended, where=f"{noun} x", bad=bad) == []
+    assert codes(of(*hourly, where="task x", bad="retrying")) == ["failures-steady task x"]
+
+
 def test_the_page_names_each_finding_and_each_command_exists() -> None:
     page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z]+-[a-z]+`.*?) \| \w+", page, re.MULTILINE)
     assert {*KINDS, "database-away"} == {code for row in rows for code in re.findall(r"[a-z]+-[a-z]+", row)}
-    for _severity, _fix, command in KINDS.values():
+    for command in (*(command for _, _, command in KINDS.values()), *(command for _, command in TRIED.values())):
         if command.startswith("penstock "):
             parse(command.format(name="x"))

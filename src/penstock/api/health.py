@@ -18,6 +18,7 @@ from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
+from penstock.observe.logbook import Numbers
 from penstock.observe.readable import capped, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
@@ -26,6 +27,7 @@ from penstock.store.contract.changes import InterestRow
 from penstock.store.contract.feed import FeedSeen, see_feed
 from penstock.store.contract.jobs import LeaseRow
 from penstock.store.contract.session import reading
+from penstock.store.nouns.logbook import KEPT
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.records import TaskBacklog
 from penstock.store.nouns.statistics import Statistics
@@ -43,8 +45,19 @@ _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
 _OPEN_LONG = timedelta(minutes=15)
 _SPAN = timedelta(minutes=10)  # in which failures are compared with those of the span before
+_SPANS = (_SPAN, timedelta(hours=1), timedelta(days=1), KEPT)  # the first with enough attempts gives the share
 _SKEW = timedelta(seconds=1)
 _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
+_FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2
+# What failures are counted of: what is tried, and where the errors are. Then how attempts end, and which have failed.
+TRIED = {
+    "pool": ("attempts at jobs", "penstock jobs --state failed --pool {name}"),
+    "task": ("runs", "penstock tasks records {name} --state failed"),
+    "outbox": ("deliveries", "penstock outbox show {name}"),
+    "function": ("runs", "penstock jobs --state failed --function {name}"),
+}
+_ENDS = ("success", "failed", "retrying", "canceled", "skipped", "delivered", "error")
+_FAILED = ("failed", "retrying", "fault")
 _LONG_SCAN, _SCANS, _UNUSED_SIZE = 10_000, 100, 10 * _MIB
 _DEAD, _DEAD_SHARE = 10_000, 0.5
 _LOG_SIZE, _REPLICA_BEHIND = 128 * _MIB, 16 * _MIB
@@ -58,7 +71,8 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
-    "failures-rising": ("warning", "Read their errors.", "penstock jobs --state failed --pool {name}"),
+    "failures-rising": ("warning", "Read their errors.", ""),
+    "failures-steady": ("warning", "Read their errors.", ""),
     "task-failed": (
         "warning",
         "Read the errors; retry once their cause is gone.",
@@ -126,7 +140,7 @@ class Health:
     leases: Sequence[LeaseRow]
     expired: Collection[int]  # leases that ran out a while ago
     pools: Sequence[Backlog]
-    failed: Mapping[str, tuple[int, int]]  # by pool: jobs that failed in the last span, and in the one before
+    sums: Sequence[Numbers]  # what processes have counted: in each of the spans, and in twice the first
     tasks: Sequence[TaskBacklog]
     feed: FeedSeen
     interests: Sequence[InterestRow]
@@ -135,7 +149,13 @@ class Health:
     plan: Plan | SchemaMismatch
     statistics: Statistics
     replica: int | Literal["away"] | None  # bytes that it is behind; None without a replica
-    calls: Mapping[str, tuple[int, int]]  # by function: its conflicts and its runs
+
+    @property
+    def conflicts(self) -> Mapping[str, tuple[int, int]]:
+        """By function: how often it conflicted and ran in the last hour."""
+        sums = self.sums[1]
+        found = {where: round(parts["conflict"]) for where, parts in sums.items() if "conflict" in parts}
+        return {where.partition(" ")[2]: (number, _failed(sums, where)[1]) for where, number in found.items()}
 
 
 async def look(
@@ -143,7 +163,6 @@ async def look(
     definitions: Sequence[TableDefinition],
     tasks: Collection[str],
     outboxes: Collection[str],
-    calls: Mapping[str, tuple[int, int]] | None = None,
 ) -> Health:
     """Read all that the rules look at.
 
@@ -152,9 +171,9 @@ async def look(
         definitions: The tables that the program declares.
         tasks: The names of its reactive tasks.
         outboxes: The names of its outboxes.
-        calls: By function, how often it conflicted and ran; what the meters of this process say by default.
     """
     store, clock, now = engine.store, engine.clock, engine.clock.now()
+    await engine.write_logbook()
     async with reading(store.begin_read) as session:
         leases = await store.leases.list(session)
     rows, replica = await store.outboxes.list(), store.replica
@@ -171,7 +190,7 @@ async def look(
         leases=leases,
         expired=await store.leases.expired(now - _RESCUED_WITHIN),
         pools=await store.pools.backlog(_MOST),
-        failed=await store.statistics.failed(now - 2 * _SPAN, now - _SPAN),
+        sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
         tasks=await store.records.backlog(_MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
@@ -180,7 +199,6 @@ async def look(
         plan=plan,
         statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),
         replica="away" if replica is not None and behind is None else behind,
-        calls=_counted(engine) if calls is None else calls,
     )
 
 
@@ -190,21 +208,20 @@ def findings(seen: Health) -> list[HealthFinding]:
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
-def _of(code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None) -> HealthFinding:
-    usual, fix, command = KINDS[code]
+def _of(
+    code: str, where: str, what: str, *, name: str = "", severity: Severity | None = None, command: str = ""
+) -> HealthFinding:
+    usual, fix, its_command = KINDS[code]
+    command = command or its_command
     typed = quote(name) if command.startswith("penstock ") else name
     return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
 
 
-def _counted(engine: Engine) -> Mapping[str, tuple[int, int]]:
-    meters = engine.journal.meters
-    if meters is None:
-        return {}
-    conflicts, calls = meters.counters["penstock_conflicts"], meters.counters["penstock_calls"]
-    return {
-        name: (number, sum(runs for (function, _), runs in calls.items() if function == name))
-        for (name,), number in conflicts.items()
-    }
+def _failed(sums: Numbers, where: str) -> tuple[int, int]:
+    """How many attempts have failed, and how many there were."""
+    found = sums.get(where, {})
+    failed, whole = (sum(found.get(one, 0) for one in parts) for parts in (_FAILED, _ENDS))
+    return round(failed), round(whole)
 
 
 # ----- workers and jobs
@@ -240,10 +257,22 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
-    for pool, (failed, before) in seen.failed.items():
+    last, *_, week, twice = seen.sums
+    for where in sorted(where for where in week if where.partition(" ")[0] in TRIED):
+        noun, _, name = where.partition(" ")
+        tried, command = TRIED[noun]
+        failed, whole = _failed(last, where)
+        before, code, length = _failed(twice, where)[0] - failed, "failures-steady", _SPAN
         if failed >= _FEW_FAILURES and failed > 2 * before:
-            what = f"{failed:,} jobs failed in the last {span(_SPAN)}, after {before:,} in as long before."
-            yield _of("failures-rising", f"pool {pool}", what, name=pool)
+            code = "failures-rising"
+        elif noun != "pool" or failed < _FEW_FAILURES:
+            tries = ((one, *_failed(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
+            length, failed, whole = next(one for one in tries if one[2] >= _FEW_ATTEMPTS or one[0] == KEPT)
+            if failed < max(_FAILING, _FAILING_SHARE * whole):
+                continue
+        compared = f", after {before:,} in as long before" if code == "failures-rising" else ""
+        what = f"{failed:,} of {whole:,} {tried} failed in the last {span(length)}{compared}."
+        yield _of(code, where, what, name=name, command=command)
     for task in seen.tasks:
         if task.failed:
             what = f"Rows whose last run failed: {_most(task.failed)}."
@@ -251,7 +280,7 @@ def _failures(seen: Health) -> Iterator[HealthFinding]:
 
 
 def _conflicts(seen: Health) -> Iterator[HealthFinding]:
-    for name, (conflicts, runs) in seen.calls.items():
+    for name, (conflicts, runs) in seen.conflicts.items():
         if conflicts >= _FEW_CONFLICTS and conflicts >= _CONFLICTING * runs:
             what = f"It conflicted {conflicts:,} times in {runs:,} runs: many calls write one row."
             yield _of("row-contended", f"function {name}", what)

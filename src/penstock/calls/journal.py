@@ -1,7 +1,8 @@
 """The journal: tells what happens to jobs and calls, in log events, in meters and in spans.
 
-Owns the contents of each. The callers decide when something is logged; `observe` owns the forms. Anything that
-nobody wants to see costs a comparison: a pool's level is asked once, and meters are only moved if they are shown.
+Owns the contents of each. The callers decide when something is logged; `observe` owns the forms. The logbook always
+counts. Anything else that nobody wants to see costs a comparison: a pool's level is asked once, and meters are only
+moved if they are shown.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import Any, cast
 from uuid import UUID
 
 from penstock.changes.change import CapturedChange, read_values
-from penstock.clock import SystemClock, profile_timer
+from penstock.clock import profile_timer
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, job_id, mark_of
 from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState
-from penstock.observe.errortext import error_text
 from penstock.observe.following import Following, baggage_of, current_trace, trace_id
+from penstock.observe.logbook import Logbook
 from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
-from penstock.observe.timing import PastRun, Run, current_run, run, spending
+from penstock.observe.timing import Run, Spent, bucket_of, current_run, run
 from penstock.observe.tracing import Tracing, row_of
 from penstock.outbox.message import TOPIC
 from penstock.outbox.outbox import Outbox
@@ -35,17 +36,16 @@ from penstock.pools.report import Status, Tally
 from penstock.transaction.transaction import Transaction
 
 _UNSEEN: AbstractContextManager[None] = nullcontext()
-_WALL = SystemClock()
-_LONGEST_ERROR = 300
 _OWN = "penstock.dashboard:"  # functions that are no part of the program
 _CALL_ENDS = {"success": "success", "error": "failed", "canceled": "canceled"}
 _MOST_RUNS = 10_000  # of attempts whose end is not stored yet, or by somebody else
 
 
 class Journal:
-    """The journal of one backend; without meters if nobody looks at them. In development it `tells_runs`."""
+    """The journal of one backend; without meters if nobody scrapes them. In development it `tells_runs`."""
 
-    def __init__(self, meters: Meters | None = None, *, tells_runs: bool = False) -> None:
+    def __init__(self, book: Logbook, meters: Meters | None = None, *, tells_runs: bool = False) -> None:
+        self.book = book
         self.meters = meters
         self.tells_runs = tells_runs
         self.follows = False  # whether jobs begin traces of their own, for the dashboard
@@ -54,12 +54,8 @@ class Journal:
         self.tables: Mapping[str, str] = {}  # the tables of reactive tasks, by the names of their functions
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
+        self._running: Mapping[str, int] = {}  # jobs of this process, by pool
         self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
-
-    def count_and_follow(self) -> None:
-        """Begin to move meters, if that was not done before, and have jobs begin traces, as a dashboard shows both."""
-        self.meters = self.meters or Meters()
-        self.follows = True
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -103,16 +99,14 @@ class Journal:
     def started(self, jobs: Iterable[Job]) -> None:
         """A worker starts attempts."""
         talkative, meters = self._talking(), self.meters
-        if meters is None and not talkative:
-            return
         for job in jobs:
             if job.ending is not None:
                 continue
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
+            self.book.add(f"function {job.function}", f"lag {bucket_of(lag)}")
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
-                meters.timings.of[job.function].lags.append(lag)
             if job.pool in talkative:
                 log_event(
                     "workpool.started",
@@ -134,13 +128,12 @@ class Journal:
 
     def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
         """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
-        if self.meters is None and not self.tallies:
-            return
         quiet = self.meters is None and not self._talking()
         for job, settlement in settled:
             if won is not None and settlement.id not in won:
                 continue
-            if quiet and settlement.state is JobState.SUCCESS:  # the way of most jobs, and the shortest
+            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:  # the way of most jobs
+                self.book.add(f"pool {job.pool}", "success")
                 tally = self.tallies.get(job.pool)
                 if tally is not None:
                     tally.succeeded += 1
@@ -207,6 +200,9 @@ class Journal:
         tally = self.tallies.get(job.pool)
         if tally is not None:
             tally.add(status)
+        self.book.add(f"pool {job.pool}", status)
+        if job.options.task is not None:
+            self.book.add(f"task {self._task(job.options.task)}", status)
         if self.meters is not None:
             self._count(self.meters, job, status)
         if self._talkative and job.pool in self._talking():
@@ -255,29 +251,30 @@ class Journal:
 
     def watch(self, running: Mapping[str, int], held: Any) -> None:
         """Have gauges read the jobs and the slots of a worker."""
+        self._running = running
         if self.meters is not None:
             self.meters.gauges["penstock_jobs_running"] = lambda: running
             self.meters.gauges["penstock_slots_held"] = held
 
     def jobs_running(self) -> int:
-        """The number of jobs that the worker of this process runs, if meters are shown; otherwise 0."""
-        running = None if self.meters is None else self.meters.gauges.get("penstock_jobs_running")
-        return 0 if running is None else int(sum(running().values()))
+        """The number of jobs that the worker of this process runs."""
+        return sum(self._running.values())
 
     # ----- calls
 
-    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[None]:
+    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[object]:
         """The run of a function, for a block."""
-        if (self.meters is None and self.tracing is None) or function.name.startswith(_OWN):
+        if function.name.startswith(_OWN):
             return _UNSEEN
-        return self._call(function, caller)
+        is_seen = self.tells_runs or self.meters is not None or self.tracing is not None
+        return self._call(function, caller) if is_seen else Spent(function.name, self.book)
 
     @contextmanager
     def _call(self, function: AnyFunction, caller: Caller) -> Iterator[None]:
         begun, outcome, kind, around = profile_timer(), "canceled", function.kind.value, current_run()
         error: Exception | None = None
         tells = self.tells_runs and around is None
-        with spending() as spent, run() if tells else nullcontext(around) as ran:
+        with Spent(function.name, self.book), run() if tells else nullcontext(around) as ran:
             try:
                 with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
                     yield
@@ -289,12 +286,8 @@ class Journal:
                 raise
             finally:
                 if self.meters is not None:
-                    seconds, timings = profile_timer() - begun, self.meters.timings
-                    told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
                     self.meters.add("penstock_calls", function.name, outcome)
-                    self.meters.observe("penstock_call_seconds", seconds, kind)
-                    timings.seconds.append(seconds)
-                    timings.of[function.name].runs.append(PastRun(_WALL.now(), seconds, outcome, told, spent))
+                    self.meters.observe("penstock_call_seconds", profile_timer() - begun, kind)
                 if ran is not None and around is None:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 
@@ -324,6 +317,7 @@ class Journal:
 
     def conflicted(self, what: str) -> None:
         """A transaction has conflicted with others, and runs again."""
+        self.book.add(f"function {what}", "conflict")
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
@@ -334,8 +328,9 @@ class Journal:
 
     def followed(self, *jobs: Job) -> AbstractContextManager[None]:
         """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
-        parts = [(job.id.int, job.options.trace) for job in jobs if self.follows or job.options.trace is not None]
-        return Following(*parts[0], parts[1:]) if parts and self.tracing is None else _UNSEEN
+        ours = [job for job in jobs if self.tracing is None and (self.follows or job.options.trace is not None)]
+        (number, parent), *others = [(job.id.int, job.options.trace) for job in ours or jobs]
+        return Following(number, parent, others, jobs=lambda: [job_id(job.id) for job in jobs], leads=bool(ours))
 
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
         """The runs and spans of attempts that are made together, for a block."""
@@ -345,7 +340,7 @@ class Journal:
 
     @contextmanager
     def _attempts(self, jobs: Sequence[Job]) -> Iterator[None]:
-        with self._run_of(*jobs), ExitStack() as spans:
+        with self.followed(*jobs), self._run_of(*jobs), ExitStack() as spans:
             if self.tracing is not None:
                 alike = len({baggage_of(job.options.trace) for job in jobs}) == 1
                 for job in jobs:
@@ -356,7 +351,8 @@ class Journal:
     def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
         """The run and the span of a job's attempt, for a block that puts the outcome into the list."""
         outcomes = list[Outcome | None]()
-        with self._run_of(job), _UNSEEN if self.tracing is None else self._span(self.tracing, job) as span:
+        spans = _UNSEEN if self.tracing is None else self._span(self.tracing, job)
+        with self.followed(job), self._run_of(job), spans as span:
             yield outcomes
             for outcome in outcomes:
                 if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
@@ -386,7 +382,7 @@ class Journal:
         if not self.tells_runs:
             yield
             return
-        with self.followed(*jobs), run() as ran:
+        with run() as ran:
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]

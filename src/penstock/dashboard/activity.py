@@ -1,18 +1,21 @@
-"""What the pools do now, and what they did in the last minutes while somebody looked. Pages share each look."""
+"""What the pools do now, and what they did in the last minutes. Pages share each look."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
 from penstock.app import Backend
-from penstock.observe.meters import Labels
+from penstock.jobs.states import FINISHED
+from penstock.observe.logbook import Numbers
+from penstock.store.nouns.logbook import minute_of
 
-_AGAIN, _WINDOW = 0.9, 10.0  # seconds for which a look holds, so that pages share it, and over which ends are counted
+_AGAIN = 0.9  # seconds for which a look holds, so that pages share it
+_WINDOW = timedelta(minutes=1)  # over which ends are counted, and since the minute began
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
 _SUMMED = ("running", "ready", "scheduled", "ended", "failed")
 
@@ -23,7 +26,7 @@ def totals_of(pools: Sequence[PoolNow]) -> dict[str, float]:
 
 
 class Activity:
-    """Looks at the pools about once a second. Ends are those of this process: to find all reads a whole table.
+    """Looks at the pools about once a second. Ends are counted by processes: to find all would read a whole table.
 
     Attributes:
         points: The past, oldest first: times, with the numbers of all pools.
@@ -33,7 +36,6 @@ class Activity:
         self._backend = backend
         self._lock = asyncio.Lock()
         self._last: tuple[float, Look, Sequence[PoolNow]] | None = None
-        self._completed: deque[tuple[float, Counter[Labels]]] = deque()  # by time, those of the last seconds
         self.points: deque[tuple[datetime, Mapping[str, float]]] = deque(maxlen=_KEPT)
 
     async def look(self) -> tuple[Look, Sequence[PoolNow]]:
@@ -43,7 +45,7 @@ class Activity:
             began = engine.machine.monotonic()
             if self._last is None or began - self._last[0] >= _AGAIN:
                 seen = await glance(engine.store, engine.clock.now())
-                pools = self._with_ends(began, pools_of(seen))
+                pools = self._with_ends(seen.now, pools_of(seen), await self.sums(_WINDOW))
                 self._last = began, seen, pools
                 self._note(seen, pools)
             return self._last[1:]
@@ -53,17 +55,19 @@ class Activity:
         async with self._lock:  # a look that began before the change ends first
             self._last = None
 
-    def _with_ends(self, now: float, pools: Sequence[PoolNow]) -> Sequence[PoolNow]:
-        meters, past = self._backend.engine.journal.meters, self._completed
-        past.append((now, Counter() if meters is None else meters.counters["penstock_jobs_completed"].copy()))
-        while len(past) > 2 and now - past[1][0] >= _WINDOW:  # noqa: PLR2004 - a rate has two ends
-            past.popleft()
-        (before, first), (_, last) = past[0], past[-1]
-        ends = last - first
+    async def sums(self, window: timedelta) -> Numbers:
+        """What all processes have counted in this time, and before it since a minute began."""
+        engine = self._backend.engine
+        await engine.write_logbook()  # so that people see their own acts at once
+        return await engine.store.logbook.sums(minute_of(engine.clock.now() - window))
+
+    def _with_ends(self, now: datetime, pools: Sequence[PoolNow], sums: Numbers) -> Sequence[PoolNow]:
+        seconds = (now - minute_of(now - _WINDOW)).total_seconds()
 
         def of(pool: PoolNow) -> PoolNow:
-            ended = sum(number for (name, _), number in ends.items() if name == pool.name)
-            return replace(pool, ended=ended / max(now - before, _AGAIN), failed=ends[pool.name, "failed"])
+            found = sums.get(f"pool {pool.name}", {})
+            ended = sum(found.get(state.value, 0) for state in FINISHED)
+            return replace(pool, ended=ended / seconds, failed=round(found.get("failed", 0)))
 
         return [of(pool) for pool in pools]
 

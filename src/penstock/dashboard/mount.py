@@ -25,7 +25,6 @@ from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
-from penstock.dashboard.recent import recent
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie, throttle
 from penstock.errors import PenstockError, RateLimited
@@ -53,7 +52,6 @@ _LONGEST_FORM = 64 * 1024
 def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
     """The dashboard of an app."""
     dashboard = Dashboard(opening)
-    recent()
     routes = [
         Mount("/static", StaticFiles(packages=[("penstock.dashboard", "static")])),
         Route("/sign-in", dashboard.sign_in, methods=["GET", "POST"]),

@@ -9,14 +9,16 @@ store are escaped by the template; arguments and results go through the filter `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
 from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
+from penstock.dashboard.mask import masked
 from penstock.errors import ValueInvalid
+from penstock.observe.logbook import LogEvent
 from penstock.observe.readable import counted
 
 
@@ -60,6 +62,15 @@ class View:
         if found is None:
             raise ValueInvalid(f"Fill in {name}.")
         return found
+
+    async def log(self, limit: int, **where: Any) -> list[LogEvent]:
+        """Log events of all processes, newest first, without secrets; `where` as `StoredLogbook.events` takes it."""
+        engine = self.backend.engine
+        await engine.write_logbook()
+        found = await engine.store.logbook.events(limit, **where)
+        return [
+            replace(one, facts={name: masked(fact, self.secrets) for name, fact in one.facts.items()}) for one in found
+        ]
 
     def number(self, name: str, least: int, most: int) -> int:
         """A whole number. Raises `ValueInvalid` if it is none, or out of range."""

@@ -7,7 +7,7 @@ of the first one, and names those of others in its tracestate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from uuid import UUID
@@ -25,11 +25,23 @@ class Following:
         number: The id of the call or the job.
         parent: The trace of its parent, as `current_trace` gave it; None if it begins the trace.
         others: The same of the jobs that run together with it.
+        jobs: Gives the ids of the jobs that run here.
+        leads: Whether what is enqueued here bears the trace.
     """
 
-    __slots__ = ("_number", "_others", "_parent", "_token")
+    __slots__ = ("_number", "_others", "_parent", "_token", "jobs", "leads")
 
-    def __init__(self, number: int, parent: str | None = None, others: Sequence[tuple[int, str | None]] = ()) -> None:
+    def __init__(
+        self,
+        number: int,
+        parent: str | None = None,
+        others: Sequence[tuple[int, str | None]] = (),
+        *,
+        jobs: Callable[[], list[str]] = list,
+        leads: bool = True,
+    ) -> None:
+        self.jobs = jobs
+        self.leads = leads
         self._number = number
         self._parent = parent
         self._others = others
@@ -54,7 +66,12 @@ class Following:
 def current_trace() -> str | None:
     """The traceparent of what runs here, perhaps with a tracestate; None if nobody follows it."""
     part = _part.get()
-    return None if part is None else part.trace
+    return None if part is None or not part.leads else part.trace
+
+
+def current_part() -> Following | None:
+    """What runs here: a call or jobs; None outside of both."""
+    return _part.get()
 
 
 def trace_id(trace: str) -> str:

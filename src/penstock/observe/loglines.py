@@ -1,4 +1,4 @@
-"""Log lines: what a function logs while it runs, for the caller to see. In development only.
+"""Log lines: what a function logs while it runs, for the logbook, and in development for the caller to see.
 
 Owns which records are told, and how much of them. The program's logs go where they always go.
 """
@@ -12,6 +12,9 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from penstock.observe.logbook import note_record
+from penstock.observe.timing import current_spent
+
 _MOST, _LONGEST = 100, 2000  # lines of one call, characters of one line
 
 _lines: ContextVar[list[str] | None] = ContextVar("lines", default=None)
@@ -24,7 +27,6 @@ def log_lines(*, told: bool) -> Iterator[list[str]]:
     if not told:
         yield found
         return
-    _hear_records()
     token = _lines.set(found)
     try:
         yield found
@@ -33,15 +35,19 @@ def log_lines(*, told: bool) -> Iterator[list[str]]:
 
 
 @cache
-def _hear_records() -> None:
+def hear_records() -> None:
     """Hear of all records. A handler would keep the program from configuring its logs later."""
     make = logging.getLogRecordFactory()
 
     def heard(*args: Any, **facts: Any) -> logging.LogRecord:
         record = make(*args, **facts)
-        lines = _lines.get()
-        if lines is not None and len(lines) < _MOST and record.name.partition(".")[0] != "penstock":
-            lines.append(f"[{record.levelname}] {_text(record)[:_LONGEST]}")
+        spent, lines = current_spent(), _lines.get()
+        runs = spent is not None or lines is not None
+        if runs and record.name and record.name.partition(".")[0] != "penstock":
+            text = _text(record)[:_LONGEST]
+            note_record(record, text)
+            if lines is not None and len(lines) < _MOST:
+                lines.append(f"[{record.levelname}] {text}")
         return record
 
     logging.setLogRecordFactory(heard)

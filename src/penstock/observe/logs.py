@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.observe.errortext import error_text
+from penstock.observe.logbook import note_event
 
 _log = logging.getLogger("penstock")
 _WORKPOOL = "workpool"
@@ -33,6 +34,7 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
         return
     facts = {key: error_text(value) if isinstance(value, BaseException) else value for key, value in facts.items()}
     text = " ".join([name, *(f"{key}={value}" for key, value in facts.items())])
+    note_event(name, level, facts, exc_info)
     _log.log(level, text, extra={"event": name, "facts": facts}, exc_info=exc_info)
 
 

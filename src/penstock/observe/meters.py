@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.observe.timing import Timings
-
 Labels = tuple[str, ...]
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -144,7 +142,6 @@ class Meters:
         self.histograms = {name: defaultdict[Labels, Histogram](Histogram) for name in _names("histogram")}
         # for each gauge that this process knows by itself: the functions that read it, by its one label, or by ""
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
-        self.timings = Timings()  # of the dashboard
 
     def add(self, name: str, *labels: str, number: int = 1) -> None:
         self.counters[name][labels] += number

@@ -1,32 +1,35 @@
-"""The last runs of each function: how long they took, how they ended, and where their time went. Of this process only.
+"""Where the time of a run goes, and how durations are counted.
 
-Owns the numbers. `calls` measures the waits and the retries, `transaction` the database. In development also the rows
-of a run, which `calls.journal` logs.
+`calls` measures the waits and the retries, `transaction` the database; the logbook keeps the numbers. In development
+also the rows of a run, which `calls.journal` logs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Literal
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, Self
 
 from penstock.clock import profile_timer
 
-KEPT = 256  # runs of a function
-_KEPT_OF_ALL = 1024
+_SHORTEST = 1e-6
 
 Step = Literal["waits", "database", "retries"]
+STEPS: tuple[Step, ...] = ("waits", "database", "retries")
 Mark = tuple[float, float, float]
 
 
-@dataclass(slots=True)
 class Spent:
-    """Seconds that a run has spent, with all that it called; the rest is the function's own code and what it awaits.
+    """A run of a function, and the seconds that it has spent with all that it called. Use it in ``with``.
+
+    Args:
+        function: The function.
+        book: The logbook that counts the run.
 
     Attributes:
         waits: For its turn, a thread, or a transaction: on SQLite for other writers.
@@ -34,9 +37,23 @@ class Spent:
         retries: In attempts that conflicted, and in the pauses after them.
     """
 
-    waits: float = 0.0
-    database: float = 0.0
-    retries: float = 0.0
+    __slots__ = ("_around", "_begun", "_token", "book", "database", "function", "retries", "waits")
+
+    def __init__(self, function: str = "", book: Any = None) -> None:
+        self.function, self.book = function, book
+        self.waits = self.database = self.retries = 0.0
+
+    def __enter__(self) -> Self:
+        self._around, self._token, self._begun = _spent.get(), _spent.set(self), profile_timer()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        seconds = profile_timer() - self._begun
+        _spent.reset(self._token)
+        if self._around is not None:
+            self._around.add(self)
+        if self.book is not None:
+            self.book.ran(self, seconds, error)
 
     def mark(self) -> Mark:
         """The beginning of an attempt."""
@@ -53,37 +70,25 @@ class Spent:
         self.retries += other.retries
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
-    """A run that has ended: `outcome` is success, error or canceled."""
-
-    ended_at: datetime
-    seconds: float
-    outcome: str
-    error: str
-    spent: Spent
+def bucket_of(seconds: float) -> str:
+    """The name of the durations that are counted as one: the longest of them is 1.41 times as long as the shortest."""
+    return str(math.ceil(2 * math.log2(max(seconds, _SHORTEST))))
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The last runs of a function, and for how long its last jobs were due before they started."""
+def percentiles(counts: Mapping[str, float], *shares: float, prefix: str = "") -> Sequence[float | None]:
+    """For each share a duration that at least this share of them do not exceed by much; None without any.
 
-    runs: deque[PastRun] = field(default_factory=lambda: deque(maxlen=KEPT))
-    lags: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-
-
-class Timings:
-    """The last runs of all functions by name, and the durations of the last ones of all."""
-
-    def __init__(self) -> None:
-        self.of: defaultdict[str, Timing] = defaultdict(Timing)
-        self.seconds: deque[float] = deque(maxlen=_KEPT_OF_ALL)
-
-
-def percentiles(seconds: Collection[float], *shares: float) -> Sequence[float | None]:
-    """For each share the least duration that at least this share of them do not exceed; None without any."""
-    in_order = sorted(seconds)
-    return [in_order[max(0, math.ceil(share * len(in_order)) - 1)] if in_order else None for share in shares]
+    Args:
+        counts: How many durations are in each bucket, beside other numbers.
+        *shares: Such as 0.5.
+        prefix: What the names of the buckets begin with.
+    """
+    buckets = {name.removeprefix(prefix): number for name, number in counts.items() if name.startswith(prefix)}
+    in_order = sorted((int(name), number) for name, number in buckets.items() if name.lstrip("-").isdecimal())
+    below = list(accumulate(number for _, number in in_order))
+    return [
+        None if not below else 2 ** (in_order[bisect_left(below, share * below[-1])][0] / 2 - 0.25) for share in shares
+    ]
 
 
 _UNMEASURED = nullcontext()
@@ -95,32 +100,24 @@ def current_spent() -> Spent | None:
     return _spent.get()
 
 
-@contextmanager
-def spending() -> Iterator[Spent]:
-    """Measure a block as one run; a run around it has spent the same."""
-    spent, around = Spent(), _spent.get()
-    token = _spent.set(spent)
-    try:
-        yield spent
-    finally:
-        _spent.reset(token)
-        if around is not None:
-            around.add(spent)
-
-
 def spent_on(step: Step) -> AbstractContextManager[None]:
     """Count a block as a step of the current run."""
     spent = _spent.get()
-    return _UNMEASURED if spent is None else _spent_on(spent, step)
+    return _UNMEASURED if spent is None else _SpentOn(spent, step)
 
 
-@contextmanager
-def _spent_on(spent: Spent, step: Step) -> Iterator[None]:
-    begun = profile_timer()
-    try:
-        yield
-    finally:
-        setattr(spent, step, getattr(spent, step) + profile_timer() - begun)
+class _SpentOn(AbstractContextManager[None]):
+    __slots__ = ("_begun", "_spent", "_step")
+
+    def __init__(self, spent: Spent, step: Step) -> None:
+        self._spent, self._step = spent, step
+
+    def __enter__(self) -> None:
+        self._begun = profile_timer()
+
+    def __exit__(self, *_: object) -> None:
+        spent, step = self._spent, self._step
+        setattr(spent, step, getattr(spent, step) + profile_timer() - self._begun)
 
 
 @dataclass(slots=True)

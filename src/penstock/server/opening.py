@@ -56,10 +56,10 @@ class Opening:
         self._idle.set()
 
     def watch(self) -> None:
-        """Have the backend move its meters, also if no metrics are served, and each call from outside begin a trace."""
+        """Have each job and each call from outside begin a trace."""
         self._watched = True
         if self._backend is not None:
-            self._backend.engine.journal.count_and_follow()
+            self._backend.engine.journal.follows = True
 
     async def backend(self) -> Backend:
         """The backend, opened if need be. Refused while the server shuts down."""
@@ -158,8 +158,7 @@ class Opening:
     async def _hold(self) -> AsyncGenerator[None, None]:
         """Keep the backend open. The event loop closes a generator that nobody else has closed."""
         backend = Backend(self.app, self.config, SystemClock())
-        if self._watched:
-            backend.engine.journal.count_and_follow()
+        backend.engine.journal.follows = self._watched
         await backend.start(self._services)
         self._backend = backend
         event("server.opened", logging.INFO, services=",".join(self._services) or "none")

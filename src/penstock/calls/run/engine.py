@@ -19,11 +19,13 @@ from penstock.calls.run.renewals import Renewals
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
+from penstock.errors import TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.functions.programs import Known
 from penstock.functions.registry import Registry
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
+from penstock.observe.logbook import Logbook
 from penstock.observe.logs import event as log_event
 from penstock.observe.meters import Meters
 from penstock.observe.practices import practices_of
@@ -72,7 +74,8 @@ class Engine:
         self.processes = Processes(config)
         self.renewals = Renewals(config, clock, registry)
         meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
-        self.journal = Journal(meters, tells_runs=config.dev)
+        self.journal = Journal(Logbook(clock), meters, tells_runs=config.dev)
+        self._writes_logbook = True  # whether the last time went well
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
@@ -108,6 +111,25 @@ class Engine:
         """The settlements of jobs with these outcomes; a job that cannot be read is logged and ends as failed."""
         now, chance, keep = self.clock.now(), self.clock.random, self.keep
         return [settle_anyhow(job, outcome, now, chance(), keep, tell_of_broken) for job, outcome in outcomes]
+
+    async def write_logbook(self) -> bool:
+        """Write what was counted and logged since the last time, and say whether it did.
+
+        What cannot be written waits for the next time.
+        """
+        numbers, events = self.journal.book.take()
+        if not numbers and not events:
+            return False
+        try:
+            await self.store.logbook.write(self.clock.now(), numbers, events)
+        except Exception as error:  # noqa: BLE001 - no program stops because it is not counted
+            self.journal.book.put_back(numbers, events if isinstance(error, TryAgain) else ())  # one may be refused
+            if self._writes_logbook:
+                log_event("logbook.not_written", logging.WARNING, error=error)
+            self._writes_logbook = False
+        else:
+            self._writes_logbook = True
+        return self._writes_logbook
 
     @property
     def keep(self) -> timedelta:

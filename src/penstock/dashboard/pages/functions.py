@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,13 @@ from penstock.functions.written import signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.observe.errortext import error_text, trace_text
-from penstock.observe.meters import Meters
-from penstock.observe.timing import Timing, percentiles
+from penstock.observe.logbook import RAN, Numbers
+from penstock.observe.timing import STEPS, percentiles
 from penstock.server.requests import Refused
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
+WINDOW = timedelta(hours=1)  # over which runs are counted
 _LISTED = 20
 _SHARES = 0.5, 0.95, 0.99
 _OUTCOMES = "success", "error", "canceled"
@@ -34,7 +36,7 @@ _OWN = {FunctionKind.ACTION: "own code and the outside world"}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A function as the page shows it. Times are in seconds, of its last runs in this process; None without any."""
+    """A function as the page shows it. Runs are those of the last hour, and times in seconds; None without any."""
 
     function: AnyFunction
     access: str
@@ -54,32 +56,31 @@ class Seen:
         return ", ".join(f"{name} {share:.0%}" for name, share in self.parts.items() if share >= _WORTH_TELLING)
 
 
-def _seen(function: AnyFunction, meters: Meters) -> Seen:
-    timing = meters.timings.of.get(function.name) or Timing()
+def _seen(function: AnyFunction, sums: Numbers) -> Seen:
+    found = sums.get(f"function {function.name}", {})
     return Seen(
         function,
         (function.access_text or "public, not said") if function.public else "internal",
-        {one: meters.counters["penstock_calls"][function.name, one] for one in _OUTCOMES},
-        meters.counters["penstock_conflicts"][(function.name,)],
-        dict(zip(_SHARES, percentiles([run.seconds for run in timing.runs], *_SHARES), strict=True)),
-        percentiles(timing.lags, 0.95)[0],
-        _parts(function, timing),
+        {one: round(found.get(one, 0)) for one in _OUTCOMES},
+        round(found.get("conflict", 0)),
+        dict(zip(_SHARES, percentiles(found, *_SHARES), strict=True)),
+        percentiles(found, 0.95, prefix="lag ")[0],
+        _parts(function, found),
     )
 
 
-def _parts(function: AnyFunction, timing: Timing) -> Mapping[str, float]:
-    whole = sum(run.seconds for run in timing.runs)
-    found = {name: sum(getattr(run.spent, name) for run in timing.runs) for name in ("database", "waits", "retries")}
-    found[_OWN.get(function.kind, "own code")] = max(0.0, whole - sum(found.values()))
-    whole = max(whole, sum(found.values()))  # calls that run at the same time take more together
+def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, float]:
+    found = {name: spent.get(name, 0.0) for name in STEPS}
+    found[_OWN.get(function.kind, "own code")] = max(0.0, spent.get("all", 0.0) - sum(found.values()))
+    whole = sum(found.values())  # more than all, if calls ran at the same time
     in_order = sorted(found.items(), key=lambda one: -one[1])
     return {name: seconds / whole for name, seconds in in_order} if whole else {}
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    meters = view.backend.engine.journal.meters or Meters()
+    sums = await view.activity.sums(WINDOW)
     functions = sorted(view.backend.app.registry, key=lambda one: one.name)
-    return {"functions": [_seen(one, meters) for one in functions], "shares": _SHARES}
+    return {"functions": [_seen(one, sums) for one in functions], "shares": _SHARES}
 
 
 def _find(view: View) -> AnyFunction:
@@ -91,15 +92,15 @@ def _find(view: View) -> AnyFunction:
 
 async def _load_function(view: View) -> Mapping[str, Any]:
     function = _find(view)
-    meters, inputs = view.backend.engine.journal.meters or Meters(), inputs_of(function, view.secrets)
-    timing = meters.timings.of.get(function.name) or Timing()
+    inputs, word = inputs_of(function, view.secrets), [f" {function.name} "]
     allowed = view.role >= (Role.look if function.kind is FunctionKind.QUERY else Role.operate)
     return {
-        "one": _seen(function, meters),
+        "one": _seen(function, await view.activity.sums(WINDOW)),
         "shares": _SHARES,
         "signature": signature_text(function),
         "about": inspect.getdoc(function.declared) or "",
-        "runs": list(timing.runs)[: -_LISTED - 1 : -1],
+        "runs": await view.log(_LISTED, level=RAN, event="function.ran", words=word),
+        "entries": await view.log(_LISTED, words=word),
         **form_of(inputs, view.words),
         "identity": view.words.get("identity", ""),
         "answer": None,

@@ -25,14 +25,13 @@ async def _load(view: View) -> Mapping[str, Any]:
     app, practices = backend.app, backend.engine.practices
     tasks, outboxes = [one.task.name for one in app.tasks], [one.outbox.name for one in app.outboxes]
     seen = await look(backend.engine, app.definitions(), tasks, outboxes)
-    hot = sorted(seen.calls.items(), key=lambda one: -one[1][0])
+    hot = sorted(seen.conflicts.items(), key=lambda one: -one[1][0])
     broken = sorted(() if practices is None else practices.found.values(), key=lambda one: -one.times)
     return {
         "seen": seen,
         "findings": [(one, _page(one.where)) for one in findings(seen)],
         "pools": (await view.activity.look())[0].pools,
         "practices": None if practices is None else broken,
-        "counts_conflicts": backend.engine.journal.meters is not None,
         "conflicts": hot[:_LISTED],
     }
 

@@ -37,6 +37,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
         "most": _MOST_COUNTED,
         "advice": [text for text, _command in advice(one, page.messages)],
         "messages": page.messages,
+        "entries": await view.log(_LISTED, words=[f" {one.handler} "]),
         "more": None if page.next is None else urlencode({"outbox": one.name, "after": page.next}),
         "may_rebuild": declared is not None and declared.reset is not None,
         "may_resend": resends,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import quote_plus
@@ -13,10 +15,10 @@ from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.activity import totals_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
-from penstock.observe.meters import Meters
 from penstock.observe.readable import counted, span
 from penstock.observe.timing import percentiles
 
+_WINDOW = timedelta(minutes=5)  # in which calls were made, of which the latency is
 _LATE = 60.0  # seconds that a job may wait before somebody should look
 _some = partial(counted, most=MOST_COUNTED)
 
@@ -31,11 +33,13 @@ class Need:
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    meters = view.backend.engine.journal.meters or Meters()
     store, calls = view.backend.engine.store, view.backend.job_calls
     seen, pools = await view.activity.look()
     rows = await store.outboxes.list()
     outboxes = await look_at(store, rows, calls.now(), view.backend.app.outboxes.find, MOST_COUNTED)
+    durations = Counter[str]()
+    for name, found in (await view.activity.sums(_WINDOW)).items():
+        durations.update(found if name.startswith("function ") else {})
     needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:
@@ -48,7 +52,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "pools": pools,
         "most": MOST_COUNTED,
         "totals": totals_of(pools),
-        "latency": percentiles(meters.timings.seconds, 0.5, 0.95),
+        "latency": percentiles(durations, 0.5, 0.95),
         "needs": needs,
         "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
     }

@@ -1,7 +1,7 @@
 """Timeline: one call, job or row from the request through the mutation, the change and the job to the message.
 
 Owns what belongs together: jobs that share a trace or name a row, the records of the row's reactive tasks, its messages
-that are not delivered, and the log events of this process that name any of them.
+that are not delivered, and the log events that name any of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from penstock.clock import layout_uuid7
 from penstock.dashboard.page import Page, View
-from penstock.dashboard.recent import Entry, recent
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, JobState
 from penstock.observe.following import began_at, parent_span, span_of, trace_id
+from penstock.observe.logbook import LogEvent
 from penstock.schema.ids import JOB_PREFIX, is_id, parse_id
 from penstock.server.requests import Refused
 
-_LAST, _MOST_JOBS, _MOST_ROWS, _MOST_TRACES, _MOST_MESSAGES = 20, 200, 5, 5, 200
+_LAST, _MOST_JOBS, _MOST_ROWS, _MOST_TRACES, _MOST_MESSAGES, _MOST_EVENTS = 20, 200, 5, 5, 200, 500
 _EVERY = 2.0  # seconds: it reads all jobs that are younger
 _TRACE = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[a-z][a-z0-9_]*_[0-7][0-9a-hjkmnp-tv-z]{25}")
@@ -94,7 +93,7 @@ class _Found:
 async def _load(view: View) -> Mapping[str, Any]:
     of = view.word("of")
     if of is None:
-        return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False, "last": list(islice(_last(), _LAST))}
+        return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False, "last": await _last(view)}
     names = {one.name for one in view.backend.app.definitions() if one.managed}
     found = _Found(view, names, words={of})
     if is_id(JOB_PREFIX, of):
@@ -111,13 +110,13 @@ async def _load(view: View) -> Mapping[str, Any]:
         for job in [*found.jobs.values()]:
             await _follow(found, job)
     else:
-        for entry in [*recent().entries]:
+        for entry in await view.log(_MOST_EVENTS, words=[f" {of} "]):
             if entry.facts.get("request_id") == of and (trace := entry.facts.get("trace")):
                 await found.follow(trace, entry.at)
     for row in [*found.rows]:
         await _add_row(found, row)
     found.steps += [step for job in found.jobs.values() for step in _of_job(job, found.jobs)]
-    found.steps += _of_log(found)
+    found.steps += await _of_log(found)
     steps = sorted(found.steps, key=lambda one: (one.at, one.kind != "request"))
     return {
         "of": of,
@@ -188,17 +187,16 @@ def _of_job(job: JobStatus, jobs: Mapping[JobId, JobStatus]) -> Iterator[Step]:
         yield Step(job.finished_at, None, "on_complete", job.on_complete, link, error or "has run", bad=bool(error))
 
 
-def _of_log(found: _Found) -> Iterator[Step]:
-    for entry in [*recent().entries]:
-        facts = entry.facts
-        named = {str(facts[name]) for name in ("job", "trace", "request_id", "key") if name in facts}
-        if named & found.words and not (entry.name in _OF_JOBS and facts.get("job") in found.jobs):
-            yield _of_entry(entry)
+async def _of_log(found: _Found) -> list[Step]:
+    entries = await found.view.log(_MOST_EVENTS, words=[f" {word} " for word in found.words])
+    return [
+        _of_entry(one) for one in reversed(entries) if not (one.name in _OF_JOBS and one.facts.get("job") in found.jobs)
+    ]
 
 
-def _of_entry(entry: Entry) -> Step:
+def _of_entry(entry: LogEvent) -> Step:
     facts, kind, bad = entry.facts, _RUN.get(entry.name), entry.level >= logging.WARNING
-    words = ("caller", "status", "request_id", "read", "written", "error")
+    words = ("message", "caller", "status", "request_id", "read", "written", "error")
     note = ", ".join(f"{name} {facts[name]}" for name in words if name in facts)
     if kind is None:
         return Step(entry.at, None, "log", entry.name, note=note, bad=bad)
@@ -206,15 +204,16 @@ def _of_entry(entry: Entry) -> Step:
     return Step(entry.at - timedelta(milliseconds=facts["ms"]), entry.at, kind, what, note=note, bad=bad)
 
 
-def _last() -> Iterator[tuple[str, str, Step, str]]:
-    """The last calls and jobs of this process, each once: the id of its timeline, its name, its run and the error."""
-    told = set[str]()
-    for entry in reversed([*recent().entries]):
-        of = entry.facts.get("job") or entry.facts.get("trace")
-        if entry.name in _RUN and of is not None and of not in told:
-            told.add(of)
-            step = _of_entry(entry)
-            yield of, entry.facts.get("function", step.what), step, entry.facts.get("error", "")
+async def _last(view: View) -> list[tuple[str, str, Step, str]]:
+    """The last calls and jobs, each once: the id of its timeline, its name, its run and the error."""
+    told: dict[str, tuple[str, str, Step, str]] = {}
+    for name in _RUN:
+        for entry in await view.log(_MOST_EVENTS, event=name):
+            of = entry.facts.get("job") or entry.facts.get("trace")
+            if of is not None:
+                step = _of_entry(entry)
+                told.setdefault(of, (of, entry.facts.get("function", step.what), step, entry.facts.get("error", "")))
+    return sorted(told.values(), key=lambda one: -(one[2].until or one[2].at).timestamp())[:_LAST]
 
 
 def _placed(steps: Sequence[Step]) -> Iterator[tuple[Step, float, float | None, float, float]]:

@@ -24,7 +24,7 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.nouns.pools import KeyRow
 from penstock.values import decode_json
 
-_LISTED = 25
+_LISTED, _EVENTS = 25, 200
 _KEYS_READ, _KEY_COUNTED = 200, 1_000  # keys of a pool, and jobs of a key
 _WORDS = ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error", "since")
 _SINCE = {
@@ -165,6 +165,7 @@ async def _load_job(view: View) -> Mapping[str, Any]:
         task = next((one.plan.name for one in await calls.store.tasks.list() if one.id == options.task), None)
     return {
         "job": job,
+        "entries": await view.log(_EVENTS, words=[f" {job.id} "]),
         "waits": waits,
         "task": task,
         "row": key_text(plain_key(job.args["key"])) if task is not None and "key" in job.args else None,

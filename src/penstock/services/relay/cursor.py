@@ -71,7 +71,7 @@ class Cursor:
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._changes = runner.engine.store.changes
         self._outboxes = runner.engine.store.outboxes
-        self._meters = runner.engine.journal.meters
+        self._journal = runner.engine.journal
         self._clock = runner.engine.clock
         self._outbox = outbox
         self.row: OutboxRow | None = None  # None if it is not known, or another relay has it
@@ -340,7 +340,7 @@ class Cursor:
     def written(self, step: Step, done: Iterable[Item] = ()) -> None:
         """Note that a step is committed, by which these are done with."""
         row, self.uncertain = step.outbox, False
-        self.count("penstock_outbox_delivered", step.delivered)
+        self.count("delivered", step.delivered)
         skips = tuple(seq for seq in row.skips if seq not in step.skipped)
         self.row = replace(row, backfill=step.backfill, skips=skips, trouble=step.trouble, passed=step.passed)
         if step.delivered:
@@ -373,10 +373,12 @@ class Cursor:
             self._begun.pop(item.identity, None)
         self._told.discard(item.change.seq)
 
-    def count(self, meter: str, number: int) -> None:
-        """Count, if anybody looks at meters."""
-        if number and self._meters is not None:
-            self._meters.add(meter, self._outbox.name, number=number)
+    def count(self, how: str, number: int) -> None:
+        """Count messages as delivered, or attempts as failed."""
+        if number:
+            self._journal.book.add(f"outbox {self._outbox.name}", how, number)
+            if self._journal.meters is not None:
+                self._journal.meters.add(f"penstock_outbox_{how}", self._outbox.name, number=number)
 
 
 def _items(aside: Iterable[Aside], but: Container[Identity]) -> list[Item]:

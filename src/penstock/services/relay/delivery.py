@@ -289,7 +289,7 @@ class OutboxDelivery(Service):
         """Log a failure; the trouble to write."""
         outbox, message, attempts = self._outbox.name, item.change.seq, trouble.attempts
         facts: dict[str, Any] = {"outbox": outbox, "message": message, "key": item.told_key, "attempts": attempts}
-        self._cursor.count("penstock_outbox_failed", min(attempts, 1))  # none if it was only put off
+        self._cursor.count("failed", min(attempts, 1))  # none if it was only put off
         log_event("outbox.failed", logging.WARNING, **facts, error=trouble.error)
         halts = trouble.halted and self._policy(item) != "park"
         if halts and self._cursor.is_news(message, known):

@@ -24,6 +24,7 @@ from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.locks import Locks
+from penstock.store.nouns.logbook import StoredLogbook
 from penstock.store.nouns.migration_files import MigrationFiles
 from penstock.store.nouns.noun import Access
 from penstock.store.nouns.outboxes import Outboxes
@@ -103,6 +104,7 @@ class Store(Protocol):
     api_keys: ApiKeys
     audit: Audit
     dashboard_sessions: DashboardSessions
+    logbook: StoredLogbook
     tokens: Tokens
     locks: Locks
     migration_files: MigrationFiles
@@ -122,6 +124,7 @@ class Store(Protocol):
         self.api_keys = ApiKeys(access)
         self.audit = Audit(access)
         self.dashboard_sessions = DashboardSessions(access)
+        self.logbook = StoredLogbook(access)
         self.outboxes = Outboxes(access)
         self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)

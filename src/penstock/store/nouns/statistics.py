@@ -77,11 +77,6 @@ class DatabaseStatistics(Noun, queries=("statistics",)):
             return None
         return [UnusedIndex(*row) for row in await self._look("unused", names=self._names(tables))]
 
-    async def failed(self, since: datetime, later: datetime) -> dict[str, tuple[int, int]]:
-        """By pool: how many jobs have failed since the later time, and how many between the two times."""
-        rows = await self._look("failed", since=since, later=later)
-        return {pool: (recent, before) for pool, recent, before in rows}
-
     def _names(self, tables: Sequence[str]) -> list[str]:
         return [self._access.dialect.table(name) for name in tables]
 

@@ -5,11 +5,6 @@ select count(*) from (select 1 from penstock.finished_job where expires_at <= :b
 select (select count(*) from (select from penstock.finished_job_long where expires_at <= :before limit :most) few)
     + (select count(*) from (select from penstock.finished_job where day = :day limit :most) few);
 
--- failed: how many jobs of each pool have failed since a later time, and how many since another one before that.
--- Unbounded: it reads all jobs that have ended.
-select pool, count(*) filter (where finished_at >= :later), count(*) filter (where finished_at < :later)
-from penstock.finished_job where state = 'failed' and finished_at >= :since group by pool;
-
 -- log: the file beside which the write-ahead log lies.
 -- SQLite: on PostgreSQL the server looks after its log.
 select file from pragma_database_list where name = 'main';
