@@ -229,7 +229,7 @@ def _with_store(
     files = [] if folder is None else load(folder)
 
     async def work() -> T:
-        store = make_store(app.config(database=options.database), SystemClock())
+        store = make_store(app.config(database=options.database), SystemClock(), app.registry.codec)
         try:
             return await use(store, app.definitions(), files)
         finally:

@@ -7,7 +7,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.errors import DataError, InputError, LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
+from penstock.errors import (
+    DataError,
+    InputError,
+    LimitExceeded,
+    RowInvalid,
+    Undecryptable,
+    UniqueViolation,
+    ValueInvalid,
+)
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row
@@ -32,9 +40,10 @@ def read_row(statements: TableStatements, row: Row) -> Table:
     except UNFIT as error:
         definition, column = statements.definition, statements.misfit(row)
         what = f"{error}" if column is None else f"column {column}: {error}"
-        raise RowInvalid(
+        kind = Undecryptable if isinstance(error, Undecryptable) else RowInvalid
+        raise kind(
             f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {what}.",
-            fix="Change the declaration, or correct the row.",
+            fix="" if kind is Undecryptable else "Change the declaration, or correct the row.",
             table=definition.name,
             row=definition.key_at(row),
             column=column,
