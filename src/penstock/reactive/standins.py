@@ -323,6 +323,7 @@ class Operand(StandIn):
             self._at.refuse(f"{self!r} is compared with something else: {str(error).rstrip('.')}")
 
     def _computed(self, operator: ex.Operator, left: object, right: object) -> Operand:
+        self._check_readable()
         try:
             terms = [node_of(one) if isinstance(one, Operand) else plain_constant(one) for one in (left, right)]
         except ConstantInvalid as error:

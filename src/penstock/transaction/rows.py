@@ -7,15 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.errors import (
-    DataError,
-    InputError,
-    LimitExceeded,
-    RowInvalid,
-    Undecryptable,
-    UniqueViolation,
-    ValueInvalid,
-)
+from penstock.errors import DataError, InputError, LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.store.contract.session import Row
@@ -39,11 +31,13 @@ def read_row(statements: TableStatements, row: Row) -> Table:
         return statements.definition.make_rows(statements.decode_fields((row,)))[0]
     except UNFIT as error:
         definition, column = statements.definition, statements.misfit(row)
-        what = f"{error}" if column is None else f"column {column}: {error}"
-        kind = Undecryptable if isinstance(error, Undecryptable) else RowInvalid
+        said, fix, kind = f"{error}", "Change the declaration, or correct the row.", RowInvalid
+        if isinstance(error, RowInvalid):  # it cannot be decrypted
+            said, fix, kind = error.what.rstrip("."), error.fix, type(error)
+        what = said if column is None else f"column {column}: {said}"
         raise kind(
             f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {what}.",
-            fix="" if kind is Undecryptable else "Change the declaration, or correct the row.",
+            fix=fix,
             table=definition.name,
             row=definition.key_at(row),
             column=column,
