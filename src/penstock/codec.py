@@ -80,21 +80,24 @@ class Encryption:
 
     def encrypt_value(self, text: str) -> str:
         """Text as the ciphertext of an encrypted column."""
-        if self._codec is None:
-            raise Undecryptable("A value to encrypt has come, but this app has no codec.", fix=CODEC_FIX)
-        return urlsafe_b64encode(self._codec.encode(text.encode())).decode()
+        return urlsafe_b64encode(self._known.encode(text.encode())).decode()
 
     def decrypt_value(self, token: str) -> str:
         """Text from its ciphertext; see `decrypt` for the error."""
-        if self._codec is None:
-            raise Undecryptable("A stored value is encrypted, but this app has no codec.", fix=CODEC_FIX)
+        codec = self._known
         try:
-            return self._codec.decode(urlsafe_b64decode(token)).decode()
+            return codec.decode(urlsafe_b64decode(token)).decode()
         except Exception as error:
             raise Undecryptable(
                 "A stored value cannot be decrypted: no key of the codec fits, or it was never encrypted.",
                 fix="Add the key that it was written with to the codec, behind the first one.",
             ) from error
+
+    @property
+    def _known(self) -> Codec:
+        if self._codec is None:
+            raise Undecryptable("A value is encrypted, but this app has no codec.", fix=CODEC_FIX)
+        return self._codec
 
 
 CODEC_FIX = "Write App(codec=FernetCodec(key)), with the key of the other programs on this database."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
 
 from cryptography.fernet import Fernet, MultiFernet
 
@@ -23,7 +24,13 @@ class FernetCodec:
     __slots__ = ("_fernet",)
 
     def __init__(self, key: bytes | str, *older: bytes | str) -> None:
-        self._fernet = MultiFernet([_fernet(place, one) for place, one in enumerate((key, *older), 1)])
+        with suppress(ValueError, TypeError):  # whose texts may hold a key
+            self._fernet = MultiFernet(list(map(Fernet, (key, *older))))
+            return
+        raise ConfigError(
+            "A key of FernetCodec is none: it has to be 32 bytes in URL-safe base64.",
+            fix="Make one with cryptography.fernet.Fernet.generate_key(), and keep it outside of the database.",
+        )
 
     def encode(self, data: bytes, /) -> bytes:
         """Encrypt data with the first key."""
@@ -32,14 +39,3 @@ class FernetCodec:
     def decode(self, data: bytes, /) -> bytes:
         """Decrypt data with the key that fits; `cryptography.fernet.InvalidToken` if none does."""
         return self._fernet.decrypt(urlsafe_b64encode(data))
-
-
-def _fernet(place: int, key: bytes | str) -> Fernet:
-    try:
-        return Fernet(key)
-    except (ValueError, TypeError):
-        pass  # the error would hold the key
-    raise ConfigError(
-        f"Key {place} of FernetCodec is no key: that is 32 bytes in URL-safe base64.",
-        fix="Make one with cryptography.fernet.Fernet.generate_key(), and keep it outside of the database.",
-    )

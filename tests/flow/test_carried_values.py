@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import FLOATS, Make, Shade, Size, alike, annotation_of
-from stage.examples import examples
 
 from penstock import (
     ActionCtx,
@@ -187,7 +186,7 @@ class Roads:
         await test.run_until_idle()
 
 
-@settings(max_examples=14)
+@settings(max_examples=4)
 @given(chance=st.randoms(use_true_random=True))
 def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, chance: Any) -> None:
     codec = FernetCodec(Fernet.generate_key()) if chance.random() < _ENCRYPTED else None

@@ -89,7 +89,7 @@ def stored(url: str, sql: str) -> list[Any]:
             lite.commit()
             return found
     with psycopg.connect(url) as connection:
-        cursor = connection.execute(sql)  # type: ignore[arg-type]  # of these tests
+        cursor = connection.execute(sql)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -43,7 +43,7 @@ def contents(url: str) -> str:
             "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname !~ '^(pg_|information_)'"
         ).fetchall()
         found = [
-            str(connection.execute(f"select * from {name}").fetchall())  # type: ignore[arg-type]
+            str(connection.execute(f"select * from {name}").fetchall())
             for (name,) in named
         ]
     return "\n".join(found)
@@ -57,7 +57,8 @@ def assert_hidden(url: str, stage: str) -> None:
 
 
 async def test_no_road_leads_into_the_database_in_plain(database_url: str) -> None:
-    kept.clear(), tokens.clear()
+    kept.clear()
+    tokens.clear()
     failing[:] = [True]
     async with TestApp(app, database_url) as test:
         assert_hidden(database_url, "begin")
@@ -71,7 +72,7 @@ async def test_no_road_leads_into_the_database_in_plain(database_url: str) -> No
         assert answer == CANARY.encode()
         assert_hidden(database_url, "session")
         again = await test.dispatch.call_once(
-            "flow.encrypted_program:schedule", b"{}", RequestKey("session", 1, 2), repr, resent=True
+            "flow.encrypted_program:schedule", b"{}", RequestKey("session", 1, 2), lambda _: b"", resent=True
         )
         assert again == answer
         await test.run_mutation(schedule, CANARY)
@@ -90,7 +91,7 @@ async def test_no_road_leads_into_the_database_in_plain(database_url: str) -> No
         assert CANARY in str(await test.jobs())
         await test.run_until_idle(raise_errors=False)
         assert_hidden(database_url, "run")
-        assert await pool.complete(test, tokens[0], CANARY)
+        assert (await pool.complete(test, tokens[0], CANARY)).accepted
         await test.run_mutation(change, row, CANARY)
         await test.run_mutation(remove, row)
         test.clock.advance(timedelta(hours=2))
