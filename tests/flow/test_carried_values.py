@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import FLOATS, Make, Shade, Size, alike, annotation_of
+from stage.examples import examples
 
 from penstock import (
     ActionCtx,

@@ -42,10 +42,7 @@ def contents(url: str) -> str:
         named = connection.execute(
             "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname !~ '^(pg_|information_)'"
         ).fetchall()
-        found = [
-            str(connection.execute(f"select * from {name}").fetchall())
-            for (name,) in named
-        ]
+        found = [str(connection.execute(f"select * from {name}").fetchall()) for (name,) in named]
     return "\n".join(found)
 
 
