@@ -27,6 +27,8 @@ from penstock.calls.run.context import MutationCtx as MutationCtx
 from penstock.calls.run.context import QueryCtx as QueryCtx
 from penstock.calls.run.ratelimits import RateStatus as RateStatus
 from penstock.calls.run.work import ActionWork as ActionWork
+from penstock.codec import Codec as Codec
+from penstock.codec import Encrypted as Encrypted
 from penstock.config import Config as Config
 from penstock.crons.every import daily as daily
 from penstock.crons.every import hourly as hourly
@@ -81,10 +83,12 @@ from penstock.errors import TopicNotFound as TopicNotFound
 from penstock.errors import TryAgain as TryAgain
 from penstock.errors import Unauthenticated as Unauthenticated
 from penstock.errors import UnawaitedCall as UnawaitedCall
+from penstock.errors import Undecryptable as Undecryptable
 from penstock.errors import UniqueViolation as UniqueViolation
 from penstock.errors import UsageError as UsageError
 from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
+from penstock.fernet import FernetCodec as FernetCodec
 from penstock.functions.access import Access as Access
 from penstock.functions.access import owner_of as owner_of
 from penstock.functions.access import public as public

@@ -28,6 +28,7 @@ from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.clock import Clock, SystemClock
+from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, check_settings, load_config, unknown_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
@@ -74,6 +75,7 @@ class App(Declaring):
             with it.
         tables: Tables beside those that the modules of its functions name, which are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
+        codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
         **settings: Settings of `Config` that this program fixes; see there for those that are left open.
 
     Attributes:
@@ -90,11 +92,17 @@ class App(Declaring):
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
-        DeclarationError: The name cannot be.
+        DeclarationError: The name cannot be, or the codec is none.
     """
 
     def __init__(
-        self, *, name: str = "", tables: Iterable[type[Table]] = (), auth: Iterable[Provider] = (), **settings: Any
+        self,
+        *,
+        name: str = "",
+        tables: Iterable[type[Table]] = (),
+        auth: Iterable[Provider] = (),
+        codec: Codec | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
         if name != "":
@@ -102,6 +110,9 @@ class App(Declaring):
         self.name = self.registry.program = name
         self._tables = list(tables)
         self.auth = providers_of(auth)
+        if codec is not None and not isinstance(codec, Codec):
+            raise DeclarationError("codec= takes an object with encode and decode.", fix=CODEC_FIX)
+        self.registry.codec = codec
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
@@ -203,7 +214,7 @@ class App(Declaring):
         """The definitions of its tables: those given, and those that the modules of its functions name or import.
 
         Raises:
-            DeclarationError: Two of them have one name, or a field cannot be stored.
+            DeclarationError: Two of them have one name, a field cannot be stored, or is encrypted without a codec.
         """
         tables = distinct(
             (
@@ -213,7 +224,11 @@ class App(Declaring):
                 *self.outboxes.tables(),
             )
         )
-        return [definition_of(table) for table in tables]
+        definitions = [definition_of(table) for table in tables]
+        encrypted = [f"{one.name}.{name}" for one in definitions for name in one.encrypted]
+        if encrypted and self.registry.codec is None:
+            raise DeclarationError(f"The app has no codec to encrypt {', '.join(encrypted)}.", fix=CODEC_FIX)
+        return definitions
 
     def declarations(self) -> list[Declaration]:
         """What is stored under the name of the program, to be compared with what other programs declare."""
@@ -295,7 +310,8 @@ class Backend(CallerBackend):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        self.engine = Engine(make_store(config, clock), app.registry, config, clock, app.rate_limits, reactive)
+        store = make_store(config, clock, app.registry.codec)
+        self.engine = Engine(store, app.registry, config, clock, app.rate_limits, reactive)
         self.runner = Runner(self.engine)
         self.dispatch = Dispatch(self.runner)
         self.tokens = Tokens(self.engine, app.auth)

@@ -31,6 +31,7 @@ PenstockError
 │   ├── LockLost                  the holder of a lock has lost it
 │   ├── ConstraintViolation       a constraint of a user-owned table refused the row
 │   └── RowInvalid                a stored row does not fit its declared table
+│       └── Undecryptable         no key of the app's codec fits a stored value
 ├── ApplicationError              your functions raise it for their callers, who get its data
 │   ├── NotSignedIn               the call is for users who have signed in
 │   ├── AccessDenied              the caller may not call this, or may not write this row
@@ -252,6 +253,10 @@ class ConstraintViolation(DataError):
 
 class RowInvalid(DataError):
     """A stored row does not fit its declared table."""
+
+
+class Undecryptable(RowInvalid):
+    """No key of the app's codec fits a stored value, or the app has no codec. Nothing was lost."""
 
 
 class ApplicationError(PenstockError):

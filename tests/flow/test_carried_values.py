@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
+from cryptography.fernet import Fernet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
@@ -22,6 +23,8 @@ from stage.examples import examples
 from penstock import (
     ActionCtx,
     App,
+    Encrypted,
+    FernetCodec,
     Id,
     Message,
     MutationCtx,
@@ -41,6 +44,7 @@ from penstock.testing.app import MessagesFailed
 from penstock.wire.outgoing import Format, encode_result
 
 _NUMBERS = count()  # of tables, of which one database gets many
+_ENCRYPTED = 0.5  # the part of the programs that encrypt all of it
 REFUSED = (PenstockError, ValueError, TypeError)
 
 
@@ -55,8 +59,9 @@ class Roads:
 
     def __init__(self, app: App, number: int, annotation: Any) -> None:
         self.app, self.got = app, dict[str, Any]()
+        column: Any = annotation | None if app.registry.codec is None else Encrypted[annotation | None]
         got, topic = self.got, f"topic{number}"
-        names = {"__annotations__": {"v": annotation | None}, "__module__": __name__, "v": None}
+        names = {"__annotations__": {"v": column}, "__module__": __name__, "v": None}
         self.table = table = type(f"Held{number}", (Table,), names)
         definition_of(table)
         app._tables.append(table)
@@ -185,7 +190,8 @@ class Roads:
 @settings(max_examples=examples(50))
 @given(chance=st.randoms(use_true_random=True))
 def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, chance: Any) -> None:
-    app, tried = App(), list[tuple[Roads, Make]]()
+    codec = FernetCodec(Fernet.generate_key()) if chance.random() < _ENCRYPTED else None
+    app, tried = App(codec=codec), list[tuple[Roads, Make]]()
     pool = app.workpool("carried", max_parallelism=10)
     while len(tried) < 6:
         annotation, make = annotation_of(chance, 1)

@@ -20,6 +20,7 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.cli.visible import visible_json
 from penstock.clock import Clock
+from penstock.codec import ENCRYPTED
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
 from penstock.observe.readable import counted
 from penstock.schema.encoder import MASKED
@@ -147,8 +148,9 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
     column = statements.definition.column(name)
     if column.optional and comparison == "=" and value == "null":
         return Condition(name, "is null"), None
-    if column.kind is Kind.JSON:
-        raise ValueInvalid(f"{name} holds JSON, which cannot be ordered.", fix="Filter the rows of --jsonl instead.")
+    if column.unordered:
+        fix = "Filter the rows of --jsonl instead."
+        raise ValueInvalid(f"{name} {column.unordered}, which cannot be ordered.", fix=fix)
     for said in (value, json.dumps(value)) if column.kind is not Kind.TEXT else (json.dumps(value),):
         try:
             checked = column.adapter.validate_json(said)
@@ -230,9 +232,11 @@ class Documents:
         return to_json(self.document(row)) + b"\n"
 
     def _said(self, row: Row) -> Iterator[tuple[str, Any]]:
-        for column, value in zip(self._columns, self._neutral(row), strict=True):
+        for column, value, stored in zip(self._columns, self._neutral(row), row, strict=True):
             if value is None:
                 yield column.name, None
+            elif column.kind is Kind.ENCRYPTED:
+                yield column.name, {ENCRYPTED: stored}
             elif column.name == "creation_time" and self._definition.managed:
                 yield column.name, (value - _EPOCH) // _MICROSECOND / 1000
             else:
@@ -244,7 +248,8 @@ class Documents:
         try:
             if self._definition.managed:
                 return [
-                    dialect.decode_value(column.kind, value) for column, value in zip(self._columns, row, strict=True)
+                    value if column.kind is Kind.ENCRYPTED else dialect.decode_value(column.kind, value)
+                    for column, value in zip(self._columns, row, strict=True)
                 ]
             checked = self._definition.make_rows(self._statements.decode_fields((row,)))[0]
             return list(self._definition.encode_row(checked, "", _EPOCH))
@@ -269,7 +274,10 @@ class Documents:
         return found
 
     def _checked(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
+        tokens = {name: value[ENCRYPTED] for name, value in given.items() if self._is_ciphertext(name, value)}
         fields = {name: self._read(name, value) for name, value in given.items()}
+        for name, token in tokens.items():
+            fields[name] = from_json(self._statements.dialect.decode_value(Kind.ENCRYPTED, token))
         text = to_json(fields, bytes_mode="base64", inf_nan_mode="constants")
         try:
             strict = None if self._definition.managed else False
@@ -277,12 +285,18 @@ class Documents:
         except ValidationError as error:
             raise ValueInvalid(_described(error)) from None
         neutral = self._definition.encode_row(checked, row_id, created)
-        return self._statements.encode(neutral)
+        found = self._statements.encode(neutral)
+        for name, token in tokens.items():
+            found[self._definition.positions[name]] = token
+        return found
+
+    def _is_ciphertext(self, name: str, value: Any) -> bool:
+        return name in self._definition.encrypted and isinstance(value, dict) and value.keys() == {ENCRYPTED}
 
     def _read_as_stored(self, node: dict[str, Any]) -> None:
         """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""
         is_own = node.get("type") == "model-fields" and node["fields"].keys() == self._definition.positions.keys()
-        for column in [one for one in self._columns if is_own and one.kind is Kind.JSON]:
+        for column in [one for one in self._columns if is_own and one.kind in {Kind.JSON, Kind.ENCRYPTED}]:
             field = node["fields"][column.name]
             steps: Any = (to_json, column.decode)
             read = core_schema.chain_schema([*map(core_schema.no_info_plain_validator_function, steps)])

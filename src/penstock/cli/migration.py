@@ -230,7 +230,7 @@ def _with_store(
     files = [] if folder is None else load(folder)
 
     async def work() -> T:
-        store = make_store(app.config(**options.place), SystemClock())
+        store = make_store(app.config(**options.place), SystemClock(), app.registry.codec)
         try:
             return await use(store, app.definitions(), files)
         finally:

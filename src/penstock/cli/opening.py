@@ -109,7 +109,7 @@ def _expect_file(config: Config) -> None:
 
 async def _expect_fit(app: App, config: Config) -> None:
     """Refuse a database that lacks something, before opening it changes the file."""
-    store = make_store(config, SystemClock())
+    store = make_store(config, SystemClock(), app.registry.codec)
     try:
         plan = await push(store, app.definitions(), apply=False)
     finally:

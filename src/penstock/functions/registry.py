@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from penstock.codec import Codec
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
 from penstock.functions.signature import Signature
@@ -22,6 +23,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 class Registry:
     def __init__(self) -> None:
         self.program = ""  # the name of the app
+        self.codec: Codec | None = None  # the codec of the app
         self._functions: dict[str, AnyFunction] = {}
         # for each topic, what gives the signature of the payload that a handler takes
         self.topics: dict[str, list[Callable[[], Signature]]] = {}

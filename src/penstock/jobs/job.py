@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
 from typing import Any, Generic, Literal
@@ -83,6 +83,10 @@ class Options:
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to those that can
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
+
+    def with_context(self, change: Callable[[str], str]) -> Options:
+        """The same with a changed context, if there is one."""
+        return self if self.context is None else replace(self, context=change(self.context))
 
 
 NO_OPTIONS = Options()
@@ -278,19 +282,19 @@ class JobStatus:
     on_complete_attempts: tuple[Attempt, ...] = ()
 
 
-def status_of_new(job: NewJob, now: datetime) -> JobStatus:
+def status_of_new(job: NewJob, now: datetime, decrypt: Callable[[str], str]) -> JobStatus:
     """The status of a job that its transaction has not stored yet."""
     return JobStatus(
         id=job_id(job.id),
         function=job.function,
-        args=decode_json(job.args),
+        args=decode_json(decrypt(job.args)),
         state=JobState.PENDING,
         attempt=0,
         run_at=job.run_at,
         enqueued_at=now,
         pool=job.pool,
         priority=job.priority,
-        options=job.options,
+        options=job.options.with_context(decrypt),
         on_complete=job.on_complete,
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.errors import DeclarationError
 from penstock.schema.diff import Difference, added_columns
-from penstock.schema.fields import Column
+from penstock.schema.fields import Column, Kind
 from penstock.schema.stored import StoredColumn, next_name
 from penstock.store.sql.ddl import fold, kind_type, literal
 from penstock.store.sql.dialect import Dialect
@@ -174,6 +175,11 @@ class _File:
         return f"op.add_column({table!r}, Column({column.name!r}, Stored({column.kind.value!r}{long})))"
 
     def _cast(self, name: str, was: str, to: str) -> str:
+        if was.casefold() != to.casefold() and kind_type(Kind.ENCRYPTED, self.sql) in {was, to}:
+            raise DeclarationError(
+                f"SQL can neither encrypt nor decrypt {name}.",
+                fix="Declare a new field, copy the values in a mutation, and drop the old field then.",
+            )
         quoted = self.sql.quote(name)
         was, to = (one.partition(" /*")[0].partition(" collate")[0] for one in (was, to))
         return quoted if was.casefold() == to.casefold() else f"cast({quoted} as {to})"

@@ -16,7 +16,6 @@ from penstock.errors import DeclarationError
 from penstock.jobs.retry import Retry
 from penstock.reactive.expression import Condition
 from penstock.reactive.signature import read_signature, signature
-from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 
 Event = Literal["insert", "update", "delete", "truncate"]
@@ -64,6 +63,8 @@ class Outbox:
     def __post_init__(self) -> None:
         self._check_words()
         self._check_numbers()
+        if self.definition is not None and self.partition_by in self.definition.encrypted:
+            self._refuse(f"partition_by: {self.partition_by} is encrypted, so that equal values are not known")
 
     @property
     def reader(self) -> str:
@@ -136,8 +137,8 @@ class Outbox:
             column = self.definition.column(name)
             if column.optional:
                 self._refuse(f"order_by: {name} may be None, which has no place in an order", "Order by other columns.")
-            if column.kind is Kind.JSON:
-                self._refuse(f"order_by: {name} is stored as JSON and has no order", "Order by other columns.")
+            if column.unordered:
+                self._refuse(f"order_by: {name} {column.unordered} and has no order", "Order by other columns.")
 
     def _check_numbers(self) -> None:
         given: Any

@@ -12,6 +12,8 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
+from penstock.codec import CODEC_FIX, Ciphertext
+from penstock.errors import Undecryptable
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.progress import Progress
 from penstock.jobs.states import FINISHED, JobState
@@ -115,6 +117,8 @@ class Completion:
 
 def work_status(job: JobStatus) -> WorkStatus:
     if job.state is JobState.SUCCESS:
+        if isinstance(job.result, Ciphertext):
+            raise Undecryptable(f"The result of {job.id} cannot be decrypted.", fix=CODEC_FIX)
         return Finished(Success(job.result))
     if job.state in FINISHED:
         return Finished(Failed(job.error or "") if job.state is JobState.FAILED else Canceled())

@@ -44,6 +44,7 @@ _CLASSES: dict[Kind, type | tuple[type, ...]] = {
     Kind.INTERVAL: (timedelta, int),
     Kind.DECIMAL: (Decimal, int),
     Kind.JSON: (str, bytes),
+    Kind.ENCRYPTED: str,
 }
 
 
@@ -83,7 +84,7 @@ def row_values(definition: TableDefinition, row: Table, columns: Iterable[str]) 
 def _field_value(column: Column, value: Any) -> Any:
     if value is None:
         return None
-    if column.kind is not Kind.JSON:
+    if column.kind not in {Kind.JSON, Kind.ENCRYPTED}:
         return normal_value(column.kind, value.value if isinstance(value, enum.Enum) else value)
     try:
         return normal_value(column.kind, column.encode(value))

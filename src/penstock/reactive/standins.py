@@ -290,6 +290,7 @@ class Operand(StandIn):
         if isinstance(other, (Clause, Row)):
             self._at.refuse(f"{self!r} is compared with {other!r}", "Compare with a value or a field")
         if isinstance(other, Operand):
+            self._check_readable()
             left, right = self._node.kind, node_of(other).kind
             if ex.common_kind(left, right, operator) is None:
                 self._at.refuse(f"{self!r} {operator} {other!r} compares kind {left.value} with kind {right.value}")
@@ -309,13 +310,20 @@ class Operand(StandIn):
         if unordered:
             self._at.refuse(f"{self!r} {operator} {describe(constant)}: these have no order", "Compare by == or !=")
 
+    def _check_readable(self) -> None:
+        if self._node.kind is Kind.ENCRYPTED:
+            fix = "Compare a field beside it, such as an HMAC of the value; .is_none() can be asked"
+            self._at.refuse(f"{self!r} is encrypted, so the database cannot compare it", fix)
+
     def _constant(self, value: Any) -> ex.Constant:
+        self._check_readable()
         try:
             return constant_for(self._node.kind, self._column, value)
         except ConstantInvalid as error:
             self._at.refuse(f"{self!r} is compared with something else: {str(error).rstrip('.')}")
 
     def _computed(self, operator: ex.Operator, left: object, right: object) -> Operand:
+        self._check_readable()
         try:
             terms = [node_of(one) if isinstance(one, Operand) else plain_constant(one) for one in (left, right)]
         except ConstantInvalid as error:
@@ -335,6 +343,7 @@ class Operand(StandIn):
         return Clause(self._at, ex.TextIs(test, self._node, str.__str__(text)))
 
     def _check_text(self, method: str, text: object) -> None:
+        self._check_readable()
         if self._node.kind not in {Kind.TEXT, Kind.JSON}:
             fix = "Write .has(…) for elements" if self._node.kind is Kind.JSON else "Compare it"
             self._at.refuse(f"{self!r} is no text, so there is no {method}()", fix)

@@ -11,7 +11,7 @@ import enum
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -32,6 +32,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json, to_json
 
+from penstock.codec import IS_ENCRYPTED, MARK
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.schema.encoder import Encoder
 from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
@@ -55,6 +56,7 @@ class Kind(enum.Enum):
     DECIMAL = "decimal"
     UUID = "uuid"
     JSON = "json"
+    ENCRYPTED = "encrypted"  # ciphertext of JSON
 
 
 PLAIN: dict[Any, Kind] = {
@@ -101,6 +103,11 @@ class Column:
     decode: Decode | None = field(default=None, repr=False, compare=False)
     long: bool = False  # whether it is for decimals of more digits than a float keeps
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def unordered(self) -> str:
+        """Why no database can order its values; empty if one can."""
+        return {Kind.JSON: "is stored as JSON", Kind.ENCRYPTED: "is encrypted"}.get(self.kind, "")
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -182,6 +189,8 @@ def strip_annotated(annotation: Any) -> Any:
 
 
 def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode | None]:
+    if _is_marked(info.annotation, info.metadata):
+        return _json(where, info)
     kind_of_id = get_origin(annotation) or annotation
     if isinstance(kind_of_id, type) and issubclass(kind_of_id, Id):
         decode = Id if kind_of_id.__target__ is not None else kind_of_id  # which may be JobId
@@ -197,7 +206,7 @@ def _convert(where: str, annotation: Any, info: FieldInfo) -> tuple[Kind, tuple[
     kind = PLAIN.get(annotation) or _NARROWER.get(annotation)
     if kind is not None:
         return kind, (), partial(ENCODERS[kind], where), None
-    return Kind.JSON, (), *_json(where, info)
+    return _json(where, info)
 
 
 def _choice_kind(where: str, values: tuple[Any, ...]) -> Kind | None:
@@ -211,7 +220,16 @@ def _choice_kind(where: str, values: tuple[Any, ...]) -> Kind | None:
     return kind
 
 
-def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
+def _is_marked(annotation: Any, said: Sequence[Any] = ()) -> bool:
+    """Whether it is `Encrypted`, under any name; `_json` sees it inside other types."""
+    metadata = getattr(annotation, "__metadata__", ())
+    is_union = get_origin(annotation) in {Union, types.UnionType}
+    named = (getattr(annotation, "__value__", None), getattr(annotation, "__supertype__", None))
+    inner = get_args(annotation)[: 1 if metadata else None] if metadata or is_union else filter(None, named)
+    return MARK in (*said, *metadata) or any(map(_is_marked, inner))
+
+
+def _json(where: str, info: FieldInfo) -> tuple[Kind, tuple[str | int, ...], Encode, Decode]:
     # It is spelled since typing takes `A | B` for `B | A`.
     annotation: Any = Annotated[info.annotation, *info.metadata, repr(info.annotation)]
     try:
@@ -221,7 +239,9 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
             f"{where}: {info.annotation!r} cannot be stored: {error}.",
             fix="Use a type that pydantic can validate and write as JSON.",
         ) from error
-    if "ordered-dict" in (shown := repr(encoder.schema)) or "OrderedDict" in shown:
+    if IS_ENCRYPTED in (shown := repr(encoder.schema)):
+        return Kind.ENCRYPTED, (), partial(encoder.encode, what=where), encoder.decode
+    if "ordered-dict" in shown or "OrderedDict" in shown:
         raise DeclarationError(f"{where}: PostgreSQL's JSON keeps no order of keys.", fix="Use a list of pairs.")
 
     def encode(value: Any) -> str:
@@ -232,7 +252,7 @@ def _json(where: str, info: FieldInfo) -> tuple[Encode, Decode]:
                 raise ValueInvalid(f"{where}: {change}, as JSON in PostgreSQL has no minus zero and no exponents.")
         return text
 
-    return encode, encoder.decode
+    return Kind.JSON, (), encode, encoder.decode
 
 
 def _as_numeric(value: Any) -> Any:

@@ -23,7 +23,7 @@ _WORDS = {kind: annotation.__name__ for annotation, kind in PLAIN.items()} | {Ki
 _JSON = ("json", "jsonb")
 _TEXT = ("text", "character varying", "bpchar", "name", "citext", "enum")
 _POSTGRES: dict[str, tuple[Kind, ...]] = {  # the first fits best
-    **dict.fromkeys(_TEXT, (Kind.TEXT, Kind.JSON)),
+    **dict.fromkeys(_TEXT, (Kind.TEXT, Kind.JSON, Kind.ENCRYPTED)),
     **dict.fromkeys(("name", "enum"), (Kind.TEXT,)),
     **dict.fromkeys(("smallint", "integer", "bigint"), (Kind.INTEGER,)),
     **dict.fromkeys(("real", "double precision"), (Kind.REAL,)),
@@ -54,7 +54,7 @@ _FORMATS = {
 }
 
 _NUMBERS = (Kind.INTEGER, Kind.REAL, Kind.DECIMAL, Kind.BOOLEAN, Kind.INTERVAL)
-_TEXTS = (Kind.TEXT, Kind.DATETIME, Kind.DATE, Kind.UUID, Kind.DECIMAL, Kind.JSON)
+_TEXTS = (Kind.TEXT, Kind.DATETIME, Kind.DATE, Kind.UUID, Kind.DECIMAL, Kind.JSON, Kind.ENCRYPTED)
 _SQLITE: tuple[tuple[str, tuple[Kind, ...]], ...] = (  # by words in the declared type, as SQLite reads them
     ("int", _NUMBERS),
     ("char|clob|text", _TEXTS),

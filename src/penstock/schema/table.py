@@ -252,6 +252,11 @@ class TableDefinition:
         return {index: (*first, *(name for name in self.key if name not in first)) for index, first in columns}
 
     @cached_property
+    def encrypted(self) -> tuple[str, ...]:
+        """The columns that hold ciphertext."""
+        return tuple(column.name for column in self.columns if column.kind is Kind.ENCRYPTED)
+
+    @cached_property
     def key_columns(self) -> tuple[Column, ...]:
         return tuple(self.columns[self.positions[name]] for name in self.key)
 
@@ -430,11 +435,10 @@ def _check_ordered(definition: TableDefinition) -> None:
     for what, names in {"its key": definition.key, **indexes}.items():
         for name in names:
             with _placed(definition.table, what.rpartition(" ")[2]):
-                if definition.column(name).kind is Kind.JSON:
+                if has := definition.column(name).unordered:
                     raise DeclarationError(
-                        f"Table {definition.table.__name__}: {what} contains {name}, which is stored as JSON and has "
-                        "no order.",
-                        fix="Store the value in a field of its own.",
+                        f"Table {definition.table.__name__}: {what} contains {name}, which {has} and has no order.",
+                        fix="Store what is looked for in a field of its own, such as an HMAC of the value.",
                     )
 
 

@@ -8,6 +8,7 @@ from typing import cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.clock import Clock
+from penstock.codec import Codec
 from penstock.config import Config
 from penstock.errors import ConfigError, of_extra
 from penstock.store.contract.store import Store
@@ -15,8 +16,8 @@ from penstock.store.contract.store import Store
 _LAST_PORT = 65_535
 
 
-def make_store(config: Config, clock: Clock) -> Store:
-    """The store of the configured database, not yet connected. Only its own driver is imported.
+def make_store(config: Config, clock: Clock, codec: Codec | None = None) -> Store:
+    """The store of the configured database, not yet connected. Only its own driver is imported; `codec` encrypts.
 
     Raises:
         ConfigError: The URL names no database that penstock knows, or its driver is not installed.
@@ -31,9 +32,12 @@ def make_store(config: Config, clock: Clock) -> Store:
     if scheme_of(config.database) == "postgresql":
         with of_extra("postgres", "PostgreSQL", {"asyncpg"}):
             module = importlib.import_module("penstock.store.postgres.store")
-        return cast("Store", module.PostgresStore(config.database, config, clock))
-    module = importlib.import_module("penstock.store.sqlite.store")
-    return cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))
+        store = cast("Store", module.PostgresStore(config.database, config, clock))
+    else:
+        module = importlib.import_module("penstock.store.sqlite.store")
+        store = cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))
+    store.encrypt_with(codec)
+    return store
 
 
 def scheme_of(url: str) -> str:

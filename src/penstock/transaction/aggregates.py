@@ -26,7 +26,7 @@ _ZERO: dict[Kind, Any] = {
     Kind.DECIMAL: Decimal(0),
     Kind.INTERVAL: timedelta(0),
 }
-_ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES}
+_ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES, Kind.ENCRYPTED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,13 @@ def read_row(statements: TableStatements, row: Row) -> Table:
         return statements.definition.make_rows(statements.decode_fields((row,)))[0]
     except UNFIT as error:
         definition, column = statements.definition, statements.misfit(row)
-        what = f"{error}" if column is None else f"column {column}: {error}"
-        raise RowInvalid(
+        said, fix, kind = f"{error}", "Change the declaration, or correct the row.", RowInvalid
+        if isinstance(error, RowInvalid):  # it cannot be decrypted
+            said, fix, kind = error.what.rstrip("."), error.fix, type(error)
+        what = said if column is None else f"column {column}: {said}"
+        raise kind(
             f"Table {definition.name}: the row {definition.key_at(row)} does not fit its declaration: {what}.",
-            fix="Change the declaration, or correct the row.",
+            fix=fix,
             table=definition.name,
             row=definition.key_at(row),
             column=column,

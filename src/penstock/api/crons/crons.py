@@ -391,9 +391,9 @@ def _plan_of_declared(calls: JobCalls, declared: _DeclaredCron, *, known: bool =
     takes = _PLANNED_AT in function.signature.parameters and _PLANNED_AT not in args
     job = _job(calls, declared, {**args, _PLANNED_AT: EPOCH} if takes else args)
     if takes:
-        given = decode_json(job.args)
+        given = decode_json(calls.store.encryption.decrypt(job.args))
         del given[_PLANNED_AT]
-        job = replace(job, args=encode_json(given, "The arguments"))
+        job = replace(job, args=calls.store.encryption.encrypt(encode_json(given, "The arguments")))
     return plan_of(declared.cron, function=function.name, job=job_text(job), takes_planned_at=takes, declared=known)
 
 

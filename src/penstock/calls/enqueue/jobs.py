@@ -149,7 +149,7 @@ class JobCalls:
         return make
 
     def fitting(self, text: str, what: str) -> str:
-        """JSON to store with a job; `LimitExceeded` if it is too large."""
+        """JSON to store with a job, encrypted if the app has a codec; `LimitExceeded` if it is too large."""
         size, limit = text_bytes(text), self.engine.config.max_job_argument_bytes
         if size > limit:
             raise LimitExceeded(
@@ -157,7 +157,7 @@ class JobCalls:
                 fix="Store the data in a table, and pass its id.",
                 limit=limit,
             )
-        return text
+        return self.store.encryption.encrypt(text)
 
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job: with the transaction, or at once."""
@@ -296,7 +296,8 @@ class JobCalls:
         """The status of several jobs, all at the same moment."""
         now, new = self.now(), self._scope.transaction.jobs if self._scope is not None else ()
         wanted = set(uuids) if new else set()
-        known = {job.id: status_of_new(job, now) for job in new if job.id in wanted}
+        decrypt = self.store.encryption.decrypt
+        known = {job.id: status_of_new(job, now, decrypt) for job in new if job.id in wanted}
         asked, find = [uuid for uuid in uuids if uuid not in known], self.store.jobs.find_many
         found = await self.read(lambda session: find(session, asked, now), asked) if asked else {}
         return [known.get(uuid) or found.get(uuid) for uuid in uuids]

@@ -37,7 +37,7 @@ async def complete(calls: JobCalls, token: object, result: Any) -> Completion:
                 fix="Store the data elsewhere, and send its address.",
                 limit=limit,
             )
-        return Outcome(JobEvent.RETURNED, result=kept)
+        return Outcome(JobEvent.RETURNED, result=calls.store.encryption.encrypt(kept))
 
     return await _redeem(calls, token, "success", outcome)
 

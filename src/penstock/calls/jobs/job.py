@@ -21,9 +21,11 @@ from pydantic_core import to_json
 
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
+from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Execution, Running, Withdrawn, caller_of_job
 from penstock.calls.run.threads import check_args
+from penstock.codec import Encryption
 from penstock.errors import (
     ArgumentsInvalid,
     CallTimeout,
@@ -35,9 +37,9 @@ from penstock.errors import (
     ResultInvalid,
     Snooze,
     TaskConditionFailed,
+    Undecryptable,
 )
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.functions.registry import Registry
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
 from penstock.jobs.settle import completed, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
@@ -145,7 +147,7 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         execution = Execution(
             running.lease, lambda _: completed(job, ending, runner.now(), engine.keep), arguments=job.args
         )
-        await _mutate(runner, function, partial(_completion_args, engine.registry, function, job, ending), execution)
+        await _mutate(runner, function, partial(_completion_args, engine, function, job, ending), execution)
         if settled is not None and settled.failed is not None:
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
@@ -160,15 +162,15 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
     return None
 
 
-async def _completion_args(registry: Registry, function: AnyFunction, job: Job, ending: Ending) -> dict[str, Any]:
+async def _completion_args(engine: Engine, function: AnyFunction, job: Job, ending: Ending) -> dict[str, Any]:
     """The arguments of on_complete: `work_id`, `result`, `context`."""
-    canceled, source = b'{"kind":"canceled"}', registry.find(job.function)
+    canceled, source = b'{"kind":"canceled"}', engine.registry.find(job.function)
     if ending.state is JobState.FAILED:
         failed = b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}"
         return await check_args(function, _completion_json(job, failed))
     if ending.state is not JobState.SUCCESS:
         return await check_args(function, _completion_json(job, canceled))
-    result = ending.result or "null"
+    result = engine.store.encryption.decrypt(ending.result or "null")
     if source is not None and not source.signature.returns_nothing:
         with suppress(ArgumentsInvalid, ValidationError):  # an annotation may ask for the result as JSON has it
             arguments = await check_args(function, _completion_json(job, canceled))
@@ -310,4 +312,14 @@ def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
             fix="Store the data in a table, and return its id.",
             limit=limit,
         )
-    return kept.decode()
+    return runner.engine.store.encryption.encrypt(kept.decode())
+
+
+def decrypt_job(encryption: Encryption, job: Job) -> None:
+    """Decrypt a claimed job. One that no key fits is parked, as one whose options another version has written."""
+    try:
+        job.args, job.options = encryption.decrypt(job.args), job.options.with_context(encryption.decrypt)
+        if job.ending is not None:  # its result is stored again as it is
+            encryption.decrypt(job.ending.result or "")
+    except Undecryptable as error:
+        job.options = replace(job.options, unread=error_text(error))

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
-from penstock.calls.jobs.job import failure, interrupted, run_job
+from penstock.calls.jobs.job import decrypt_job, failure, interrupted, run_job
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.running import Permit, Running
 from penstock.calls.run.threads import lingering
@@ -83,6 +83,7 @@ class Executor:
         find, batched = self._runner.engine.known.find, False
         self._take_turns(Counter(job.pool for job in jobs))
         for job in jobs:
+            decrypt_job(self._runner.engine.store.encryption, job)
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function, job.options.program) if readable else None
             permit = permits.get(job.pool) if job.ending is None else None

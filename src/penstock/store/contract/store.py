@@ -8,9 +8,12 @@ store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.changes.position import Position
+from penstock.codec import Codec, Encryption
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
 from penstock.store.contract.session import OpenTransaction, Session
@@ -86,6 +89,8 @@ class Store(Protocol):
     """A database that remembers."""
 
     dialect: Dialect
+    _accesses: tuple[Access, ...]  # its own
+    encryption: Encryption = Encryption()  # of arguments, results and contexts of jobs
     writers: int  # the number of write transactions that one process may have under way at once
     replica: Replica | None  # on which watched queries are read, if there is one
     jobs: Jobs
@@ -112,8 +117,18 @@ class Store(Protocol):
     catalog: Catalog
     signals: Signals
 
+    def encrypt_with(self, codec: Codec | None) -> None:
+        """Encrypt and decrypt with a codec."""
+        found = self.encryption = Encryption(codec)
+        for access in self._accesses:
+            access.encryption = found
+        encode = {**self.dialect.encode, Kind.ENCRYPTED: found.encrypt_value}
+        decode = {**self.dialect.decode, Kind.ENCRYPTED: found.decrypt_value}
+        self.dialect = replace(self.dialect, encode=encode, decode=decode)
+
     def _add_shared(self, access: Access, calls: Access, ends: TaskEnds) -> None:
         """Add the nouns that are made alike for both stores, once their `jobs` and `tasks` are there."""
+        self._accesses = (access, calls)
         self.keys = Keys(access)
         self.programs = Programs(access)
         self.crons = Crons(access, self.jobs)

@@ -44,7 +44,7 @@ class Audit(Noun, queries=("audit",)):
 
     async def begin(self, act_id: UUID, now: datetime, who: str, role: str, act: str, about: Mapping[str, Any]) -> None:
         """Record that somebody is about to do something."""
-        said = json.dumps(dict(about), default=str)
+        said = self._access.encryption.encrypt(json.dumps(dict(about), default=str))
         values = {"now": now, "who": who, "role": role, "act": act, "about": said, "kept_until": now + _KEPT}
         await self._run("begin", id=act_id, **values)
 
@@ -57,9 +57,9 @@ class Audit(Noun, queries=("audit",)):
     ) -> builtins.list[AuditRow]:
         """Acts, newest first, those below one id; only those whose `who` and `act` contain these texts."""
         rows = await self._look("list", limit=limit, below=below, who=who, act=act)
-        uuid, time = self._access.uuid, self._access.time
+        uuid, time, reveal = self._access.uuid, self._access.time, self._access.encryption.reveal
         return [
-            AuditRow(uuid(act_id), time(at), who, role, act, json.loads(about), outcome)
+            AuditRow(uuid(act_id), time(at), who, role, act, json.loads(reveal(about)), outcome)
             for act_id, at, who, role, act, about, outcome in rows
         ]
 

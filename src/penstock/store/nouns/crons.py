@@ -175,6 +175,8 @@ def run_of(plan: CronPlan, planned_at: datetime, run_at: datetime, uuid: UUID) -
     given = json.loads(plan.job)
     common = {name: given[name] for name in _JOB if name in given}
     if plan.takes_planned_at:
-        common["args"] = encode_json({**decode_json(common["args"]), "planned_at": planned_at}, "The arguments")
+        args = common["args"]  # encrypted arguments begin with a space, and decrypting them keeps what is added
+        added = encode_json({**decode_json(args), "planned_at": planned_at}, "The arguments")
+        common["args"] = args[: args.index("{")] + added
     place = rank(run_at) - given["ahead"]
     return NewJob(id=uuid, run_at=run_at, rank=place, options=options_of(given["options"]), **common)

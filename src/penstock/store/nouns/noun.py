@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
+from penstock.codec import Encryption
 from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, Statement, reading, writing
@@ -29,6 +30,7 @@ class Access(ABC):
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
     begin_read: Begin  # begins a snapshot
     begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
+    encryption = Encryption()  # replaced by that of the store
     # The functions whose jobs this process leaves to others: parameters of queries that look for jobs.
     left: Values = {"others": (), "shared": (), "programs": ()}  # noqa: RUF012 - replaced, and never changed
 

@@ -28,7 +28,7 @@ class Requests(Noun, queries=("requests",)):
     async def find(self, key: RequestKey) -> str | None:
         """The result of a request that took effect; None if it did not."""
         rows = await self._look("find", **asdict(key))
-        return None if not rows else str(rows[0][0])
+        return None if not rows else self._access.encryption.decrypt(rows[0][0])
 
     async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
         """Those of some requests that a transaction sees to have taken effect."""
@@ -36,7 +36,8 @@ class Requests(Noun, queries=("requests",)):
 
     async def record(self, transaction: OpenTransaction, key: RequestKey, result: str, now: datetime) -> bool:
         """Record a request, with all else that its transaction writes; False if it took effect before."""
-        return bool(await self._fetch(transaction, "record", **asdict(key), result=result, kept_until=now + _KEPT))
+        values = asdict(key) | {"result": self._access.encryption.encrypt(result)}
+        return bool(await self._fetch(transaction, "record", **values, kept_until=now + _KEPT))
 
     async def reserve(self, session: str, now: datetime) -> bool:
         """Reserve a session's number for a client that comes without one; False if another client has it."""

@@ -73,7 +73,7 @@ class PostgresAccess(Access):
         return job_of(row)
 
     def status(self, row: Row) -> JobStatus:
-        return status_of(row)
+        return status_of(row, self.encryption.reveal)
 
 
 async def run(

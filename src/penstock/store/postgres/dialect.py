@@ -54,6 +54,7 @@ POSTGRES = Dialect(
         Kind.DECIMAL: "numeric",
         Kind.UUID: "uuid",
         Kind.JSON: "jsonb",
+        Kind.ENCRYPTED: 'character varying collate "C"',  # so that a push tells it from text
     },
     spelling=PostgresSpelling,
     # the driver's UUIDs are of a class of its own

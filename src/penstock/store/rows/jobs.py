@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from penstock.codec import Ciphertext, is_encrypted
 from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
 from penstock.jobs.progress import progress_from
 from penstock.jobs.states import JobState
@@ -171,32 +172,36 @@ def job_of(row: Sequence[Any]) -> Job:
     )
 
 
-def status_of(row: Sequence[Any]) -> JobStatus:
-    """A job's status from its row, in the order of the query `find`."""
+def status_of(row: Sequence[Any], reveal: Callable[[str], str]) -> JobStatus:
+    """A job's status from its row, in the order of the query `find`; `reveal` decrypts."""
     uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, *rest = row
     traceback, pool, on_complete_error, attempts, priority, options, on_complete, progress, calls = rest
     return JobStatus(
         id=job_id(UUID(int=uuid.int)),
         function=function,
-        args=decode_json(args),
+        args=decode_json(reveal(args)),
         state=JobState(state),
         attempt=attempt,
         run_at=run_at,
         enqueued_at=enqueued_at,
         started_at=started_at,
         finished_at=finished_at,
-        result=None if result is None else decode_json(result),
+        result=None if result is None else _shown(reveal(result)),
         error=error,
         traceback=traceback,
         pool=pool,
         on_complete_error=on_complete_error,
         attempts=attempts_of(attempts),
         priority=priority,
-        options=options_of(options),
+        options=options_of(options).with_context(reveal),
         on_complete=on_complete,
         progress=progress_from(progress),
         on_complete_attempts=attempts_of(calls),
     )
+
+
+def _shown(text: str) -> Any:
+    return Ciphertext(decode_json(text)) if is_encrypted(text) else decode_json(text)
 
 
 def day_of(expires_at: datetime, now: datetime) -> int:

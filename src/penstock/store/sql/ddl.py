@@ -28,7 +28,7 @@ from penstock.store.sql.statements import index_columns
 
 # SQLite has few types: a comment in the table's text tells the kind of a column, so that a push sees it change.
 _TOLD_BY_COMMENT = (
-    Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON,
+    Kind.BOOLEAN, Kind.DATETIME, Kind.DATE, Kind.INTERVAL, Kind.DECIMAL, Kind.UUID, Kind.JSON, Kind.ENCRYPTED,
 )  # fmt: skip
 SQLITE = "sqlite"
 # Migrations have PostgreSQL's words. Of these SQLite has others, or none.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.errors import Undecryptable
 from penstock.reactive.expression import Leaf, Term
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
@@ -75,7 +76,8 @@ class Where(NamedTuple):
     args: tuple[Any, ...]
 
 
-UNFIT = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError)  # of a value that is none of its kind
+# Of a value that is none of its kind.
+UNFIT = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, Undecryptable)
 ALL = Where((), ())
 
 

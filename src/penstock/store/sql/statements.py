@@ -29,6 +29,7 @@ BOUNDED_LIMIT = 256
 _PIECE_BYTES = 4 * 1024 * 1024
 _LIKELY_ROW_BYTES = 4096
 _LEAST_PIECE, _LARGEST_PIECE = 16, 4096
+_TEXTS = {Kind.TEXT, Kind.JSON, Kind.ENCRYPTED}
 _MOST_STATEMENTS = 2048  # conditions of rules may hold values of their callers
 
 
@@ -63,9 +64,7 @@ class TableStatements:
         self._decodings = [_decoding(column, dialect, managed=definition.managed) for column in definition.columns]
         self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
-        self._texts = [
-            place for place, column in enumerate(definition.columns) if column.kind in {Kind.TEXT, Kind.JSON}
-        ]
+        self._texts = [place for place, column in enumerate(definition.columns) if column.kind in _TEXTS]
         self._blobs = [place for place, column in enumerate(definition.columns) if column.kind is Kind.BYTES]
         self._words = len(definition.columns) - len(self._texts) - len(self._blobs)
         self._row_bytes = float(_LIKELY_ROW_BYTES)

@@ -96,4 +96,4 @@ class SqliteAccess(Access):
         return job_from(row)
 
     def status(self, row: Row) -> JobStatus:
-        return status_of((UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:]))
+        return status_of((UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:]), self.encryption.reveal)

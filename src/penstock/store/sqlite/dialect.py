@@ -90,6 +90,7 @@ SQLITE = Dialect(
         Kind.DECIMAL: "REAL",
         Kind.UUID: "TEXT",
         Kind.JSON: "TEXT",
+        Kind.ENCRYPTED: "TEXT",
     },
     spelling=LiteSpelling,
     encode={

@@ -1,0 +1,200 @@
+"""Fields marked `Encrypted`: what may be done with them, and what is refused where it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from typing import Annotated, Any, NewType
+
+import psycopg
+import pytest
+from cryptography.fernet import Fernet
+from pydantic import BaseModel
+
+from penstock import (
+    App,
+    DeclarationError,
+    Encrypted,
+    FernetCodec,
+    Id,
+    Index,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    TaskCtx,
+    Undecryptable,
+    ValueInvalid,
+)
+from penstock.schema.fields import Kind
+from penstock.schema.table import definition_of
+from penstock.testing import TestApp
+
+KEY = Fernet.generate_key()
+app = OPENED = App(codec=FernetCodec(KEY))
+Phone = NewType("Phone", str)
+Hidden = Encrypted[str]
+
+
+class Address(BaseModel):
+    street: Encrypted[str]
+
+
+class Patient(Table):
+    name: str
+    phone: Encrypted[str | None] = None
+    age: Encrypted[int] = 0
+
+    by_name = Index("name")
+
+
+ran = list[Any]()
+
+
+@app.internal_mutation
+async def admit(ctx: MutationCtx, phone: str) -> Id[Patient]:
+    return await ctx.db.insert(Patient(name="Ada", phone=phone))
+
+
+@app.internal_mutation
+async def change(ctx: MutationCtx, row: Id[Patient], phone: str | None) -> Patient:
+    return await ctx.db.patch(Patient, row, phone=phone)
+
+
+@app.internal_query
+async def without(ctx: QueryCtx) -> list[Patient]:
+    return await ctx.db.query(Patient).filter(lambda patient: patient.phone == None).take(5)  # noqa: E711
+
+
+@app.internal_query
+async def ask(ctx: QueryCtx, how: str) -> Any:
+    rows: Any = ctx.db.query(Patient)
+    return await {
+        "sum": lambda: rows.sum("age"),
+        "max": lambda: rows.max("phone"),
+        "filter": lambda: rows.filter(lambda patient: patient.phone == "2").take(1),
+        "group": lambda: rows.with_index(Patient.by_name).group_by("phone").count(),
+    }[how]()
+
+
+@app.reactive_task(Patient, watch=["phone"])
+async def follow(ctx: TaskCtx[Patient]) -> None:
+    ran.append((ctx.change, (await ctx.get_document()).phone))
+
+
+def stored(url: str, sql: str) -> list[Any]:
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite:
+            found = lite.execute(sql).fetchall()
+            lite.commit()
+            return found
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def test_a_task_runs_again_for_another_value_and_not_for_another_ciphertext(database_url: str) -> None:
+    ran.clear()
+    async with TestApp(app, database_url) as test:
+        row = await test.run_mutation(admit, "1")
+        await test.run_until_idle()
+        before = stored(database_url, "select phone from patient")
+        assert (await test.run_mutation(change, row, "1")).phone == "1"
+        assert stored(database_url, "select phone from patient") != before
+        await test.run_until_idle()
+        assert ran == [("enter", "1")]
+        assert await test.run_query(ask, "filter") == []
+        for phone in ("2", None):
+            await test.run_mutation(change, row, phone)
+            await test.run_until_idle()
+        assert ran[1:] == [("change", "2"), ("change", None)]
+        assert [one.id for one in await test.run_query(without)] == [row]
+        for how in ("sum", "max", "group"):
+            with pytest.raises((ValueInvalid, DeclarationError), match=r"encrypted|index whose"):
+                await test.run_query(ask, how)
+        await test.run_mutation(change, row, "3")
+    other = App(codec=FernetCodec(Fernet.generate_key()), tables=[Patient])
+    async with TestApp(other, database_url) as test:
+        with pytest.raises(Undecryptable, match="column phone: A stored value cannot be decrypted") as caught:
+            await test.run_query(other.internal_query(named(without)))
+        assert caught.value.code == "undecryptable"
+        assert "Add the key" in str(caught.value)
+
+
+def named(function: Any) -> Any:
+    async def look(ctx: QueryCtx) -> list[Patient]:
+        return await ctx.db.query(Patient).take(5)
+
+    look.__qualname__ = "look"
+    return look
+
+
+def test_any_spelling_of_the_mark_counts_and_a_marked_part_encrypts_the_whole() -> None:
+    class Spelled(Table):
+        plain: str
+        a: Encrypted[str]
+        b: Encrypted[int] | None = None
+        c: Annotated[Encrypted[bytes], "odd"] = b""
+        d: Hidden = ""
+        e: list[Encrypted[str]] = []  # noqa: RUF012 - what is tested
+        f: Address | None = None
+        g: Encrypted[Phone] = Phone("")
+
+    found = {one.name: (one.kind, one.optional) for one in definition_of(Spelled).columns[3:]}
+    assert {kind for kind, _ in found.values()} == {Kind.ENCRYPTED}
+    assert [name for name, (_, optional) in found.items() if optional] == ["b", "f"]
+    assert definition_of(Spelled).encrypted == tuple(found)
+
+
+def _indexed() -> None:
+    class Listed(Table):
+        phone: Encrypted[str]
+        by_phone = Index("phone")
+
+
+def _keyed() -> None:
+    class Owned(Table, managed=False, source="owned", key="phone"):
+        phone: Encrypted[str]
+
+
+def _of_task(**options: Any) -> Callable[[], object]:
+    async def run(ctx: TaskCtx[Patient]) -> None:
+        """Do nothing."""
+
+    return lambda: App().reactive_task(Patient, **options)(run)
+
+
+def _of_outbox(**options: Any) -> Callable[[], object]:
+    async def run(ctx: Any, row: Patient) -> None:
+        """Do nothing."""
+
+    run.__annotations__["ctx"] = MutationCtx
+    return lambda: App().outbox(Patient, **options)(run)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "index by_phone contains phone": _indexed,
+    "key contains phone": _keyed,
+    "key: phone is encrypted": _of_task(key="phone"),
+    "on Patient: phone is encrypted": _of_task(filter=lambda row: row.phone == "1"),
+    "phone is encrypted, so": _of_task(filter=lambda row: row.phone.startswith("1")),
+    "age is encrypted, so": _of_task(filter=lambda row: row.age.in_([1])),
+    "age is encrypted, so the": _of_task(watch=[lambda row: row.age > row.age]),
+    "watch on Patient: age is encrypted": _of_task(watch=[lambda row: row.age + 1]),
+    "phone": _of_task(filter=lambda row: row.phone),
+    "name": _of_task(filter=lambda row: row.name == row.phone),
+    "partition_by: phone is encrypted": _of_outbox(partition_by="phone"),
+    "order_by: age is encrypted": _of_outbox(order_by="age"),
+    "phone is encrypted, so the database": _of_outbox(filter=lambda row: row.phone == "1"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_compare_ciphertext_is_refused_where_it_is_declared(what: str) -> None:
+    with pytest.raises(DeclarationError, match=what):
+        REFUSED[what]()
+
+
+async def test_an_app_without_a_codec_is_refused(database_url: str) -> None:
+    with pytest.raises(DeclarationError, match=r"no codec to encrypt patient\.phone, patient\.age"):
+        await TestApp(App(tables=[Patient]), database_url).__aenter__()
