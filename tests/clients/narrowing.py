@@ -14,4 +14,5 @@ def shown(client: Client) -> str:
     if status["kind"] == "running":
         progress = status["progress"]
         return f"{status['previousAttempts'] + 1}: {None if progress is None else progress['done'] / 2}"
-    return status["result"]["error"].strip() if status["result"]["kind"] == "failed" else status["kind"].strip()
+    ended: str = status["result"]["error"] if status["result"]["kind"] == "failed" else status["kind"]
+    return ended.strip()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from itertools import count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 import pytest
@@ -59,7 +59,8 @@ class Roads:
 
     def __init__(self, app: App, number: int, annotation: Any) -> None:
         self.app, self.got = app, dict[str, Any]()
-        column: Any = annotation | None if app.registry.codec is None else Encrypted[annotation | None]
+        column, encrypted = annotation | None, cast("Any", Encrypted)
+        column = column if app.registry.codec is None else encrypted[column]
         got, topic = self.got, f"topic{number}"
         names = {"__annotations__": {"v": column}, "__module__": __name__, "v": None}
         self.table = table = type(f"Held{number}", (Table,), names)

@@ -326,7 +326,7 @@ async def test_a_new_column_is_noticed_where_every_column_counts(sqlite_url: str
 
 
 def test_triggers_are_made_of_what_every_sqlite_has() -> None:
-    made = triggers(1, {1: PAID}, ["id", "status", "amount", "note"])
+    made = triggers("penstock", 1, {1: PAID}, ["id", "status", "amount", "note"])
     assert sorted(made) == [f"_penstock_change_1_{event}" for event in ("delete", "insert", "update")]
     assert not any("is distinct from" in text or "->>" in text for text in made.values()), (
         "those came with 3.38 and 3.39"

@@ -70,7 +70,7 @@ def _seen(function: AnyFunction, sums: Numbers) -> Seen:
 
 
 def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, float]:
-    found = {name: spent.get(name, 0.0) for name in STEPS}
+    found: dict[str, float] = {name: spent.get(name, 0.0) for name in STEPS}
     found[_OWN.get(function.kind, "own code")] = max(0.0, spent.get("all", 0.0) - sum(found.values()))
     whole = sum(found.values())  # more than all, if calls ran at the same time
     in_order = sorted(found.items(), key=lambda one: -one[1])

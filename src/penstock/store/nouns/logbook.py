@@ -13,12 +13,8 @@ from penstock.store.contract.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
 KEPT = timedelta(days=7)
-_MOST_NUMBERS, _MOST_EVENTS, _OF_ONE, _RUNS = (
-    100_000,
-    50_000,
-    5_000,
-    20,
-)  # that are kept; of one function, and its last runs
+_MOST_NUMBERS, _MOST_EVENTS = 100_000, 50_000  # that are kept
+_OF_ONE, _RUNS = 5_000, 20  # events of one function, and its last runs
 
 
 class StoredLogbook(Noun, queries=("logbook",)):
@@ -53,8 +49,8 @@ class StoredLogbook(Noun, queries=("logbook",)):
         """
         given = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL} | where
         return [
-            LogEvent(self._access.uuid(row[0]), self._access.time(row[1]), *row[2:6], json.loads(row[6]))
-            for row in await self._look("events", limit=limit, **given)
+            LogEvent(self._access.uuid(uuid), self._access.time(at), level, name, function, words, json.loads(facts))
+            for uuid, at, level, name, function, words, facts in await self._look("events", limit=limit, **given)
         ]
 
     async def prune(self, now: datetime, limit: int) -> int:
