@@ -341,7 +341,7 @@ def test_numbers_that_the_database_gives_go_on_after_imported_ones(
     console.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
     number = "integer primary key" if store == "sqlite" else "serial primary key"
     run = _sqlite if store == "sqlite" else _postgres
-    run(url, f'create table "Our orders" (order_id {number}, at timestamp, total text, note text)')
+    run(url, f'create table "Our orders" (order_id {number}, at timestamp, total numeric, note text)')
     lines = b"".join(b'{"order_id": %d, "at": "2026-01-01T10:00:00Z", "total": null}\n' % key for key in (7, 40, 9))
     imported = ("import", "Our orders", "-", how, "--yes")
     console.ok("migrate")

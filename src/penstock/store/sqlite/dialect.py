@@ -7,7 +7,6 @@ import re
 import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from operator import index
 from uuid import UUID
 
 from penstock.schema.fields import Kind
@@ -73,6 +72,12 @@ def given(spelled: str) -> str | bytes | float:
     return float(text) if spelled in _INFINITIES else text
 
 
+def _interval(value: float | str) -> timedelta:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value} is no whole number of microseconds")
+    return timedelta(microseconds=int(value))
+
+
 SQLITE = Dialect(
     name="sqlite",
     title="SQLite",
@@ -105,7 +110,7 @@ SQLITE = Dialect(
         Kind.BOOLEAN: {0: False, 1: True}.__getitem__,
         Kind.DATETIME: datetime.fromisoformat,
         Kind.DATE: date.fromisoformat,
-        Kind.INTERVAL: lambda value: timedelta(microseconds=int(value) if isinstance(value, str) else index(value)),
+        Kind.INTERVAL: _interval,
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
     },
