@@ -196,6 +196,8 @@ def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
         return [("keys", list(one), list(other)), *zip(one, one.values(), other.values(), strict=False)]
     if isinstance(one, deque) and one.maxlen != other.maxlen:
         return [("maxlen", one.maxlen, other.maxlen)]
+    if isinstance(one, set | frozenset):
+        one, other = sorted(one, key=repr), sorted(other, key=repr)
     if isinstance(one, list | tuple | deque):
         return [("length", len(one), len(other)), *zip(range(len(one)), one, other, strict=False)]
     if isinstance(one, BaseModel):
@@ -211,8 +213,6 @@ def _told(value: Any) -> Any:
     """What tells a value from all others of its class, where `==` does not."""
     if isinstance(value, float | complex | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
-    if isinstance(value, set | frozenset):
-        return value, sorted(f"{type(one).__qualname__} {one!r}" for one in value)
     if isinstance(value, datetime):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
     has_equality = type(value).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
