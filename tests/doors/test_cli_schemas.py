@@ -71,7 +71,7 @@ def test_a_dump_of_a_schema_holds_what_a_program_needs(console: Console, monkeyp
         asyncio.run(run_sql(own.url, "drop schema shop cascade", "drop table booking"))
         own.program("psql", "--dbname", own.url, "--quiet", given=dump)
         assert console.ok("doctor", "--json").json == {"findings": []}
-        assert "nothing to do" in console.ok("migrate").out
+        assert "nothing to do" in console.ok("migrate").err
         (job,) = console.ok("jobs", "--json").json["jobs"]
         assert job["function"] == "bookings:remind"
         console.ok("run", "bookings:book", "customer=Eve", "phone=2")

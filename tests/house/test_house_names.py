@@ -25,8 +25,8 @@ RowNotFound Rules Running SchemaMismatch Snooze Success SyncMutationTaskCtx Sync
 SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound
 TaskPage TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated
 UnawaitedCall Undecryptable UniqueViolation UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus
-WorkerLost Workpool asgi_app between contains daily gt gte has hourly in_ interval is_none known length lt lte
-matches monthly owner_of public signed_in weekly
+WorkerLost Workpool __version__ asgi_app between contains daily gt gte has hourly in_ interval is_none known length
+lt lte matches monthly owner_of public signed_in weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
@@ -203,14 +203,18 @@ async def relaying(app: App, url: str, clock: TestClock, **settings: Any) -> Asy
         yield backend, relay
 
 
+def _run_on_file(url: str, statements: Sequence[str]) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("commit")
+
+
 async def run_sql(url: str, *statements: str) -> None:
     """Run statements in one transaction on a connection of another program."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-            connection.execute("begin immediate")
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute("commit")
+        await asyncio.to_thread(_run_on_file, url, statements)  # a writer on this event loop may have the lock
         return
     async with connected(url) as other, other.transaction():
         for statement in statements:

@@ -59,7 +59,7 @@ from penstock.task_record r join penstock.task t on t.id = r.task;
 -- The table of each interest as JSON: its columns, partitions, and the triggers of its capture with their functions.
 -- `each`: the function that marks a table of which each change counts. `heirs`: whether other tables inherit from it.
 -- `plain`: rows are inserted through no other table. `ordered`: no trigger of others changes inserted rows before the
--- statement ends; penstock's own, in whichever schema, never do.
+-- statement ends.
 -- A name with a schema is looked up in the catalog, as `to_regclass` raises where a role may not use the schema.
 create view penstock.interest_found as
 select i.id, (select jsonb_build_object(
@@ -68,7 +68,7 @@ select i.id, (select jsonb_build_object(
         'plain', c.relkind = 'r' and not c.relispartition,
         'ordered', not exists (select from pg_trigger t join pg_proc f on f.oid = t.tgfoid
             where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 71 = 5 -- after insert, for each row
-                and not exists (select from pg_class v where v.relnamespace = f.pronamespace and v.relname = 'interest_found')),
+                and f.pronamespace <> 'penstock'::regnamespace),
         'heirs', c.relkind = 'r' and exists (select from pg_inherits h where h.inhparent = c.oid),
         'columns', (select jsonb_object_agg(a.attname, concat(
                 format_type(coalesce(nullif(y.typbasetype, 0), y.oid),
