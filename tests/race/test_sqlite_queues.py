@@ -68,7 +68,6 @@ while True:
     connection.execute("insert into other values (1)")
     time.sleep(0.005)  # as long as a disk takes
     connection.execute("commit")
-    time.sleep(0.0005)  # until it writes again; on a busy machine less is no time at all
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import FutureDatetime, TypeAdapter
-from stage.annotations import Make, Tree, alike, annotation_of
+from stage.annotations import Make, Money, Tree, alike, annotation_of
 from stage.examples import examples
 
 from penstock import Table
 from penstock.cli.data import Documents
 from penstock.clock import SystemClock
-from penstock.errors import ArgumentsInvalid, DeclarationError, PenstockError, ResultInvalid
+from penstock.errors import ArgumentsInvalid, DeclarationError, PenstockError, ResultInvalid, ValueInvalid
 from penstock.functions.signature import Signature
 from penstock.schema.fields import Column
 from penstock.schema.table import definition_of
@@ -99,6 +100,11 @@ def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) ->
                 continue
             raise
         assert alike(given_in, got), f"{road} changes, {annotation!r}: {given_in!r} is {got!r}"
+
+
+def test_a_value_of_another_class_is_found_however_deep_it_lies_in_a_set() -> None:
+    with pytest.raises(ValueInvalid, match="is a Money"):
+        column_of(frozenset[tuple[Decimal, ...]]).encode(frozenset({(Money("1.5"),)}))
 
 
 def test_a_time_of_the_future_is_checked_when_it_comes_and_read_at_any_time() -> None:

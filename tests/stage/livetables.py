@@ -273,7 +273,9 @@ async def run_plan(ctx: QueryCtx, plan: Plan, ask: Any) -> Any:
     scan, verb = scan_of(ctx, plan), plan.verb
     if verb in {"first", "unique", "collect", "count"}:
         return await getattr(scan, verb)()
-    if verb in {"sum", "min", "max"}:
+    if verb == "sum":
+        return await scan.sum(plan.column)
+    if verb in {"min", "max"}:
         return _one_spelling(await getattr(scan, verb)(plan.column))
     others: dict[str, Callable[[], Any]] = {
         "take": lambda: scan.take(plan.size),
