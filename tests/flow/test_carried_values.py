@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import FLOATS, Make, Shade, Size, alike, annotation_of
-from stage.examples import examples
+from stage.examples import LONG, examples
 
 from penstock import (
     ActionCtx,
@@ -45,6 +45,7 @@ from penstock.wire.outgoing import Format, encode_result
 
 _NUMBERS = count()  # of tables, of which one database gets many
 _ENCRYPTED = 0.5  # the part of the programs that encrypt all of it
+_PARTS = 10 if LONG else 1  # each has a database of its own, which grows by tables with each example
 REFUSED = (PenstockError, ValueError, TypeError)
 
 
@@ -188,9 +189,10 @@ class Roads:
         await test.run_until_idle()
 
 
-@settings(max_examples=examples(50))
+@pytest.mark.parametrize("part", range(_PARTS))
+@settings(max_examples=examples(50) // _PARTS)
 @given(chance=st.randoms(use_true_random=True))
-def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, chance: Any) -> None:
+def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: str, part: int, chance: Any) -> None:
     codec = FernetCodec(Fernet.generate_key()) if chance.random() < _ENCRYPTED else None
     app, tried = App(codec=codec), list[tuple[Roads, Make]]()
     pool = app.workpool("carried", max_parallelism=10)

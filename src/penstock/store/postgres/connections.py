@@ -61,7 +61,7 @@ class Connections:
         self._lingering: set[Connection] = set()
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self._closed = self._ended = False
         self._watched: set[Watched] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.now = self._clock.monotonic()  # at most a second old
@@ -197,6 +197,7 @@ class Connections:
                 task.cancel()
         while self._closing:
             await asyncio.wait([*self._closing])  # until their callbacks have run
+        self._ended = True
 
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
@@ -205,7 +206,9 @@ class Connections:
     def _drop(self, connection: Connection) -> None:
         """Close a connection, so that its statement in the database is stopped too."""
         self._lingering.discard(connection)
-        if not connection.is_closed():
+        if self._ended:  # of a call that outlived the store, and perhaps the event loop is ending too
+            connection.terminate()
+        elif not connection.is_closed():
             self._beside(_close(connection), lambda _task: connection.terminate())
 
     def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> None:
