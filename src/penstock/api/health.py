@@ -51,10 +51,10 @@ _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
 _FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2
 # What failures are counted of: what is tried, and where the errors are. Then how attempts end, and which have failed.
 TRIED = {
-    "pool": ("attempts at jobs", "penstock jobs --state failed --pool {name}"),
+    "pool": ("attempts at jobs", "penstock jobs --pool {name}"),
     "task": ("runs", "penstock tasks records {name} --state failed"),
     "outbox": ("deliveries", "penstock outbox show {name}"),
-    "function": ("runs", "penstock jobs --state failed --function {name}"),
+    "function": ("runs", ""),  # its callers, jobs or deliveries have got the errors
 }
 _ENDS = ("success", "failed", "retrying", "canceled", "skipped", "delivered", "error")
 _FAILED = ("failed", "retrying", "fault")
@@ -71,8 +71,8 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
-    "failures-rising": ("warning", "Read their errors.", ""),
-    "failures-steady": ("warning", "Read their errors.", ""),
+    "failures-rising": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
+    "failures-steady": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
     "task-failed": (
         "warning",
         "Read the errors; retry once their cause is gone.",

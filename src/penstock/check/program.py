@@ -74,6 +74,11 @@ class Table:
         """Its class."""
         return self.node.name
 
+    @property
+    def is_managed(self) -> bool:
+        """Whether penstock makes its table and indexes."""
+        return not any(one.arg == "managed" and ast.unparse(one.value) == "False" for one in self.node.keywords)
+
 
 @dataclass(eq=False)
 class Function:

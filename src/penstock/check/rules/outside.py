@@ -39,6 +39,8 @@ _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 _BLOCKS = (
     "time.sleep", "requests.", "urllib.request.urlopen", "subprocess.run", "subprocess.call", "subprocess.check_",
     "subprocess.getoutput", "os.system", "smtplib.SMTP", "psycopg.connect", "psycopg2.connect", "sqlite3.connect",
+    "urllib3.", "boto3.", "ftplib.", "paramiko.", "pymongo.MongoClient", "http.client.",
+    *(f"httpx.{name}" for name in ("get", "post", "put", "patch", "delete", "head", "request", "stream", "Client")),
 )  # fmt: skip
 
 

@@ -196,7 +196,8 @@ def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[st
     quoted = ", ".join(f'"{one}"' for one in wanted)
     read = f"read with .with_index({table.name}.{name}, {_given(wanted, known, ranged)})"
     message = f"This filter reads all rows of {table.name} to drop most of them."
-    return message, f"Declare {name} = Index({quoted}) in {table.name}, and {read}."
+    make = "" if table.is_managed else "create an index on these columns in the database, "
+    return message, f"Declare {name} = Index({quoted}) in {table.name}, {make}and {read}."
 
 
 def _given(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:

@@ -57,7 +57,7 @@ class Plan:
     @property
     def redundant(self) -> tuple[tuple[str, Index, Index], ...]:
         """Table, index, and the other one that makes it superfluous."""
-        tables = [one.definition for one in self.differences]
+        tables = [one.definition for one in self.differences if one.definition.managed]
         return tuple((one.name, *pair) for one in tables for pair in redundant_indexes([*one.indexes.values()]))
 
     @property
