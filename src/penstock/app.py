@@ -426,9 +426,11 @@ class Backend(CallerBackend):
                 await self.engine.close()
             finally:
                 await self.runner.locks.close(self.engine.grace_left)
-                await self._writer.stop(self.engine.services_left())
-                self.engine.journal.book.close()
-                await self.engine.store.close()
+                try:
+                    await self._writer.stop(self.engine.services_left())
+                finally:  # an event loop that ends has cancelled it
+                    self.engine.journal.book.close()
+                    await self.engine.store.close()
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
