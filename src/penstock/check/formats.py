@@ -88,11 +88,9 @@ def _wrapped(text: str, width: int | None, indent: str) -> str:
 
 def as_lines(findings: Sequence[Finding], _lines: Lines) -> str:
     """One line for each, as flake8 and ruff write them, for editors."""
-    return "".join(f"{_place(one)}: {one.code} {one.message} {one.fix}\n" for one in findings)
-
-
-def _place(one: Finding) -> str:
-    return f"{one.path}:{one.span.line}:{one.span.column + 1}"
+    return "".join(
+        f"{one.path}:{one.span.line}:{one.span.column + 1}: {one.code} {one.message} {one.fix}\n" for one in findings
+    )
 
 
 def as_json(findings: Sequence[Finding], _lines: Lines) -> str:
