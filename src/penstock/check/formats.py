@@ -152,9 +152,7 @@ def _result(one: Finding) -> dict[str, Any]:
         "ruleId": one.code,
         "level": "error",
         "message": {"text": f"{one.message} {one.fix}"},
-        "locations": [
-            {"physicalLocation": {"artifactLocation": {"uri": one.path.as_posix()}, "region": region}},
-        ],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": one.path.as_posix()}, "region": region}}],
         "partialFingerprints": {"penstock/v1": hashlib.sha256(f"{one.code} {one.message}".encode()).hexdigest()},
     }
 

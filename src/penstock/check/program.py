@@ -402,9 +402,8 @@ class Program:
 
     def ctx_of_function(self, function: Function) -> Ctx | None:
         """The ctx that its first argument is, after ``self``."""
-        return next(
-            (found for one in function.parameters[:2] if (found := self.ctx_of(function.module, one.annotation))), None
-        )
+        found = (self.ctx_of(function.module, one.annotation) for one in function.parameters[:2])
+        return next(filter(None, found), None)
 
     def is_table(self, module: Module, node: ast.ClassDef) -> bool:
         """Whether a class has rows: it derives from `Table`, perhaps through another class."""

@@ -44,7 +44,8 @@ class Activity:
                 await engine.write_logbook()  # so that people see their own acts at once
                 seen = await look(engine.store, engine.clock.now())
                 self._last = began, seen, pools_of(seen)
-                self._note(*self._last[1:])
+                if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
+                    self.points.append((seen.now, totals_of(self._last[2])))
             return self._last[1:]
 
     async def forget(self) -> None:
@@ -68,7 +69,3 @@ class Activity:
             found.append(totals[name])
             before = at
         return found
-
-    def _note(self, seen: Look, pools: Sequence[PoolNow]) -> None:
-        if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
-            self.points.append((seen.now, totals_of(pools)))

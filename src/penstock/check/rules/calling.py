@@ -123,12 +123,8 @@ def _is_harmless(call: Call) -> bool:
     if isinstance(call.of, Outside):
         return call.of.name.startswith(_HARMLESS_OUTSIDE)
     if call.of is None:
-        name = getattr(call.node.func, "id", "")
-        return (
-            name in _HARMLESS
-            or name.endswith(("Error", "Exception"))
-            or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
-        )
+        name, method = getattr(call.node.func, "id", ""), getattr(call.node.func, "attr", "")
+        return name in _HARMLESS or name.endswith(("Error", "Exception")) or method in _HARMLESS_METHODS
     if isinstance(call.of, Table) or (isinstance(call.of, Place) and isinstance(call.of.node, ast.ClassDef)):
         return True
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
@@ -161,9 +157,8 @@ def _run_of(facts: Facts, body: Body, call: Call) -> Call | None:
 
 def _has_outside(body: Body, run: Call) -> bool:
     """Whether the loop also calls something outside: then its turns belong apart."""
-    return any(
-        one.loop is run.loop and one is not run and not _is_run(one) and not _is_harmless(one) for one in body.calls
-    )
+    others = (one for one in body.calls if one.loop is run.loop and one is not run)
+    return any(not _is_run(one) and not _is_harmless(one) for one in others)
 
 
 @rule("PEN013")

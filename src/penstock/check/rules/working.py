@@ -99,13 +99,9 @@ def one_at_a_time(facts: Facts, rule: Rule) -> Places:
             place, policy = facts.program.behind(module, retry)
             longest = _longest_wait(facts.program, place, policy) if isinstance(policy, ast.Call) else 0
             if longest >= _LONG:
-                yield rule.at(
-                    module,
-                    retry,
-                    f"A job of this pool may wait {longest:g} seconds for its next attempt, "
-                    "and jobs behind it pass: the order is lost.",
-                    "Take a shorter back-off, or an outbox, which keeps the order.",
-                )
+                lost = "jobs behind it pass: the order is lost"
+                message = f"A job of this pool may wait {longest:g} seconds for its next attempt, and {lost}."
+                yield rule.at(module, retry, message, "Take a shorter back-off, or an outbox, which keeps the order.")
 
 
 def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr | None:
