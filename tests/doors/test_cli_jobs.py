@@ -189,10 +189,12 @@ def test_which_jobs_are_meant_is_to_be_said_once(mail: Console) -> None:
 
 def test_top_shows_pools_and_workers_once(mail: Console) -> None:
     jobs = enqueue(mail, 2)
-    with mail.start("worker", PYTHONUNBUFFERED="1"):
+    with mail.start("worker", PYTHONUNBUFFERED="1") as worker:
         mail("jobs", "wait", *jobs, "--timeout", "60s")
         shown = mail.ok("top", "--once").out
         seen = mail.ok("top", "--json").json
+        worker.tell(signal.SIGTERM)
+        worker.end()
     rows = [line.split() for line in shown.splitlines()]
     assert ["pool", "limit", "running", "ready", "scheduled", "ended/s", "failed", "waits"] in rows
     pools = {pool["name"]: pool for pool in seen["pools"]}
