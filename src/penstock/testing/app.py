@@ -112,7 +112,7 @@ class TestApp(Backend):
         beside = _beside(database) if clock is None else None
         self.clock = clock or (beside.clock if beside else _new_clock(database))
         self._is_first = beside is None
-        self._turn = beside._turn if beside else asyncio.Lock()  # noqa: SLF001 - its own
+        self._turn: asyncio.Lock = beside._turn if beside else asyncio.Lock()  # noqa: SLF001 - its own
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
