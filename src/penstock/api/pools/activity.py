@@ -51,15 +51,15 @@ class PoolNow:
     waits: float | None  # seconds since the oldest ready job could have started
 
 
-async def look(store: Store, now: datetime, most: int = MOST_COUNTED, oldest: int = 0) -> Look:
-    """The numbers of now: of each pool up to `most` jobs count, and so many of the oldest jobs are found.
+async def look(store: Store, now: datetime, most: int | None = None, oldest: int = 0) -> Look:
+    """The numbers of now: of each pool up to `most` jobs count (10,000), and so many of the oldest jobs are found.
 
     Processes count jobs that have ended, and write that every few seconds: to find all would read a whole table.
     """
     since = minute_of(now - _WINDOW)
     ends = await store.logbook.sums(since)
     async with reading(store.begin_read) as session:
-        rows = await store.pools.now(session, most)
+        rows = await store.pools.now(session, most or MOST_COUNTED)
         old = await store.pools.oldest(session, oldest) if oldest else ()
         workers = [one for one in await store.leases.list(session) if one.is_worker]
     return Look(now, (now - since).total_seconds(), rows, ends, old, workers)
