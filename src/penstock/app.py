@@ -396,9 +396,7 @@ class Backend(CallerBackend):
 
     async def health(self) -> list[HealthFinding]:
         """What an operator has to act on, the worst first: what is wrong, where, and the next step."""
-        tasks = [one.task.name for one in self.app.tasks]
-        outboxes = [one.outbox.name for one in self.app.outboxes]
-        return findings(await look(self.engine, self.app.definitions(), tasks, outboxes))
+        return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
 
     @property
     def live_queries(self) -> LiveQueries:

@@ -77,7 +77,7 @@ async def weigh(ctx: TaskCtx[Parcel]) -> None:
 
 
 async def seen(backend: TestApp) -> Health:
-    return await look(backend.engine, app.definitions(), ["weigh"], [one.outbox.name for one in app.outboxes])
+    return await look(backend.engine, app.definitions(), app.tasks, app.outboxes)
 
 
 def by_code(found: list[HealthFinding]) -> dict[str, HealthFinding]:
