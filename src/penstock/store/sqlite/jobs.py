@@ -178,9 +178,6 @@ class SqliteJobs(Jobs):
         async with self._writing() as session:
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
-    async def prune(self, now: datetime, limit: int) -> int:
-        return await self._prune(now, limit)
-
     # ----- steps
 
     async def _settle_all(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -238,12 +235,7 @@ class SqliteJobs(Jobs):
         return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
 
     async def _pass_gates(
-        self,
-        session: Session,
-        lease: int,
-        rooms: Line,
-        now: datetime,
-        opened: dict[str, timedelta | None],
+        self, session: Session, lease: int, rooms: Line, now: datetime, opened: dict[str, timedelta | None]
     ) -> builtins.list[Job]:
         jobs: list[Job] = []
         for room in rooms:
