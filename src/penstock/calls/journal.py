@@ -390,9 +390,8 @@ class Journal:
             yield
 
     def _tell_of_attempt(self, job: Job, status: Status, ran: Run) -> None:
-        task, of_task = job.options.task, {}
-        if task is not None:
-            of_task = {"task": self._task(task), "key": mark_of(task, job.args).key}
+        task = job.options.task
+        of_task = {} if task is None else {"task": self._task(task), "key": mark_of(task, job.args).key}
         failed = status in {"failed", "retrying"}
         log_event(
             "job.ran",

@@ -26,10 +26,8 @@ class PostgresAccess(Access):
     """See `store.nouns.Access`."""
 
     looks_first = False
-    time = staticmethod(lambda value: value)
+    time = items = duration = staticmethod(lambda value: value)
     uuid = staticmethod(lambda value: UUID(int=value.int))  # the driver's own class is another one
-    items = staticmethod(list[Any])
-    duration = time
     job = staticmethod(job_of)
 
     def __init__(self, connections: Connections) -> None:

@@ -39,6 +39,9 @@ _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one
 class PostgresStore(Store):
     """See `store.contract.Store`. PostgreSQL 13 and newer."""
 
+    catalog: PostgresCatalog
+    signals: PostgresSignals
+
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
         self.dialect: Dialect = POSTGRES.in_schema(config.schema)

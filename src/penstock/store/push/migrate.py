@@ -107,8 +107,7 @@ async def differences(store: Store, definitions: Sequence[TableDefinition]) -> t
     found = await _compare(store.catalog, store.dialect, definitions)
     for one in found.differences:
         counts = [await store.catalog.count(count_sql(guard, store.dialect)) for guard in one.guards]
-        guards = (guard for guard, count in zip(one.guards, counts, strict=True) if guard.problem(count))
-        one.guards = list(guards)
+        one.guards = [guard for guard, count in zip(one.guards, counts, strict=True) if guard.problem(count)]
     return found.differences
 
 

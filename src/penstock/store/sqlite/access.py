@@ -12,12 +12,12 @@ from penstock.jobs.job import JobStatus
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import Begin, OpenTransaction, Row, reading, writing
 from penstock.store.nouns.noun import Access, Values
-from penstock.store.rows.jobs import status_of
+from penstock.store.rows.jobs import status_of, time_of
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import job_from, time_of
+from penstock.store.sqlite.jobrows import job_from
 
 
 def _item(value: UUID | datetime) -> str:

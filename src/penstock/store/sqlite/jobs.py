@@ -21,7 +21,7 @@ from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
-from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
+from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, time_of
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobrows import (
     CANCELED,
@@ -35,7 +35,6 @@ from penstock.store.sqlite.jobrows import (
     ended_row,
     job_from,
     new_row,
-    time_of,
     time_texts,
 )
 from penstock.store.sqlite.session import WriteAlone

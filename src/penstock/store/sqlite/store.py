@@ -47,6 +47,7 @@ class SqliteStore(Store):
     """See `store.contract.Store`."""
 
     writers: int = 1_000  # they take turns, and share commits
+    signals: SqliteSignals
 
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         self._path = path
