@@ -95,7 +95,7 @@ from penstock import App, Table
 
 class Trip(Table, name="trip"):
     {0}
-    price: {1} = {1}()
+    price: {1} = {1}(0)
 
 
 app = App(tables=[Trip])
