@@ -274,7 +274,7 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     class Valued(Table, source="valued", key="number", managed=False):
         number: int
         note: str
-        value: annotation
+        value: annotation  # type: ignore[valid-type]
 
     column = on_sqlite if lite else on_postgres
     rows = [f"({at}, '{at}', {one})" for at, one in enumerate([*values, *values])]
