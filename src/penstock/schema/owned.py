@@ -58,7 +58,7 @@ _TEXTS = (Kind.TEXT, Kind.DATETIME, Kind.DATE, Kind.UUID, Kind.DECIMAL, Kind.JSO
 _SQLITE: tuple[tuple[str, tuple[Kind, ...]], ...] = (  # by words in the declared type, as SQLite reads them
     ("int", _NUMBERS),
     ("char|clob|text", _TEXTS),
-    ("blob|binary", (Kind.BYTES, *Kind)),
+    ("blob|binary", (Kind.BYTES, *(one for one in Kind if one is not Kind.UUID))),  # others write UUIDs as 16 bytes
     ("^any$|^$", tuple(Kind)),
     ("real|floa|doub", (Kind.REAL, Kind.DECIMAL)),
     ("datetime|timestamp", (Kind.DATETIME, Kind.TEXT, Kind.INTEGER, Kind.REAL)),

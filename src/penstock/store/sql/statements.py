@@ -55,9 +55,9 @@ class TableStatements:
         self.definition = definition
         self.dialect = dialect
         self.table = dialect.table(definition.name)
-        self._spelled = {name: dialect.spelled[one] for name, one in (travelling or {}).items() if one in dialect.spelled}
-        # the types of columns whose values travel as text or JSON
-        self._travelling = {name: one for name, one in (travelling or {}).items() if name not in self._spelled}
+        found, spelled = travelling or {}, dialect.spelled
+        self._spelled = {name: spelled[one] for name, one in found.items() if spelled}
+        self._travelling = {} if spelled else found  # the types of columns whose values travel as text or JSON
         self.columns = self._read(column.name for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
         self._encoders = [
