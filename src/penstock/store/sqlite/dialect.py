@@ -119,6 +119,7 @@ SQLITE = Dialect(
         Kind.INTERVAL: _interval,
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
+        Kind.JSON: lambda value: repr(value) if isinstance(value, int | float) else value,  # of a column of type JSON
     },
     foreign={Kind.DECIMAL: str},
     spelled={"hex": lambda value: value.hex, "full": _naive("microseconds"), "short": _naive("auto")},
