@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.reactive import Stage, settle
 
-from penstock import Index, MutationCtx, PaginationOptions, Table, UniqueViolation, UserTable, gt, gte, lt, lte
+from penstock import Index, MutationCtx, PaginationOptions, UniqueViolation, UserTable, gt, gte, lt, lte
 from penstock.testing import TestApp
 
 
@@ -33,7 +33,7 @@ class DjangoTime(sa.types.UserDefinedType[datetime]):
 
     cache_ok = True
 
-    def get_col_spec(self) -> str:
+    def get_col_spec(self, **_words: Any) -> str:
         return "datetime"
 
     def bind_processor(self, _dialect: Any) -> Any:
@@ -90,8 +90,9 @@ class Owner:
         return [self.do(sa.select(table.c.n, table.c.v).where(table.c.v == value)) for table in (self.keyed, self.item)]
 
 
-def declared(name: str, key: str, annotation: Any) -> type[Table]:
-    body = {"__annotations__": {"n": int, "v": annotation}, "__module__": __name__, "by_v": Index("v")}
+def declared(name: str, key: str, annotation: Any) -> Any:
+    body = {"__annotations__": {"n": int, "v": annotation}, "__module__": __name__}
+    body |= {} if annotation is Any else {"by_v": Index("v")}
     words = {"source": name, "key": key, "managed": False}
     return new_class(name.title(), (UserTable,), words, lambda space: space.update(body))
 
@@ -173,7 +174,7 @@ async def look(stage: Stage, test: TestApp, tables: Sequence[Any], values: Seque
 @pytest.mark.parametrize("kind", ["DATETIME", "datetime"])
 async def test_times_with_fewer_digits_behind_the_seconds_are_found(sqlite_url: str, kind: str) -> None:
     """As the database's own CURRENT_TIMESTAMP writes them."""
-    table: Any = declared("item", "n", datetime)
+    table = declared("item", "n", datetime)
     forms = ["10:00:00", "10:00:00.000000", "10:00:00.5", "10:00:00.500", "10:00:00.500000", "10:00:01"]
     listed = ", ".join(f"({number}, '2026-01-01 {form}')" for number, form in enumerate(forms))
     await run_sql(
@@ -195,3 +196,27 @@ async def test_times_with_fewer_digits_behind_the_seconds_are_found(sqlite_url: 
                     assert [row.n for row in rows] == [*found]
 
         await stage.do(test, step)
+
+
+async def test_json_of_any_kind_comes_back(database_url: str) -> None:
+    """SQLite keeps numbers of a column of type JSON as numbers."""
+    values: list[Any] = [5, 0, -1.5, 2**60, "text", "5", "", True, [1], {"a": 1.5}]
+    engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    described = sa.MetaData()
+    item = sa.Table("item", described, sa.Column("n", sa.Integer, primary_key=True), sa.Column("v", sa.JSON))
+    described.create_all(engine)
+    table = declared("item", "n", Any)
+    stage = Stage(table)
+    stage.task(table, filter=lambda row: row.n >= 0, watch=("v",))
+    with engine.begin() as connection:
+        for number, value in enumerate(values):
+            connection.execute(item.insert().values(n=number, v=value))
+    async with stage.open(database_url) as test:
+        await stage.insert(test, *(table(n=number, v=value) for number, value in enumerate(values, len(values))))
+        await settle(test)
+        assert [one.values["v"] for one in sorted(stage.taken(), key=lambda one: one.doc_id)] == values * 2
+        found = await stage.do(test, lambda ctx: ctx.db.query(table).collect())
+        assert [row.v for row in found] == values * 2
+    with engine.begin() as connection:
+        assert [*connection.execute(sa.select(item.c.v).order_by(item.c.n)).scalars()] == values * 2
+    engine.dispose()
