@@ -396,9 +396,7 @@ class Backend(CallerBackend):
 
     async def health(self) -> list[HealthFinding]:
         """What an operator has to act on, the worst first: what is wrong, where, and the next step."""
-        tasks = [one.task.name for one in self.app.tasks]
-        outboxes = [one.outbox.name for one in self.app.outboxes]
-        return findings(await look(self.engine, self.app.definitions(), tasks, outboxes))
+        return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
 
     @property
     def live_queries(self) -> LiveQueries:
@@ -426,9 +424,11 @@ class Backend(CallerBackend):
                 await self.engine.close()
             finally:
                 await self.runner.locks.close(self.engine.grace_left)
-                await self._writer.stop(self.engine.services_left())
-                self.engine.journal.book.close()
-                await self.engine.store.close()
+                try:
+                    await self._writer.stop(self.engine.services_left())
+                finally:  # an event loop that ends has cancelled it
+                    self.engine.journal.book.close()
+                    await self.engine.store.close()
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""

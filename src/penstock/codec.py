@@ -61,11 +61,7 @@ class Encryption:
         return text if self._codec is None or text == "{}" else f'{_HEAD}{self.encrypt_value(text)}"}}'
 
     def decrypt(self, text: str) -> str:
-        """JSON text from its stored form; members that were added to the ciphertext come with it.
-
-        Raises:
-            Undecryptable: There is no codec, or none of its keys fits.
-        """
+        """JSON text from its stored form, with members added to the ciphertext; `Undecryptable` if no key fits."""
         if not is_encrypted(text):
             return text
         added = from_json(text)
@@ -83,7 +79,7 @@ class Encryption:
         return urlsafe_b64encode(self._known.encode(text.encode())).decode()
 
     def decrypt_value(self, token: str) -> str:
-        """Text from its ciphertext; see `decrypt` for the error."""
+        """Text from its ciphertext; raises what `decrypt` raises."""
         codec = self._known
         try:
             return codec.decode(urlsafe_b64decode(token)).decode()

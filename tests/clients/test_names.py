@@ -181,13 +181,13 @@ class Box(BaseModel, Generic[T]):
     item: T
 
 
-class Theirs(Table, managed=False, source='shop."Order\'s items"', key=("self", "class_")):
-    self: int
-    class_: int
-
-
 def odd() -> App:
     """A program of odd names, of names that look alike once they are written, and of types within themselves."""
+
+    class Theirs(Table, managed=False, source='shop."Order\'s items"', key=("self", "class_")):
+        self: int
+        class_: int
+
     spelled = ["_Private", "Private", "Private_", "Účet", "名前", "値", "1a", "a-b", "a.b", "Box_int", "__x", "OrderId"]
     types: list[Any] = [make_model(name, **{"value": (Nest, ...), name.strip("_"): (Json, ...)}) for name in spelled]
     same = [make_model("Twice", __module__=module, value=(int, ...)) for module in ("one", "other")]

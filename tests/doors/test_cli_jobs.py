@@ -189,16 +189,19 @@ def test_which_jobs_are_meant_is_to_be_said_once(mail: Console) -> None:
 
 def test_top_shows_pools_and_workers_once(mail: Console) -> None:
     jobs = enqueue(mail, 2)
-    with mail.start("worker", PYTHONUNBUFFERED="1"):
+    with mail.start("worker", PYTHONUNBUFFERED="1") as worker:
         mail("jobs", "wait", *jobs, "--timeout", "60s")
         shown = mail.ok("top", "--once").out
         seen = mail.ok("top", "--json").json
+        worker.tell(signal.SIGTERM)
+        worker.end()
     rows = [line.split() for line in shown.splitlines()]
     assert ["pool", "limit", "running", "ready", "scheduled", "ended/s", "failed", "waits"] in rows
     pools = {pool["name"]: pool for pool in seen["pools"]}
+    (ended,) = (pool for pool in mail.ok("top", "--json").json["pools"] if pool["name"] == "mail")
+    assert (ended["failed"], ended["ended"] > 0) == (2, True), "its worker has stopped, and written what it counted"
     assert list(pools) == ["default", "mail", "slow"]
     assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (2, 0, None)
-    assert (pools["mail"]["failed"], pools["mail"]["ended"]) == (2, 0.2)
     assert pools["slow"]["waits"] > 0
     assert len(seen["workers"]) == 1
     assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)

@@ -353,14 +353,14 @@ def test_it_loads_little() -> None:
     assert not loaded & heavy
     assert {name for name in loaded if name.startswith("penstock.")} == {
         "penstock.client", "penstock.client.answers", "penstock.client.client", "penstock.client.encoding",
-        "penstock.errors", "penstock.wire", "penstock.wire.tags",
+        "penstock.distribution", "penstock.errors", "penstock.wire", "penstock.wire.tags",
     }  # fmt: skip
 
 
 def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     for client in (Client, AsyncClient):
-        with pytest.raises(ConfigError, match=r"penstock\[client\]"):
+        with pytest.raises(ConfigError, match=r"penstock-backend\[client\]"):
             client("http://x")
 
 

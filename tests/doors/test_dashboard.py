@@ -113,7 +113,7 @@ async def test_there_is_none_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPa
             raise ModuleNotFoundError(name="jinja2")
 
         monkeypatch.setattr("penstock.server.asgi.importlib.import_module", missing)
-        with pytest.raises(ConfigError, match=r"penstock\[dashboard\]"):
+        with pytest.raises(ConfigError, match=r"penstock-backend\[dashboard\]"):
             asgi_app(app, backend=test, dashboard=True)
 
 

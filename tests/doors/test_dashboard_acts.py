@@ -15,7 +15,7 @@ import pytest
 from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
-from penstock.api.pools.activity import glance
+from penstock.api.pools.activity import look
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
@@ -141,7 +141,7 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names(database_url: 
         )
         assert await one.act("/work", "limit", limit="3", sure="yes") == "2 pools are limited to 3 jobs at once."
         assert await one.act("/work", "resume", sure="yes") == "2 pools are resumed."
-        found = (await glance(one.test.engine.store, one.test.clock.now())).pools
+        found = (await look(one.test.engine.store, one.test.clock.now())).pools
         assert {row.name: (row.max_parallelism, row.paused) for row in found} == {
             "mail": (3, False),
             "texts": (3, False),

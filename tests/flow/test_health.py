@@ -77,7 +77,7 @@ async def weigh(ctx: TaskCtx[Parcel]) -> None:
 
 
 async def seen(backend: TestApp) -> Health:
-    return await look(backend.engine, app.definitions(), ["weigh"], [one.outbox.name for one in app.outboxes])
+    return await look(backend.engine, app.definitions(), app.tasks, app.outboxes)
 
 
 def by_code(found: list[HealthFinding]) -> dict[str, HealthFinding]:
@@ -115,7 +115,7 @@ async def test_what_stands_still_is_found_in_the_database(database_url: str) -> 
         assert rising.keys() == {"pool sms", f"function {send.name}"}
         told = rising["pool sms"]
         assert told.what == "12 of 12 attempts at jobs failed in the last 10 min, after 0 in as long before."
-        assert told.command == "penstock jobs --state failed --pool sms"
+        assert told.command == "penstock jobs --pool sms"
         assert found["outbox-halted"].where == "outbox ship"
         assert "no van" in found["outbox-halted"].what
         assert (found["outbox-parked"].where, found["outbox-parked"].severity) == ("outbox bill", "warning")
@@ -166,7 +166,7 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
 
     assert not of()
     table = TableUse("public.parcel", dead=0, live=50_000, scans=200, scanned=10_000_000)
-    own = replace(table, name="penstock.ready_job")
+    own = replace(table, name="penstock.ready_job", own=True)
     assert not of(statistics=Statistics(0, [own, replace(table, scans=99), replace(table, scanned=100_000)]))
     assert of(statistics=Statistics(0, [table]))["index-missing"].where == "table public.parcel"
     bloated = replace(own, dead=30_000)
@@ -232,7 +232,7 @@ async def test_failures_are_found_while_they_rise_and_while_they_stay(sqlite_url
         wanted = [f"failures-steady {noun} x y"]
         found = of(*hourly, where=f"{noun} x y", bad=bad)
         assert codes(found) == codes(of(*[(3, 9)] * 4, (6, 18), where=f"{noun} x y", bad=bad)) == wanted
-        assert ("24 of 24" in found[0].what, "'x y'" in found[0].command) == (True, True)
+        assert ("24 of 24" in found[0].what, "'x y'" in found[0].command) == (True, noun != "function")
         assert of(*once, where=f"{noun} x", bad=bad) == of(*mended, where=f"{noun} x", bad=bad) == []
     assert codes(of(*hourly, where="task x", bad="retrying")) == ["failures-steady task x"]
 

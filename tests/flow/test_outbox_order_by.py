@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row, run_sql, sql, states
@@ -219,46 +221,60 @@ async def test_another_order_holds_from_the_next_beginning_on(database_url: str)
 # ----- what databases hold
 
 
-KINDS: dict[str, tuple[str, str, list[str]]] = {
+KINDS: dict[str, tuple[Any, str, str, list[str]]] = {
     "text": (
+        str,
         "text",
         "text",
         ["''", "'a'", "'B'", "'b'", "'ä'", "'a b'", "'ab'", "'Z'", "'_'", "'\u2028'", "'é'", "'e'"],
     ),
     "collated": (
+        str,
         'text collate "ucs_basic"',
         "text collate nocase",
         ["'a'", "'B'", "'b'", "'A'", "'ä'", "'ab'", "'Ab'"],
     ),
     "float": (
+        float,
         "float8",
         "real",
         ["0.1", "0.2", "0.30000000000000004", "0.3", "1e300", "-1e-300", "5e-324", "1", "1e22"],
     ),
-    "single": ("real", "real", ["0.1", "0.2", "0.3", "1e30", "-1e-30", "16777217", "16777216"]),
-    "numeric": ("numeric", "numeric", ["1", "1.0", "10", "9", "-3.14", "0.1", "0.10", "12345678901234567890.5", "2"]),
+    "single": (float, "real", "real", ["0.1", "0.2", "0.3", "1e30", "-1e-30", "16777217", "16777216"]),
+    "numeric": (
+        Decimal,
+        "numeric",
+        "numeric",
+        ["1", "1.0", "10", "9", "-3.14", "0.1", "0.10", "12345678901234567890.5", "2"],
+    ),
     "integer": (
+        int,
         "bigint",
         "integer",
         ["9223372036854775807", "-9223372036854775808", "0", "10", "9", "9007199254740993"],
     ),
-    "time": ("timestamptz", "text", [f"'2026-0{1 + n % 3}-01 0{n}:00:00.{n}00001+0{n % 4}:00'" for n in range(9)]),
-    "uuid": ("uuid", "text", [f"'{n:032x}'" for n in (9, 10, 2**127, 5, 2**64, 0)]),
-    "bytes": ("bytea", "blob", []),
+    "time": (
+        datetime,
+        "timestamptz",
+        "text",
+        [f"'2026-0{1 + n % 3}-01 0{n}:00:00.{n}00001+0{n % 4}:00'" for n in range(9)],
+    ),
+    "uuid": (UUID, "uuid", "text", [f"'{n:032x}'" for n in (9, 10, 2**127, 5, 2**64, 0)]),
+    "bytes": (bytes, "bytea", "blob", []),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -> None:
     lite = database_url.startswith("sqlite")
-    on_postgres, on_sqlite, values = KINDS[kind]
+    annotation, on_postgres, on_sqlite, values = KINDS[kind]
     if kind == "bytes":
         values = [f"x'{one}'" if lite else f"'\\x{one}'" for one in ("", "00", "ff", "00ff", "61", "6162")]
 
     class Valued(Table, source="valued", key="number", managed=False):
         number: int
         note: str
-        value: str
+        value: annotation  # type: ignore[valid-type]
 
     column = on_sqlite if lite else on_postgres
     rows = [f"({at}, '{at}', {one})" for at, one in enumerate([*values, *values])]

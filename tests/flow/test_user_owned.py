@@ -389,7 +389,7 @@ async def test_a_key_named_id_and_a_column_named_id_stay_what_they_are(
             row = await ctx.db.get(Legacy, legacy)
             assert row is not None
             assert (legacy, row.id) == ("7", 7)
-            assert (await ctx.db.patch(Legacy, row.id, name="b")).name == "b"  # type: ignore[arg-type]
+            assert (await ctx.db.patch(Legacy, row.id, name="b")).name == "b"
             same = await ctx.db.replace(Legacy, legacy, row)
             assert same.name == "a"
             coded = await ctx.db.insert(Coded(code="x", id=5))

@@ -354,6 +354,15 @@ async def test_a_position_of_another_server_is_noticed_while_reading(postgres_ur
         assert await to_the_end(store, position_now) == ["1.2"]
 
 
+async def test_a_feed_in_a_schema_of_its_own_fits_another_server_too(postgres_url: str) -> None:
+    async with feed(postgres_url, schema="shop") as store, connections(postgres_url, 1) as [one]:
+        await one.execute(entry(1, 1))
+        await one.execute("update shop.change_slot set origin = 'elsewhere'")
+        position = await store.changes.take(READER, await lease_of(store, take=False))
+        assert position is not None
+        assert await to_the_end(store, position) == ["1.1"]
+
+
 async def test_a_dump_is_restored_on_a_new_server() -> None:
     """Whose transactions are counted from the beginning, far below those of the dump."""
     with server() as source, server(own_identifier=True) as target:

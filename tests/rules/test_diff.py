@@ -55,9 +55,9 @@ def without(mapping: Any, *names: str) -> dict[str, Any]:
 
 
 def test_a_table_that_does_not_exist_is_created_and_one_that_fits_is_left_alone() -> None:
-    assert compare(Booking, None).steps == (CreateTable(),)
+    assert compare(Booking, None).steps == [CreateTable()]
     same = compare(Booking, stored())
-    assert (same.steps, same.guards, same.problems, same.notes) == ((), (), (), ())
+    assert (same.steps, same.guards, same.problems, same.notes) == ([], [], [], [])
 
 
 def added(**declaration: Any) -> Difference:
@@ -130,12 +130,12 @@ def test_another_type_is_refused_whatever_the_rows_are_and_nothing_else_is_said_
     assert problem is not None
     assert (problem.column, problem.rows) == ("status", 0)
     assert "bigint" in problem.what
-    assert found.steps == ()
+    assert found.steps == []
 
 
 def test_types_are_compared_without_regard_to_capitals() -> None:
     columns = {name: replace(column, type=column.type.upper()) for name, column in stored().columns.items()}
-    assert compare(Booking, stored(columns=columns)).steps == ()
+    assert compare(Booking, stored(columns=columns)).steps == []
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_choices_come_and_go() -> None:
     assert done(limited) == ["add choices"]
     assert [guard.rule for guard in limited.guards] == ["other"]
     assert done(free) == ["drop check"]
-    assert free.guards == ()
+    assert free.guards == []
 
 
 def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
@@ -200,7 +200,7 @@ def test_an_index_of_the_same_name_that_says_something_else_is_replaced(change: 
     indexes = dict(stored().indexes)
     indexes["booking_by_customer"] = replace(indexes["booking_by_customer"], **change)
     found = compare(Booking, stored(indexes=indexes))
-    assert found.steps == (IndexStep("replace", Booking.by_customer),)
+    assert found.steps == [IndexStep("replace", Booking.by_customer)]
 
 
 def test_a_unique_index_counts_only_what_can_be_a_duplicate() -> None:
@@ -243,21 +243,21 @@ def test_what_is_no_longer_declared_is_left_alone_unless_inserts_would_fail() ->
         "dba_own": StoredIndex("dba_own", ('"note"',), unique=False),
     }
     found = compare(Booking, stored(columns=columns, indexes=indexes))
-    assert found.steps == ()
+    assert found.steps == []
     assert [problem.column for problem in found.problems] == ["legacy"]
     assert [note.split(" is ")[0] for note in found.notes] == [
         "booking.note",
         "booking.number",
         "booking.total",
     ]
-    assert found.remarks == ("Index booking_by_note is stored, but not declared; it is left alone.",)
+    assert found.remarks == ["Index booking_by_note is stored, but not declared; it is left alone."]
 
 
 @pytest.mark.parametrize("change", [{"kind": "view"}, {"key": ("number",)}, {"key": ()}])
 def test_a_table_that_penstock_cannot_keep_rows_in_is_refused(change: dict[str, Any]) -> None:
     found = compare(Booking, stored(**change))
     assert len(found.problems) == 1
-    assert found.steps == ()
+    assert found.steps == []
 
 
 class Invoice(Table, source="shop.invoice", key="number", managed=False):
@@ -268,13 +268,13 @@ class Invoice(Table, source="shop.invoice", key="number", managed=False):
 
 def test_a_table_of_another_program_is_checked_and_never_changed() -> None:
     columns = stored(Invoice).columns
-    assert compare(Invoice, stored(Invoice, kind="view", key=())).problems == ()
+    assert compare(Invoice, stored(Invoice, kind="view", key=())).problems == []
     (absent,) = compare(Invoice, None).problems
     (short,) = compare(Invoice, stored(Invoice, columns=without(columns, "number", "customer"))).problems
     assert "does not exist" in absent.what
     assert short.column == "number, customer"
     assert "Its columns are total." in short.fix
-    assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == ()
+    assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == []
 
 
 def test_sqlite_does_not_tell_capitals_apart() -> None:

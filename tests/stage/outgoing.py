@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-from penstock import ActionCtx, App, Index, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, Conflict, Index, MutationCtx, QueryCtx, Table
 from penstock.app import ServiceName
 from penstock.outbox.message import Message
 
@@ -119,7 +120,11 @@ async def main(role: str, database: str, writer: str = "0", count: str = "0", **
             await stopped.wait()
         if role == "stack":
             for number in range(int(count)):
-                await backend.run_mutation(stack, shelves=[SHELVES[number % len(SHELVES)], SHELVES[int(writer) % 2]])
+                shelves = [SHELVES[number % len(SHELVES)], SHELVES[int(writer) % 2]]
+                while True:
+                    with suppress(Conflict):  # all want one of two shelves: each tries again, as its error says
+                        await backend.run_mutation(stack, shelves=shelves)
+                        break
             return
         for first in range(0, int(count), 3):
             await backend.run_mutation(put, writer=int(writer), numbers=list(range(first, first + 3)))

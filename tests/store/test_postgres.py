@@ -25,6 +25,7 @@ from penstock.store.contract.session import Statement
 from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.newjobs import pieces
 from penstock.store.postgres.route import Route, _Connection, servers
 from penstock.store.push.migrate import push
@@ -124,7 +125,7 @@ async def test_a_server_that_is_silent_or_takes_no_writes_keeps_nobody_from_the_
     query = f"host={host},{host}&port={parts.port or 5432}&target_session_attrs=standby"
     standby = Route(parts._replace(netloc=f"{user}@", query=query).geturl(), 30.0, 30.0)
     with pytest.raises(DatabaseUnavailable, match="None of the hosts match"):
-        await Connections(standby, size=1, wait=5.0, statement_timeout=30.0).connect()
+        await Connections(standby, size=1, wait=5.0, statement_timeout=30.0, dialect=POSTGRES).connect()
 
 
 JOBS = {

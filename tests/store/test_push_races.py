@@ -24,7 +24,6 @@ from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
 from penstock.store.postgres.catalog import PostgresSchemaLock
 from penstock.store.push import migrate
-from penstock.store.sqlite.dialect import SQLITE
 
 pytest_plugins = ("store.push_fixtures",)
 
@@ -136,7 +135,7 @@ def test_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
             process.go()
         said = [process.said() for process in processes]
         assert [process.wait() for process in processes] == [0] * _STARTING
-    migrations = len(migrate.load_migrations(SQLITE.name))
+    migrations = len(migrate.load_migrations("sqlite" if database_url.startswith("sqlite") else "postgres"))
     assert sorted(said) == ["0 0"] * (_STARTING - 1) + [f"{migrations} 4"]
 
 

@@ -12,7 +12,9 @@ from functools import partial
 from shlex import quote
 from typing import Literal
 
+from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.outbox.views import OutboxStatus, look_at
+from penstock.api.tasks.tasks import ReactiveTasks
 from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
 from penstock.clock import SystemClock
@@ -51,10 +53,10 @@ _FEW_FAILURES, _FEW_CONFLICTS, _CONFLICTING = 10, 100, 0.2
 _FEW_ATTEMPTS, _FAILING, _FAILING_SHARE = 10, 3, 0.2
 # What failures are counted of: what is tried, and where the errors are. Then how attempts end, and which have failed.
 TRIED = {
-    "pool": ("attempts at jobs", "penstock jobs --state failed --pool {name}"),
+    "pool": ("attempts at jobs", "penstock jobs --pool {name}"),
     "task": ("runs", "penstock tasks records {name} --state failed"),
     "outbox": ("deliveries", "penstock outbox show {name}"),
-    "function": ("runs", "penstock jobs --state failed --function {name}"),
+    "function": ("runs", ""),  # its callers, jobs or deliveries have got the errors
 }
 _ENDS = ("success", "failed", "retrying", "canceled", "skipped", "delivered", "error")
 _FAILED = ("failed", "retrying", "fault")
@@ -71,8 +73,8 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
-    "failures-rising": ("warning", "Read their errors.", ""),
-    "failures-steady": ("warning", "Read their errors.", ""),
+    "failures-rising": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
+    "failures-steady": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
     "task-failed": (
         "warning",
         "Read the errors; retry once their cause is gone.",
@@ -159,26 +161,18 @@ class Health:
 
 
 async def look(
-    engine: Engine,
-    definitions: Sequence[TableDefinition],
-    tasks: Collection[str],
-    outboxes: Collection[str],
+    engine: Engine, definitions: Sequence[TableDefinition], tasks: ReactiveTasks, outboxes: Outboxes
 ) -> Health:
-    """Read all that the rules look at.
-
-    Args:
-        engine: The store and the clock.
-        definitions: The tables that the program declares.
-        tasks: The names of its reactive tasks.
-        outboxes: The names of its outboxes.
-    """
+    """Read all that the rules look at, for a program that declares these tables, tasks and outboxes."""
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     await engine.write_logbook()
     async with reading(store.begin_read) as session:
         leases = await store.leases.list(session)
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
-    live = (live_interest(one).name for one in definitions if one.live)
+    declared = {live_interest(one).name for one in definitions if one.live}
+    declared |= {interest_name(one.task.name) for one in tasks}
+    declared |= {reader_name(one.outbox.name) for one in outboxes}
     try:
         plan: Plan | SchemaMismatch = await push(store, definitions, apply=False)
     except SchemaMismatch as error:
@@ -194,8 +188,8 @@ async def look(
         tasks=await store.records.backlog(_MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
-        declared={*map(interest_name, tasks), *map(reader_name, outboxes), *live},
-        outboxes=await look_at(store, rows, now, outboxes.__contains__, _MOST) if rows else [],
+        declared=declared,
+        outboxes=await look_at(store, rows, now, outboxes.find, _MOST) if rows else [],
         plan=plan,
         statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),
         replica="away" if replica is not None and behind is None else behind,

@@ -294,6 +294,7 @@ class Journal:
     def _tell_of_call(
         self, function: AnyFunction, caller: Caller, status: str, error: Exception | None, ran: Run
     ) -> None:
+        trace = current_trace()
         log_event(
             "call.ran",
             logging.INFO if error is None else logging.WARNING,
@@ -303,7 +304,7 @@ class Journal:
             **({} if caller.identity is None else {"caller": caller.identity.subject}),
             status=status,
             **_cost(ran, error),
-            **_followed(),
+            **({} if trace is None else {"trace": trace_id(trace)}),
         )
 
     def counted(self, transaction: Transaction) -> None:
@@ -389,9 +390,8 @@ class Journal:
             yield
 
     def _tell_of_attempt(self, job: Job, status: Status, ran: Run) -> None:
-        task, of_task = job.options.task, {}
-        if task is not None:
-            of_task = {"task": self._task(task), "key": mark_of(task, job.args).key}
+        task = job.options.task
+        of_task = {} if task is None else {"task": self._task(task), "key": mark_of(task, job.args).key}
         failed = status in {"failed", "retrying"}
         log_event(
             "job.ran",
@@ -409,11 +409,6 @@ class Journal:
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
         return self._talkative if self._talkative and enabled() else frozenset()
-
-
-def _followed() -> dict[str, str]:
-    trace = current_trace()
-    return {} if trace is None else {"trace": trace_id(trace)}
 
 
 def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:

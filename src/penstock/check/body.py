@@ -58,6 +58,10 @@ class Call:
         """Whether it calls a method of what hangs on a ctx: ``ctx.scheduler.run_after(…)``."""
         return self.is_of(Word, *names) and self.of.of.name == word
 
+    def is_before(self, other: Call) -> bool:
+        """Whether it always runs before another one, in the same turn of a loop."""
+        return self.loop is other.loop and other.branch[: len(self.branch)] == self.branch
+
 
 @dataclass(slots=True)
 class Body:
@@ -381,12 +385,9 @@ class _Reader:
             kind = self._program.meaning(module, made.func)
             if isinstance(kind, Place):
                 return Instance(kind.module, kind.node) if isinstance(kind.node, ast.ClassDef) else None
-            is_client = isinstance(kind, Outside) and (
-                kind.name.rpartition(".")[2][:1].isupper() or kind.name in words.CLIENT_MAKERS
-            )
-            if is_client and isinstance(kind, Outside):  # all functions share it
-                return Outside(f"{kind.name}()")
-            return None
+            name = kind.name if isinstance(kind, Outside) else ""
+            is_client = name.rpartition(".")[2][:1].isupper() or name in words.CLIENT_MAKERS
+            return Outside(f"{name}()") if is_client else None  # all functions share it
         return self._program.meaning(module, made)
 
     def _entry(self, module: Module, node: ast.expr, name: str) -> Any:
@@ -441,11 +442,12 @@ class _Reader:
         named = {one.arg: (self.value if word == "dict" else take)(one.value) for one in node.keywords}
         self._loop = before
         known = None if isinstance(of, Maker) else of
-        self.body.calls.append(Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch))
+        call = Call(node, known, tuple(given), self._loop, bool(self._tries), self._branch)
+        self.body.calls.append(call)
         if word == "filter" and len(given) == 2:  # noqa: PLR2004 - rows of it
             self._over(node, given[1])
-        decides = [*given, *named.values()] if word in words.DECIDES or "key" in named or _is_filter(of) else []
-        for one in decides:  # by what functions give, or by what is in a list
+        decides = word in words.DECIDES or "key" in named or call.is_of(Scan, "filter")
+        for one in [*given, *named.values()] if decides else ():  # by what functions give, or by what is in a list
             self._waiting.drop(one.of if isinstance(one, Maker) else one if values.is_many(one) else None)
         if word == "map" and given:
             made = self._made_by(node, given[0], given[1:])
@@ -506,7 +508,8 @@ class _Reader:
         if name == "with_index":
             index = node.args[0].attr if node.args and isinstance(node.args[0], ast.Attribute) else ""
             equal = tuple(one.arg for one in node.keywords if one.arg)
-            is_endless = bool(node.keywords) and all(self._is_endless(one.value) for one in node.keywords)
+            of = [one.value.func if isinstance(one.value, ast.Call) else None for one in node.keywords]
+            is_endless = bool(of) and all(self._program.is_penstock(self._module, one, "gt", "gte") for one in of)
             return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters, is_endless)
         if name == "filter":
             return replace(scan, filters=(*scan.filters, node))
@@ -516,9 +519,6 @@ class _Reader:
             rows = Rows(scan, name, node)
             return rows if scan.ctx.is_sync else Pending(node, gives=rows)
         return None
-
-    def _is_endless(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and self._program.is_penstock(self._module, node.func, "gt", "gte")
 
     def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Pending | None:
         calls: Pending | None = None
@@ -559,10 +559,6 @@ class _Reader:
         **dict.fromkeys(Comprehension.__args__, _comprehension),
         **dict.fromkeys((ast.List, ast.Tuple, ast.Set), _display),
     }
-
-
-def _is_filter(of: Any) -> bool:
-    return isinstance(of, Method) and isinstance(of.of, Scan) and of.name == "filter"
 
 
 def _returned(program: Program, function: Function) -> Any:

@@ -88,11 +88,9 @@ def _wrapped(text: str, width: int | None, indent: str) -> str:
 
 def as_lines(findings: Sequence[Finding], _lines: Lines) -> str:
     """One line for each, as flake8 and ruff write them, for editors."""
-    return "".join(f"{_place(one)}: {one.code} {one.message} {one.fix}\n" for one in findings)
-
-
-def _place(one: Finding) -> str:
-    return f"{one.path}:{one.span.line}:{one.span.column + 1}"
+    return "".join(
+        f"{one.path}:{one.span.line}:{one.span.column + 1}: {one.code} {one.message} {one.fix}\n" for one in findings
+    )
 
 
 def as_json(findings: Sequence[Finding], _lines: Lines) -> str:
@@ -154,9 +152,7 @@ def _result(one: Finding) -> dict[str, Any]:
         "ruleId": one.code,
         "level": "error",
         "message": {"text": f"{one.message} {one.fix}"},
-        "locations": [
-            {"physicalLocation": {"artifactLocation": {"uri": one.path.as_posix()}, "region": region}},
-        ],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": one.path.as_posix()}, "region": region}}],
         "partialFingerprints": {"penstock/v1": hashlib.sha256(f"{one.code} {one.message}".encode()).hexdigest()},
     }
 

@@ -64,15 +64,7 @@ def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:
 
 
 def _ignores(module: Module) -> Iterator[tuple[int, _Ignore]]:
-    for above, token in _comments(module):
-        if found := _COMMENT.search(token.string):
-            line, column = token.start[0] + above, token.start[1]
-            codes = {one.strip() for one in (found["codes"] or "").split(",") if one.strip()}
-            yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, line, token.end[1]))
-
-
-def _comments(module: Module) -> Iterator[tuple[int, tokenize.TokenInfo]]:
-    """The comments around those that ignore a rule, each with the lines above that its place does not count.
+    """The comments that ignore a rule, each with its line.
 
     Tokens take longer than all else: only the statements at the top of the file are read that hold such a comment.
     """
@@ -84,6 +76,9 @@ def _comments(module: Module) -> Iterator[tuple[int, tokenize.TokenInfo]]:
         end = node.end_lineno or first
     for above, below in pairwise([*cuts, len(module.lines)]):
         text = "\n".join(module.lines[above:below])
-        if _COMMENT.search(text):
-            tokens = tokenize.generate_tokens(io.StringIO(text.rstrip("\n\\")).readline)
-            yield from ((above, one) for one in tokens if one.type == tokenize.COMMENT)
+        reads = io.StringIO(text.rstrip("\n\\")).readline
+        for token in tokenize.generate_tokens(reads) if _COMMENT.search(text) else ():
+            if token.type == tokenize.COMMENT and (found := _COMMENT.search(token.string)):
+                line, column = token.start[0] + above, token.start[1]
+                codes = {one.strip() for one in (found["codes"] or "").split(",") if one.strip()}
+                yield line, _Ignore(codes, found["reason"].strip(" -:"), Span(line, column, line, token.end[1]))

@@ -13,10 +13,6 @@ _FIELDS = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
-_BLOCKS = {
-    kind: tuple(name for name in names if name in {"body", "orelse", "finalbody", "handlers", "cases"})
-    for kind, names in _FIELDS.items()
-}
 
 
 def parts(node: ast.AST) -> list[ast.AST]:
@@ -31,15 +27,6 @@ def walk(node: ast.AST) -> list[ast.AST]:
     found = [node]
     for one in found:
         _gather(one, found)
-    return found
-
-
-def statements(node: ast.stmt) -> list[ast.AST]:
-    """A statement and those within it, the outer ones first, with the handlers and cases that hold some."""
-    found: list[ast.AST] = [node]
-    for one in found:
-        for name in _BLOCKS[one.__class__]:
-            found += getattr(one, name)
     return found
 
 

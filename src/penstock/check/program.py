@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from penstock.check.finding import first_line
-from penstock.check.nodes import parts, statements, walk
+from penstock.check.nodes import parts, walk
 from penstock.check.project import Module, Outside, Place, Project
 
 Kind = Literal["query", "mutation", "action"]
@@ -73,6 +73,11 @@ class Table:
     def name(self) -> str:
         """Its class."""
         return self.node.name
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether penstock makes its table and indexes."""
+        return not any(one.arg == "managed" and ast.unparse(one.value) == "False" for one in self.node.keywords)
 
 
 @dataclass(eq=False)
@@ -148,8 +153,8 @@ class Function:
 
     @cached_property
     def statements(self) -> list[ast.AST]:
-        """The statements in it."""
-        return statements(self.node)
+        """The statements in it, with the handlers and cases that hold some."""
+        return [one for one in self.nodes if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]
 
     @cached_property
     def _text(self) -> str:
@@ -204,7 +209,8 @@ class Program:
     def _declare(self, module: Module, body: list[ast.stmt], owner: ast.ClassDef | None) -> None:
         for node in body:
             if isinstance(node, AnyDef):
-                self._add(self._function(module, node, owner))
+                self.functions.append(self._function(module, node, owner))
+                self._known[node] = self.functions[-1]
             elif isinstance(node, ast.ClassDef):
                 if owner is None and self.is_table(module, node):
                     self.tables.append(self._table(module, node))
@@ -212,10 +218,6 @@ class Program:
                 self._declare(module, node.body, node)
             elif isinstance(node, ast.If | ast.With | ast.Try):
                 self._declare(module, node.body, owner)
-
-    def _add(self, function: Function) -> None:
-        self.functions.append(function)
-        self._known[function.node] = function
 
     # ----- names
 
@@ -405,9 +407,8 @@ class Program:
 
     def ctx_of_function(self, function: Function) -> Ctx | None:
         """The ctx that its first argument is, after ``self``."""
-        return next(
-            (found for one in function.parameters[:2] if (found := self.ctx_of(function.module, one.annotation))), None
-        )
+        found = (self.ctx_of(function.module, one.annotation) for one in function.parameters[:2])
+        return next(filter(None, found), None)
 
     def is_table(self, module: Module, node: ast.ClassDef) -> bool:
         """Whether a class has rows: it derives from `Table`, perhaps through another class."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from penstock.check.finding import first_line
 from penstock.check.nodes import walk
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
@@ -46,11 +45,9 @@ class Module:
 
     def calls_of(self, *methods: str) -> Iterator[ast.Call]:
         """The calls of methods with these names, wherever they stand in the file."""
-        for node in self.tree.body if any(one in self.text for one in methods) else ():
-            text = "\n".join(self.lines[first_line(node) - 1 : node.end_lineno])
-            if any(one in text for one in methods):  # most statements need no walk
-                calls = (one for one in walk(node) if isinstance(one, ast.Call))
-                yield from (one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in methods)
+        nodes = walk(self.tree) if any(one in self.text for one in methods) else ()
+        calls = (one for one in nodes if isinstance(one, ast.Call))
+        yield from (one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in methods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,10 @@ from penstock.distribution import requirement
 from penstock.errors import ConfigError
 from penstock.observe.readable import counted
 
-_PLACES = {
-    "app.py": "app.py",
-    "conftest.py": "tests/conftest.py",
-    "test_app.py": "tests/test_app.py",
-    "pyproject.toml": "pyproject.toml",
-    "README.md": "README.md",
-    "Dockerfile": "Dockerfile",
-    "dockerignore": ".dockerignore",
-    "compose.yaml": "compose.yaml",
-    "ci.yml": ".github/workflows/ci.yml",
-    "gitignore": ".gitignore",
-}
+_PLACES = (
+    "app.py", "tests/conftest.py", "tests/test_app.py", "pyproject.toml", "README.md", "Dockerfile", ".dockerignore",
+    "compose.yaml", ".github/workflows/ci.yml", ".gitignore",
+)  # fmt: skip
 
 
 @click.command("init")
@@ -42,19 +34,18 @@ def command(_options: Options, folder: Path) -> None:
     The folder is the current one unless you name another. Files that exist are never changed.
     """
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
-    found = [place for place in _PLACES.values() if (folder / place).exists()]
+    found = [place for place in _PLACES if (folder / place).exists()]
     if found:
         raise ConfigError(
             f"{folder} has {', '.join(found)} already; nothing was written.",
             fix="Name a new folder: penstock init shop.",
         )
     source, wanted = files("penstock.cli") / "project", requirement("dashboard", "migrations", "postgres")
-    for file, place in _PLACES.items():
+    for place in _PLACES:
         path = folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            Template((source / f"{file}.txt").read_text("utf-8")).substitute(name=name, requirement=wanted), "utf-8"
-        )
+        template = Template((source / f"{path.name.removeprefix('.')}.txt").read_text("utf-8"))
+        path.write_text(template.substitute(name=name, requirement=wanted), "utf-8")
         click.echo(path)
     if " @ file:" in wanted:
         say(f"pyproject.toml requires {wanted}. Docker and CI cannot read that: name an address there that they can.")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -233,9 +234,8 @@ def retry(options: Options, /, jobs: Sequence[str], yes: bool, on_complete: bool
     """
     check_meant(jobs, given, "retry")
     if not jobs:
-        count, ids = with_backend(
-            options, lambda backend: _retry_matching(backend, given, sure=yes, on_complete=on_complete)
-        )
+        matching = partial(_retry_matching, given=given, sure=yes, on_complete=on_complete)
+        count, ids = with_backend(options, matching)
         if options.json:
             print_json({"found": count, "retried": ids})
         else:

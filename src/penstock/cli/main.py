@@ -41,10 +41,7 @@ _COMMANDS = {
     "pools": ("penstock.cli.pools", "Show pools; change a limit."),
     "crons": ("penstock.cli.crons", "Show crons; run, pause, resume, remove."),
     "tasks": ("penstock.cli.tasks", "Show reactive tasks; explain, retry, cancel, skip, delete, pause, reconcile."),
-    "outbox": (
-        "penstock.cli.outbox",
-        "Show outboxes; retry, skip, pause, move, resend, rebuild, drop.",
-    ),
+    "outbox": ("penstock.cli.outbox", "Show outboxes; retry, skip, pause, move, resend, rebuild, drop."),
     "changes": ("penstock.cli.changes", "Show the change feed; drop a reader."),
     "live": ("penstock.cli.live", "Show the watched queries of a server."),
     "locks": ("penstock.cli.locks", "Show locks; release one."),

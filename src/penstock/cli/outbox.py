@@ -78,11 +78,7 @@ def show(options: Options, outbox: str, whole: bool) -> None:
 @command.command("messages")
 @click.argument("outbox")
 @click.option(
-    "--state",
-    "states",
-    type=click.Choice(STATES),
-    multiple=True,
-    help="Only messages in this state; may be repeated.",
+    "--state", "states", type=click.Choice(STATES), multiple=True, help="Only messages in this state; may be repeated."
 )
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many messages to list."
@@ -96,8 +92,7 @@ def messages(options: Options, outbox: str, states: tuple[Any, ...], limit: int,
     """
     shown = states or STATES
     page = with_backend(
-        options,
-        lambda backend: backend.app.outboxes.messages(backend, outbox, states=shown, limit=limit, after=after),
+        options, lambda backend: backend.app.outboxes.messages(backend, outbox, states=shown, limit=limit, after=after)
     )
     if options.json:
         print_json(page)

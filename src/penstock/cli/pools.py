@@ -138,6 +138,5 @@ def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
 def _rate_data(policy: RateLimit | None) -> dict[str, Any] | None:
     if policy is None:
         return None
-    hidden = {"max_reserved"}  # it is of those who reserve, which jobs do not
-    known = {name: value for name, value in plain(policy).items() if name not in hidden}
+    known = {name: value for name, value in plain(policy).items() if name != "max_reserved"}  # jobs do not reserve
     return {"kind": type(policy).__name__, **known, "capacity": capacity(policy)}

@@ -199,10 +199,7 @@ _CHANGES: dict[Verb, tuple[str, str]] = {
         Pending runs never start; running ones are asked to stop.
         """,
     ),
-    "skip": (
-        "skipped",
-        "End pending runs of TASK, or of all tasks, as skipped. A row's next change runs.",
-    ),
+    "skip": ("skipped", "End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."),
     "delete": (
         "forgotten",
         """Delete the records of TASK, or of all tasks. The rows of the table stay.

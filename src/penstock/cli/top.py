@@ -29,6 +29,8 @@ from penstock.clock import SystemClock
 from penstock.jobs.job import job_id
 from penstock.observe.readable import counted, span
 
+_OLDEST = 3  # jobs that run, and that are ready
+_ALL = 2**62  # jobs of a pool count
 _POOL = 14  # characters of a pool's name beside a job
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
@@ -40,20 +42,24 @@ _SHARE = 4  # looking takes at most one part in so many of the time, however muc
 )
 @json_option("Print once, as JSON.")
 def command(options: Options, once: bool, interval: float) -> None:
-    """Watch pools and workers: running, waiting and failing jobs, and rates over ten seconds. q ends it."""
+    """Watch pools and workers: running, waiting and failing jobs, and rates over a minute. q ends it."""
     every = None if once or options.json or not sys.stdout.isatty() else interval
     with contextlib.suppress(KeyboardInterrupt):
         with_backend(options, lambda backend: _watch(backend, options, every))
 
 
 async def _watch(backend: Backend, options: Options, interval: float | None) -> None:
-    seen = await look(backend.engine.store, SystemClock().now())
+    seen = await _look(backend)
     if options.json:
         print_json(as_data(seen))
     elif interval is None:
         make_console().print(draw(seen))
     else:
         await _live(backend, seen, interval)
+
+
+async def _look(backend: Backend) -> Look:
+    return await look(backend.engine.store, SystemClock().now(), _ALL, _OLDEST)
 
 
 async def _live(backend: Backend, seen: Look, interval: float) -> None:
@@ -63,7 +69,7 @@ async def _live(backend: Backend, seen: Look, interval: float) -> None:
             pause = interval
             while not await clock.wait(quits, pause):
                 began = clock.monotonic()
-                live.update(draw(await look(backend.engine.store, SystemClock().now())), refresh=True)
+                live.update(draw(await _look(backend)), refresh=True)
                 pause = max(interval, (clock.monotonic() - began) * _SHARE)
 
 
@@ -106,7 +112,7 @@ def draw(seen: Look) -> Group:
     pools = pools_of(seen)
     running, ready = sum(pool.running for pool in pools), sum(pool.ready for pool in pools)
     rate = sum(pool.ended for pool in pools)
-    jobs = f"{running:,} running  {ready:,} ready  {rate:,.1f} ended/s in {seen.window:g} s"
+    jobs = f"{running:,} running  {ready:,} ready  {rate:,.1f} ended/s in {seen.window:.0f} s"
     head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {counted(len(seen.workers), 'worker')}  {jobs}"
     return Group(Text(head, style="bold"), Text(), _pools(pools), Text(), _workers(seen), Text(), _oldest(seen))
 

@@ -157,9 +157,8 @@ class Loading:
         self._done = 0
 
     async def append(self, backend: Backend, statements: TableStatements) -> None:
-        documents = Documents(statements, backend.engine.clock)
         with self._progress(statements) as advance:
-            for piece in self._lines.pieces(documents):
+            for piece in self._lines.pieces(Documents(statements, backend.engine.clock)):
                 await backend.runner.write(partial(_load_piece, statements=statements, piece=piece))
                 self.stored += len(piece.rows)
                 self._done = piece.numbers[-1]
@@ -167,21 +166,17 @@ class Loading:
         await backend.runner.write(partial(advance_numbers, statements=statements))
 
     async def replace(self, backend: Backend, statements: TableStatements) -> None:
-        documents = Documents(statements, backend.engine.clock)
-        stored = deleted = 0
-
-        async def write(transaction: Transaction) -> None:
-            nonlocal stored, deleted
+        async def write(transaction: Transaction) -> tuple[int, int]:
             deleted, stored = await transaction.execute(statements.clear(), ()), 0
             with self._progress(statements) as advance:
-                for piece in self._lines.pieces(documents):
+                for piece in self._lines.pieces(Documents(statements, backend.engine.clock)):
                     await _load_piece(transaction, statements, piece)
                     stored += len(piece.rows)
                     advance(piece.size)
             await advance_numbers(transaction, statements)
+            return stored, deleted
 
-        await backend.runner.write(write)
-        self.stored, self.deleted = stored, deleted
+        self.stored, self.deleted = await backend.runner.write(write)
 
     def standing(self) -> str:
         if not self.stored:

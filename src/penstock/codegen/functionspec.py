@@ -35,9 +35,8 @@ def _validator(description: Description, schema: Schema, within: tuple[str, ...]
     def inner(part: Schema) -> dict[str, Any]:
         return _validator(description, part, within)
 
-    if union := [{"type": "literal", "value": value} for value in literals(schema)] or list(
-        map(inner, options(schema))
-    ):
+    union = [{"type": "literal", "value": value} for value in literals(schema)] or [*map(inner, options(schema))]
+    if union:
         return union[0] if len(union) == 1 else {"type": "union", "value": union}
     match schema:
         case {"type": "array"}:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
-from penstock.api.pools.activity import Look, PoolNow, glance, pools_of
+from penstock.api.pools.activity import Look, PoolNow, look, pools_of
 from penstock.app import Backend
-from penstock.jobs.states import FINISHED
 from penstock.observe.logbook import Numbers
 from penstock.store.nouns.logbook import minute_of
 
 _AGAIN = 0.9  # seconds for which a look holds, so that pages share it
-_WINDOW = timedelta(minutes=1)  # over which ends are counted, and since the minute began
 _STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
 _SUMMED = ("running", "ready", "scheduled", "ended", "failed")
 
@@ -26,7 +23,7 @@ def totals_of(pools: Sequence[PoolNow]) -> dict[str, float]:
 
 
 class Activity:
-    """Looks at the pools about once a second. Ends are counted by processes: to find all would read a whole table.
+    """Looks at the pools about once a second.
 
     Attributes:
         points: The past, oldest first: times, with the numbers of all pools.
@@ -44,10 +41,11 @@ class Activity:
         async with self._lock:
             began = engine.machine.monotonic()
             if self._last is None or began - self._last[0] >= _AGAIN:
-                seen = await glance(engine.store, engine.clock.now())
-                pools = self._with_ends(seen.now, pools_of(seen), await self.sums(_WINDOW))
-                self._last = began, seen, pools
-                self._note(seen, pools)
+                await engine.write_logbook()  # so that people see their own acts at once
+                seen = await look(engine.store, engine.clock.now())
+                self._last = began, seen, pools_of(seen)
+                if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
+                    self.points.append((seen.now, totals_of(self._last[2])))
             return self._last[1:]
 
     async def forget(self) -> None:
@@ -58,18 +56,8 @@ class Activity:
     async def sums(self, window: timedelta) -> Numbers:
         """What all processes have counted in this time, and before it since a minute began."""
         engine = self._backend.engine
-        await engine.write_logbook()  # so that people see their own acts at once
+        await engine.write_logbook()
         return await engine.store.logbook.sums(minute_of(engine.clock.now() - window))
-
-    def _with_ends(self, now: datetime, pools: Sequence[PoolNow], sums: Numbers) -> Sequence[PoolNow]:
-        seconds = (now - minute_of(now - _WINDOW)).total_seconds()
-
-        def of(pool: PoolNow) -> PoolNow:
-            found = sums.get(f"pool {pool.name}", {})
-            ended = sum(found.get(state.value, 0) for state in FINISHED)
-            return replace(pool, ended=ended / seconds, failed=round(found.get("failed", 0)))
-
-        return [of(pool) for pool in pools]
 
     def series(self, name: str) -> Sequence[float | None]:
         """The past of one number, with None where nobody looked."""
@@ -81,7 +69,3 @@ class Activity:
             found.append(totals[name])
             before = at
         return found
-
-    def _note(self, seen: Look, pools: Sequence[PoolNow]) -> None:
-        if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
-            self.points.append((seen.now, totals_of(pools)))

@@ -119,7 +119,8 @@ def _inputs(
 
 
 def _of_schema(name: str, schema: Schema, description: Description, default: Any, *, secret: bool) -> Input:
-    parts = [_plain(one, description) for one in options(schema) or [schema]]
+    named = [description.named(one) or ("", one) for one in options(schema) or [schema]]
+    parts = [part for _name, part in named]
     found = [one for one in parts if one.get("type") != "null"]
     one = found[0] if len(found) == 1 else {}
     nullable, required = len(found) < len(parts), default is MISSING
@@ -139,11 +140,6 @@ def _shape(schema: Schema) -> str:
     """What JSON a value takes: its type, and the names in an object."""
     names = ", ".join(schema.get("properties", ()))
     return f"JSON object: {names}" if names else str(schema.get("type", "JSON"))
-
-
-def _plain(schema: Schema, description: Description) -> Schema:
-    named = description.named(schema)
-    return schema if named is None else named[1]
 
 
 def read_all(inputs: Iterable[Input], words: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -26,7 +26,7 @@ from penstock.dashboard.mask import masked
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
-from penstock.dashboard.sessions import Redirects, Session, Sessions, is_own, set_cookie, throttle
+from penstock.dashboard.sessions import Session, Sessions, finish_sign_in, is_own, set_cookie, start_sign_in, throttle
 from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
 from penstock.server.audited import audited
@@ -74,7 +74,6 @@ class Dashboard:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._sessions = Sessions(opening.config)
-        self._redirects = Redirects()
         self._pages = Pages(opening.config.masked_names, opening.app)
         self._of: tuple[Backend, Activity, Live] | None = None
         opening.watch()
@@ -117,7 +116,7 @@ class Dashboard:
         """Go to a provider."""
         where = request.query_params.get("next", "")
         try:
-            return await self._redirects.start(request, await opened(self._opening), where)
+            return await start_sign_in(request, await opened(self._opening), where)
         except (Refused, PenstockError) as error:
             return self._sign_in_page(request, where, error)
 
@@ -125,7 +124,7 @@ class Dashboard:
         """Come from a provider, and begin a session."""
         try:
             backend = await opened(self._opening)
-            identity, where = await self._redirects.finish(request, backend)
+            identity, where = await finish_sign_in(request, backend)
             key = await self._sessions.begin(identity, backend)
         except (Refused, PenstockError) as error:
             response = self._sign_in_page(request, "", error)
@@ -134,7 +133,7 @@ class Dashboard:
             values = {"base": _base(request), "title": "Signed in", "where": _base(request) + _inside(where)}
             response = HTMLResponse(self._pages.render("signed_in.html", values))
             set_cookie(request, response, key)
-        self._redirects.set_cookie(request, response, "")
+        set_cookie(request, response, "", of_sign_in=True)
         return response
 
     async def sign_out(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
+from uuid import UUID
 
 from penstock.api.live import Watch
 from penstock.app import Backend
@@ -20,6 +21,7 @@ from penstock.dashboard.mask import masked
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
 from penstock.observe.readable import counted
+from penstock.store.contract.jobs import ABOVE_ALL
 
 
 class Role(IntEnum):
@@ -62,6 +64,13 @@ class View:
         if found is None:
             raise ValueInvalid(f"Fill in {name}.")
         return found
+
+    def below(self, name: str) -> UUID:
+        """The id below which a list goes on; above all without one. Raises `ValueInvalid` if it is none."""
+        try:
+            return UUID(self.words[name]) if self.word(name) else ABOVE_ALL
+        except ValueError as error:
+            raise ValueInvalid(f"{name} is an id of this page.") from error
 
     async def log(self, limit: int, **where: Any) -> list[LogEvent]:
         """Log events of all processes, newest first, without secrets; `where` as `StoredLogbook.events` takes it."""

@@ -51,7 +51,7 @@ class Pages:
             "counted": counted,
             "span": span,
             "size": size_of,
-            "masked": lambda value, indent=2, of=None: _as_json(self.masked(value, of), indent),
+            "masked": self._masked_json,
             "quoted": quote,
             "trimmed": trimmed,
             "unless_secret": self._unless_secret,
@@ -64,6 +64,9 @@ class Pages:
     def masked(self, value: Any, of: str | None = None) -> Any:
         """A value without secrets; `of` names the function whose arguments or result it is, or the table of rows."""
         return masked(value, self.secrets if of is None else self._secrets_of(of))
+
+    def _masked_json(self, value: Any, indent: int | None = 2, of: str | None = None) -> str:
+        return json.dumps(self.masked(value, of), indent=indent, ensure_ascii=False, default=str)
 
     def _unless_secret(self, value: Any, name: str, of: str) -> Any:
         """A value, as text, of a column of a table, or of what is in it, such as ``card.number``."""
@@ -104,10 +107,6 @@ def _with_times(text: str) -> Markup:
     parts = _MOMENT.split(text)
     shown = [_time(datetime.fromisoformat(part)) if place % 2 else part for place, part in enumerate(parts)]
     return Markup().join(shown)
-
-
-def _as_json(value: Any, indent: int | None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
 
 
 def _chart(values: Sequence[float | None]) -> Markup:

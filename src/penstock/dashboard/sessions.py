@@ -150,15 +150,13 @@ def role_of(identity: Identity) -> Role | None:
     return max((role for role in Role if f"dashboard:{role.name}" in words), default=None)
 
 
-def set_cookie(request: Request, response: Response, key: str) -> None:
-    """Give a browser its cookie, or with an empty one take it away."""
-    _set_cookie(request, response, _COOKIE, key, _LASTS, request.scope["root_path"] or "/")
-
-
-def _set_cookie(request: Request, response: Response, name: str, key: str, lasts: timedelta, path: str) -> None:
+def set_cookie(request: Request, response: Response, key: str, *, of_sign_in: bool = False) -> None:
+    """Give a browser the cookie of its session or its sign-in, or with an empty one take it away."""
+    name, lasts, path = _COOKIE, _LASTS, request.scope["root_path"] or "/"
+    samesite: Literal["lax", "strict"] = "strict"
+    if of_sign_in:  # which a provider's redirect has to bring
+        name, lasts, path, samesite = _SIGN_IN, _LASTS_OF_SIGN_IN, _path(request), "lax"
     secure, age = request.url.scheme == "https", int(lasts.total_seconds()) if key else 0
-    # A provider's redirect has to bring the cookie of a sign-in.
-    samesite: Literal["lax", "strict"] = "lax" if name == _SIGN_IN else "strict"
     response.set_cookie(name, key, age, path=path, secure=secure, httponly=True, samesite=samesite)
 
 
@@ -206,52 +204,42 @@ def _words(claims: Mapping[str, Any], name: str) -> list[str]:
     return [one for one in found if isinstance(one, str)]
 
 
-# ----- signing in by redirect
+# ----- signing in by redirect: the database remembers each under a cookie of its own, until it ends, once
 
 
-class Redirects:
-    """Who was sent to a provider to sign in, until the provider sends them back.
+async def start_sign_in(request: Request, backend: Backend, where: str) -> Response:
+    """Send a browser to the provider that it names, to go on with a path afterwards."""
+    named = request.query_params.get("provider", "")
+    provider = _provider(backend, named)
+    if provider is None:
+        raise AccessDenied("Nobody can sign in there.")
+    await throttle(request, backend)
+    sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
+    response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
+    content = {"where": where[:_LONGEST], "sign_in": {**asdict(sign_in), "provider": named}}
+    key = await _keep(backend, content, backend.engine.clock.now() + _LASTS_OF_SIGN_IN)
+    set_cookie(request, response, key, of_sign_in=True)
+    return response
 
-    The database remembers each sign-in under an opaque cookie of the browser. It ends once, and only in the browser in
-    which it began.
+
+async def finish_sign_in(request: Request, backend: Backend) -> tuple[Identity, str]:
+    """Who comes back from a provider, and the path to go on with.
+
+    Raises:
+        AccessDenied: They were not sent there from this browser in the last minutes, or the provider refuses them.
+        Unauthenticated: The ID token is wrong.
+        ProviderUnavailable: The provider does not answer.
     """
-
-    async def start(self, request: Request, backend: Backend, where: str) -> Response:
-        """Send a browser to the provider that it names, to go on with a path afterwards."""
-        named = request.query_params.get("provider", "")
-        provider = _provider(backend, named)
-        if provider is None:
-            raise AccessDenied("Nobody can sign in there.")
-        await throttle(request, backend)
-        sign_in = SignIn(provider, str(request.url.replace(path=f"{_path(request)}/back", query="")))
-        response = RedirectResponse(await backend.tokens.codes.url(sign_in), 303)
-        content = {"where": where[:_LONGEST], "sign_in": {**asdict(sign_in), "provider": named}}
-        key = await _keep(backend, content, backend.engine.clock.now() + _LASTS_OF_SIGN_IN)
-        self.set_cookie(request, response, key)
-        return response
-
-    async def finish(self, request: Request, backend: Backend) -> tuple[Identity, str]:
-        """Who comes back from a provider, and the path to go on with.
-
-        Raises:
-            AccessDenied: They were not sent there from this browser in the last minutes, or the provider refuses them.
-            Unauthenticated: The ID token is wrong.
-            ProviderUnavailable: The provider does not answer.
-        """
-        words = request.query_params
-        kept = await _open(backend, request.cookies.get(_SIGN_IN, ""), last=True)
-        provider = None if kept is None else _provider(backend, kept["sign_in"]["provider"])
-        sign_in = None if provider is None else SignIn(**kept["sign_in"] | {"provider": provider})
-        if sign_in is None or not _is_answer(sign_in, words):
-            raise AccessDenied("This sign-in did not begin in this browser, or has ended. Sign in again.")
-        if "code" not in words:
-            said = ": ".join(words.get(name, "")[:200] for name in ("error", "error_description") if name in words)
-            raise AccessDenied(f"{sign_in.provider.issuer} has refused the sign-in: {said}")
-        return await backend.tokens.redeem(sign_in, words["code"]), kept["where"]
-
-    def set_cookie(self, request: Request, response: Response, key: str) -> None:
-        """Give a browser the cookie, or with an empty one take it away."""
-        _set_cookie(request, response, _SIGN_IN, key, _LASTS_OF_SIGN_IN, _path(request))
+    words = request.query_params
+    kept = await _open(backend, request.cookies.get(_SIGN_IN, ""), last=True)
+    provider = None if kept is None else _provider(backend, kept["sign_in"]["provider"])
+    sign_in = None if provider is None else SignIn(**kept["sign_in"] | {"provider": provider})
+    if sign_in is None or not _is_answer(sign_in, words):
+        raise AccessDenied("This sign-in did not begin in this browser, or has ended. Sign in again.")
+    if "code" not in words:
+        said = ": ".join(words.get(name, "")[:200] for name in ("error", "error_description") if name in words)
+        raise AccessDenied(f"{sign_in.provider.issuer} has refused the sign-in: {said}")
+    return await backend.tokens.redeem(sign_in, words["code"]), kept["where"]
 
 
 def _provider(backend: Backend, named: str) -> OIDC | None:

@@ -11,22 +11,13 @@ from pydantic import ValidationError
 from penstock.errors import Unauthenticated
 from penstock.identity.identity import Identity
 
-_TEXTS = {
-    "profile": "profile_url",
-    "picture": "picture_url",
-    "website": "website_url",
-    "birthdate": "birthday",
-    "zoneinfo": "timezone",
-    "locale": "language",
-    **{
-        name: name
-        for name in (
-            "name", "given_name", "family_name", "nickname", "preferred_username", "email", "gender", "phone_number",
-            "address", "updated_at",
-        )
-    },
-}  # fmt: skip
 _FLAGS = ("email_verified", "phone_number_verified")
+_RENAMED = {
+    "profile": "profile_url", "picture": "picture_url", "website": "website_url", "birthdate": "birthday",
+    "zoneinfo": "timezone", "locale": "language",
+}  # fmt: skip
+_OTHERS = {"subject", "issuer", "claims", *_FLAGS, *_RENAMED.values()}
+_TEXTS = {name: name for name in Identity.model_fields if name not in _OTHERS} | _RENAMED
 _OF_THE_TOKEN = {
     "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "auth_time", "nonce", "at_hash", "c_hash", "s_hash",
 }  # fmt: skip

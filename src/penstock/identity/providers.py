@@ -186,15 +186,11 @@ def key_set_in(url: str) -> Any:
     return found
 
 
-def _shown(url: str) -> str:
-    """An address without what may be secret in it."""
-    scheme, slashes, rest = url.partition("?")[0].rpartition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
-
-
 def _check(kind: str, name: str, url: str) -> None:
     if not is_safe(url):
+        scheme, slashes, rest = url.partition("?")[0].rpartition("://")
+        shown = f"{scheme}{slashes}{rest.rpartition('@')[2]}"  # without what may be secret in it
         raise DeclarationError(
-            f"{kind}: {name} is {_shown(url)!r}, which is no https:// address without a password.",
+            f"{kind}: {name} is {shown!r}, which is no https:// address without a password.",
             fix="Over http:// anybody on the way could issue tokens; it is allowed for localhost only.",
         )

@@ -15,7 +15,7 @@ _MACHINERY = (
     "<frozen ",
     "<string>",  # as the __init__ of a dataclass
     f"{Path(__file__).parents[1]}{os.sep}",
-    f"{Path(sysconfig.get_path('purelib')) / 'click'}{os.sep}",
+    *(f"{Path(sysconfig.get_path('purelib')) / name}{os.sep}" for name in ("click", "pydantic")),
     *(f"{Path(sysconfig.get_path('stdlib')) / name}{os.sep}" for name in ("asyncio", "importlib", "concurrent")),
 )
 # A frame, in an exception group behind a bar, with its source and marks, or how often it is repeated.

@@ -53,28 +53,29 @@ def check_names(definitions: Sequence[TableDefinition]) -> None:
 
 def diff(definition: TableDefinition, declared: StoredTable, stored: StoredTable | None) -> Difference:
     """Compare a table's declaration, also given in the form of a stored table, with the stored table."""
-    comparison = _Comparison(definition, declared)
+    comparison = _Comparison(definition, declared, stored)
     if not definition.managed:
         comparison.check_owned(stored)
     elif stored is None:
         comparison.steps.append(CreateTable())
     elif comparison.check_form(stored):
         comparison.compare(stored)
-    steps, guards = tuple(comparison.steps), tuple(comparison.guards)
-    problems, notes, remarks = tuple(comparison.problems), tuple(comparison.notes), tuple(comparison.remarks)
-    return Difference(definition, declared, stored, steps, guards, problems, notes, remarks)
+    return comparison
 
 
 @dataclass
-class _Comparison:
+class Difference:
     definition: TableDefinition
-    declared: StoredTable
-    steps: list[Step] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    declared: StoredTable  # the declaration in the form of a stored table
+    stored: StoredTable | None  # the table as it is; None if it does not exist
+    steps: list[Step] = field(default_factory=list)  # the steps, in order
+    guards: list[Guard] = field(default_factory=list)  # rows that must not exist for it
+    problems: list[Problem] = field(default_factory=list)  # problems that do not depend on rows
+    notes: list[str] = field(default_factory=list)  # what is stored otherwise than declared, and left alone
+    remarks: list[str] = field(default_factory=list)  # what is left to the table's owner, such as further indexes
 
+
+class _Comparison(Difference):
     @property
     def table(self) -> str:
         return self.definition.name
@@ -396,15 +397,3 @@ class Guard:
             return None
         what = f"{self.what} {rows} row{'' if rows == 1 else 's'}."
         return Problem(self.table, what, self.fix, ", ".join(self.columns), self.index, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    definition: TableDefinition
-    declared: StoredTable  # the declaration in the form of a stored table
-    stored: StoredTable | None  # the table as it is; None if it does not exist
-    steps: tuple[Step, ...] = ()  # the steps, in order
-    guards: tuple[Guard, ...] = ()  # rows that must not exist for it
-    problems: tuple[Problem, ...] = ()  # problems that do not depend on rows
-    notes: tuple[str, ...] = ()  # columns and tables that are stored otherwise than declared, and left alone
-    remarks: tuple[str, ...] = ()  # what the declaration leaves to the table's owner, such as further indexes

@@ -72,11 +72,8 @@ PLAIN: dict[Any, Kind] = {
     UUID: Kind.UUID,
 }
 _NARROWER: dict[Any, Kind] = {
-    AwareDatetime: Kind.DATETIME,
-    PastDatetime: Kind.DATETIME,
-    FutureDatetime: Kind.DATETIME,
-    PastDate: Kind.DATE,
-    FutureDate: Kind.DATE,
+    **dict.fromkeys((AwareDatetime, PastDatetime, FutureDatetime), Kind.DATETIME),
+    **dict.fromkeys((PastDate, FutureDate), Kind.DATE),
 }
 _CHOICE_KINDS: dict[type, Kind] = {str: Kind.TEXT, int: Kind.INTEGER}
 _JSON_CONFIG = ConfigDict(val_json_bytes="base64")
@@ -290,10 +287,6 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
-def _unchanged(kind: type, _where: str, value: Any) -> Any:
-    return _exactly(kind, value)
-
-
 def _text(where: str, value: str) -> str:
     if value.__class__ is not str and not isinstance(value, Id):
         raise TypeError(value)
@@ -337,21 +330,17 @@ def _decimal(where: str, value: Decimal) -> Decimal:
     return value
 
 
-def _uuid(_where: str, value: UUID) -> UUID:
-    return UUID(int=value.int)  # a driver's may be of a class of its own
-
-
 ENCODERS: dict[Kind, Callable[[str, Any], Any]] = {  # from a name for errors and a value to the form a store takes
     Kind.TEXT: _text,
     Kind.INTEGER: _integer,
     Kind.REAL: _real,
-    Kind.BOOLEAN: partial(_unchanged, bool),
-    Kind.BYTES: partial(_unchanged, bytes),
+    Kind.BOOLEAN: lambda _where, value: _exactly(bool, value),
+    Kind.BYTES: lambda _where, value: _exactly(bytes, value),
     Kind.DATETIME: _datetime,
-    Kind.DATE: partial(_unchanged, date),
+    Kind.DATE: lambda _where, value: _exactly(date, value),
     Kind.INTERVAL: _interval,
     Kind.DECIMAL: _decimal,
-    Kind.UUID: _uuid,
+    Kind.UUID: lambda _where, value: UUID(int=value.int),  # a driver's may be of a class of its own
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, LiteralString, TypeVar, get_args, get_origin
+from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -72,7 +73,8 @@ class Id(str, Generic[T]):
         return described
 
 
-RowId = Id[T] | tuple[Any, ...]  # as `get` and the like take it: a tuple for tables with several key columns
+# As `get` and the like take it: the key, for tables of other programs; a tuple where that has several columns.
+RowId = Id[T] | int | UUID | tuple[Any, ...]
 
 
 def _checked(target: Any, text: str) -> Id[Any]:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.api.backend import CallerBackend
-from penstock.api.tasks.tasks import DeclaredTask
 from penstock.app import App, Backend
 from penstock.calls.handlers.taskrun import TaskRun
 from penstock.functions.function import name_of
@@ -112,9 +111,8 @@ class TestApp(Backend):
         self._folder = None if database else tempfile.TemporaryDirectory(prefix="penstock-test-")
         beside = _beside(database) if clock is None else None
         self.clock = clock or (beside.clock if beside else _new_clock(database))
-        self._is_first, self._turn = beside is None, asyncio.Lock()
-        if beside:
-            self._turn = beside._turn  # noqa: SLF001 - its own
+        self._is_first = beside is None
+        self._turn: asyncio.Lock = beside._turn if beside else asyncio.Lock()  # noqa: SLF001 - its own
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
@@ -280,7 +278,11 @@ class TestApp(Backend):
             AssertionError: There are none, or not so many.
             ValueError: There is no such task.
         """
-        name = self._task(task).task.name
+        handler = name_of(task) if callable(task) else None
+        names = [one.task.name for one in self.app.tasks if task == one.task.name or handler == one.function.name]
+        if not names:
+            raise ValueError(f"the app declares no reactive task {task!r}")
+        name = names[0]
         ran = [run for run in self._seen if run.task == name]
         doc_id = tuple(doc_id) if isinstance(doc_id, list) else doc_id
         found = [run for run in ran if doc_id in {None, run.doc_id} and change in {None, run.change}]
@@ -301,13 +303,6 @@ class TestApp(Backend):
             if all(name in job.args and job.args[name] == value for name, value in args.items()):
                 return job
         raise AssertionError(f"no pending job of {name} with {args}; pending are {[job.args for job in pending]}")
-
-    def _task(self, wanted: Any) -> DeclaredTask:
-        for one in self.app.tasks:
-            if wanted == one.task.name or (callable(wanted) and one.function.name == name_of(wanted)):
-                found: DeclaredTask = one
-                return found
-        raise ValueError(f"the app declares no reactive task {wanted!r}")
 
     async def _next_run_at(self) -> datetime | None:
         """The time at which more is to run, without runs of paused tasks."""

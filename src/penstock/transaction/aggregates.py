@@ -20,12 +20,7 @@ from penstock.transaction.segments import Segment
 from penstock.transaction.transaction import Scope
 from penstock.values import total_bytes
 
-_ZERO: dict[Kind, Any] = {
-    Kind.INTEGER: 0,
-    Kind.REAL: 0.0,
-    Kind.DECIMAL: Decimal(0),
-    Kind.INTERVAL: timedelta(0),
-}
+_ZERO: dict[Kind, Any] = {Kind.INTEGER: 0, Kind.REAL: 0.0, Kind.DECIMAL: Decimal(0), Kind.INTERVAL: timedelta(0)}
 _ORDERED = frozenset(Kind) - {Kind.BOOLEAN, Kind.JSON, Kind.UUID, Kind.BYTES, Kind.ENCRYPTED}
 
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
@@ -150,8 +150,9 @@ def fetch_json(url: str, form: bytes | None = None, authorization: str = "") -> 
     """Ask a provider, at an address that `is_safe`; with a form, send it. Raises `OSError` or `ValueError`."""
     headers = {"accept": "application/json"} | ({"authorization": authorization} if authorization else {})
     request = Request(url, form, headers)  # noqa: S310 - `is_safe` has seen it
+    proxies = [] if url.startswith("https:") else [ProxyHandler({})]  # this machine is reached without one
     try:
-        with _opener(url).open(request, timeout=_PATIENCE) as answer:
+        with build_opener(_NoRedirects, *proxies).open(request, timeout=_PATIENCE) as answer:
             return json.loads(_read(answer, url.partition("?")[0]))
     except HTTPError as error:
         error.close()
@@ -175,8 +176,3 @@ class _NoRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def _opener(url: str) -> OpenerDirector:
-    proxies = [] if url.startswith("https:") else [ProxyHandler({})]  # this machine is reached without one
-    return build_opener(_NoRedirects, *proxies)

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from penstock.jobs.job import DEFAULT_POOL
+from penstock.jobs.states import FINISHED
+from penstock.observe.logbook import Numbers
 from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.session import Session, reading
+from penstock.store.contract.session import reading
 from penstock.store.contract.store import Store
-from penstock.store.nouns.pools import Activity, OldJob, PoolRow
+from penstock.store.nouns.logbook import minute_of
+from penstock.store.nouns.pools import OldJob, PoolRow
 
-MOST_COUNTED = 10_000  # jobs of a pool, by `glance`
-_WINDOW = 10.0  # seconds, for rates
-_OLDEST = 3  # jobs that run, and that are ready
-_ENDS = ("success", "failed", "canceled", "skipped")
+MOST_COUNTED = 10_000  # jobs of a pool
+_WINDOW = timedelta(minutes=1)  # over which ends are counted, and since the minute began
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,15 @@ class Look:
 
     now: datetime
     window: float
-    pools: Sequence[PoolRow]
-    activity: Sequence[Activity]
+    rows: Sequence[tuple[PoolRow, datetime | None]]  # of the jobs without a pool, too; since when the first one is due
+    ends: Numbers
     oldest: Sequence[OldJob]
     workers: Sequence[LeaseRow]
+
+    @property
+    def pools(self) -> list[PoolRow]:
+        """The pools that have a limit."""
+        return [row for row, _ in self.rows if row.name != DEFAULT_POOL]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +51,18 @@ class PoolNow:
     waits: float | None  # seconds since the oldest ready job could have started
 
 
-async def look(store: Store, now: datetime) -> Look:
-    """The numbers of now. Those of jobs that have ended, and the oldest jobs, take a while if there are many."""
+async def look(store: Store, now: datetime, most: int | None = None, oldest: int = 0) -> Look:
+    """The numbers of now: of each pool up to `most` jobs count (10,000), and so many of the oldest jobs are found.
+
+    Processes count jobs that have ended, and write that every few seconds: to find all would read a whole table.
+    """
+    since = minute_of(now - _WINDOW)
+    ends = await store.logbook.sums(since)
     async with reading(store.begin_read) as session:
-        return Look(
-            now,
-            _WINDOW,
-            await store.pools.list(session),
-            await store.pools.activity(session, now - timedelta(seconds=_WINDOW)),
-            await store.pools.oldest(session, _OLDEST),
-            await _workers(store, session),
-        )
-
-
-async def glance(store: Store, now: datetime) -> Look:
-    """The same without jobs that have ended and without the oldest; of each pool up to `MOST_COUNTED` jobs count."""
-    async with reading(store.begin_read) as session:
-        pools, activity = await store.pools.now(session, MOST_COUNTED)
-        return Look(now, _WINDOW, pools, activity, (), await _workers(store, session))
-
-
-async def _workers(store: Store, session: Session) -> list[LeaseRow]:
-    return [one for one in await store.leases.list(session) if one.is_worker]
+        rows = await store.pools.now(session, most or MOST_COUNTED)
+        old = await store.pools.oldest(session, oldest) if oldest else ()
+        workers = [one for one in await store.leases.list(session) if one.is_worker]
+    return Look(now, (now - since).total_seconds(), rows, ends, old, workers)
 
 
 def hindrance(pool: PoolRow) -> str | None:
@@ -80,26 +76,19 @@ def hindrance(pool: PoolRow) -> str | None:
 
 def pools_of(seen: Look) -> list[PoolNow]:
     """The pools by name, the jobs without one first."""
-    found = {(one.pool, one.place): one for one in seen.activity}
-    limits = {pool.name: pool for pool in seen.pools}
-    names = sorted(limits.keys() | {one.pool for one in seen.activity} | {DEFAULT_POOL})
-    names.sort(key=lambda name: name != DEFAULT_POOL)
 
-    def count(pool: str, *places: str) -> int:
-        return sum(found[pool, place].count for place in places if (pool, place) in found)
-
-    def of(name: str) -> PoolNow:
-        ready, limit = found.get((name, "ready")), limits.get(name)
+    def of(row: PoolRow, oldest: datetime | None) -> PoolNow:
+        ends = seen.ends.get(f"pool {row.name}", {})
         return PoolNow(
-            name=name,
-            limit=None if limit is None else limit.max_parallelism,
-            paused=limit is not None and limit.paused,
-            running=count(name, "running"),
-            ready=count(name, "ready", "completing"),
-            scheduled=count(name, "scheduled"),
-            ended=count(name, *_ENDS) / seen.window,
-            failed=count(name, "failed"),
-            waits=None if ready is None or ready.first is None else max(0.0, (seen.now - ready.first).total_seconds()),
+            name=row.name,
+            limit=None if row.name == DEFAULT_POOL else row.max_parallelism,
+            paused=row.paused,
+            running=row.running,
+            ready=row.ready,
+            scheduled=row.scheduled,
+            ended=sum(ends.get(state.value, 0) for state in FINISHED) / seen.window,
+            failed=round(ends.get("failed", 0)),
+            waits=None if oldest is None else max(0.0, (seen.now - oldest).total_seconds()),
         )
 
-    return [of(name) for name in names]
+    return [of(*row) for row in sorted(seen.rows, key=lambda one: one[0].name != DEFAULT_POOL)]

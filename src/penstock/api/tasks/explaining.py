@@ -292,4 +292,4 @@ _AMISS = {
 
 
 def _line(text: str) -> str:
-    return next(iter(text.splitlines()), "")
+    return next(iter(text.splitlines()), "").removesuffix(".")

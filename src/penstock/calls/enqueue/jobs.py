@@ -18,16 +18,7 @@ from penstock.calls.run.attempts import Attempts
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
-from penstock.jobs.job import (
-    DEFAULT_POOL,
-    NO_OPTIONS,
-    JobId,
-    JobStatus,
-    Kind,
-    NewJob,
-    Options,
-    status_of_new,
-)
+from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
 from penstock.jobs.order import FARTHEST, rank
 from penstock.observe import practices
 from penstock.observe.tracing import Tracing

@@ -242,8 +242,7 @@ def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
     if result is not None:
         raise ResultInvalid(
-            f"{function.name} returned a result after complete_later, which promises a later one.",
-            fix="Return None.",
+            f"{function.name} returned a result after complete_later, which promises a later one.", fix="Return None."
         )
     return Outcome(JobEvent.HELD)
 

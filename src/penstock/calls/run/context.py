@@ -132,13 +132,7 @@ class QueryCtx:
 
     @tracked
     async def sql(
-        self,
-        query: str,
-        /,
-        *,
-        reads: Sequence[type[Table]] | None = None,
-        unruled: bool = False,
-        **values: Any,
+        self, query: str, /, *, reads: Sequence[type[Table]] | None = None, unruled: bool = False, **values: Any
     ) -> list[dict[str, Any]]:
         """Rows of an SQL query that the builder cannot say, in the same snapshot, with ``:named`` values.
 

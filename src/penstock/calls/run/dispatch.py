@@ -15,15 +15,7 @@ from penstock.calls.run.runner import Encode, QueryRun, Runner
 from penstock.calls.run.running import Execution
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
-from penstock.errors import (
-    CallTimeout,
-    Conflict,
-    FunctionNotFound,
-    InputError,
-    LimitExceeded,
-    Overloaded,
-    at_the_door,
-)
+from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.store.contract.session import Session

@@ -10,15 +10,12 @@ from penstock.check.program import Ctx, Function, Table, keyword_of
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, awaiting, kind_of, rule
 from penstock.check.values import Local, Method, OpenBackend, Pool, Word
-from penstock.check.words import RUNS
+from penstock.check.words import OF_LOGGERS, OF_VALUES, RUNS
 
-_HARMLESS = {
-    "len", "list", "dict", "set", "tuple", "str", "int", "float", "bool", "sorted", "sum", "min", "max", "range",
-    "enumerate", "zip", "isinstance", "print", "any", "all", "repr", "reversed", "abs", "round",
-}  # fmt: skip
-_HARMLESS_METHODS = {  # of loggers, lists, dictionaries and texts
-    "debug", "info", "warning", "error", "exception", "append", "extend", "items", "keys", "values", "join", "split",
-    "strip", "lower", "upper", "format", "startswith", "endswith", "isoformat", "create_task",
+_HARMLESS = OF_VALUES | {"range", "isinstance", "reversed", "abs", "round"}
+_HARMLESS_METHODS = OF_LOGGERS | {  # and of lists, dictionaries and texts
+    "append", "extend", "items", "keys", "values", "join", "split", "strip", "lower", "upper", "format", "startswith",
+    "endswith", "isoformat", "create_task",
 }  # fmt: skip
 _HARMLESS_OUTSIDE = ("datetime.", "penstock.", "asyncio.gather", "asyncio.create_task", "asyncio.TaskGroup")
 
@@ -39,9 +36,9 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
                 fix = f"Call an internal {function.kind}, and share a helper with {function.name}."
                 yield rule.at(body.function.module, node, message, fix)
     for module, node, function in _crons(facts):
-        yield rule.at(
-            module, node, f"{function.name} is public: it checks its callers, and a cron has none.", _CRON_FIX
-        )
+        message = f"{function.name} is public: it checks its callers, and a cron has none."
+        fix = "Declare a cron of an internal function, and share a helper with this one."
+        yield rule.at(module, node, message, fix)
     for function in facts.program.declared():
         if function.handles == "cron" and function.is_public:
             message = f"{function.name} is a cron, and public: anyone may run it."
@@ -49,19 +46,15 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
             yield rule.at(function.module, function.node, message, fix, head=True)
 
 
-_CRON_FIX = "Declare a cron of an internal function, and share a helper with this one."
-
-
 def _crons(facts: Facts) -> Iterator[tuple[Module, ast.expr, Function]]:
     """The public functions of ``app.crons.declare(…)`` and ``app.crons.create(…)``."""
     for module in facts.program.project.modules:
         for node in module.calls_of("declare", "create") if ".crons." in module.text else ():
-            match node.func:
-                case ast.Attribute(value=ast.Attribute(attr="crons")):
-                    for one in (*node.args, *(word.value for word in node.keywords)):
-                        found = facts.program.meaning(module, one)
-                        if isinstance(found, Function) and found.is_public:
-                            yield module, one, found
+            is_cron = getattr(getattr(node.func, "value", None), "attr", "") == "crons"
+            for one in (*node.args, *(word.value for word in node.keywords)) if is_cron else ():
+                found = facts.program.meaning(module, one)
+                if isinstance(found, Function) and found.is_public:
+                    yield module, one, found
 
 
 def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
@@ -83,17 +76,10 @@ def helpers(facts: Facts, rule: Rule) -> Places:
     for body, call in facts.called("run_query", "run_mutation"):
         is_alone = call.is_tried and call.method == "run_mutation"
         if kind_of(body) in {"query", "mutation"} and call.is_of(Ctx) and not is_alone:
-            yield rule.at(
-                body.function.module,
-                call.node,
-                f"{call.method} checks arguments and result once more, in the same transaction.",
-                f"Call the function itself: await {_first(call)}(ctx, …). "
-                "Only run_mutation within try undoes its part alone.",
-            )
-
-
-def _first(call: Call) -> str:
-    return ast.unparse(call.node.args[0]) if call.node.args else "helper"
+            name = ast.unparse(call.node.args[0]) if call.node.args else "helper"
+            message = f"{call.method} checks arguments and result once more, in the same transaction."
+            fix = f"Call the function itself: await {name}(ctx, …). Only run_mutation within try undoes its part alone."
+            yield rule.at(body.function.module, call.node, message, fix)
 
 
 @rule("PEN010")
@@ -123,14 +109,10 @@ def sequential(facts: Facts, rule: Rule) -> Places:
         last: Call | None = None
         for call in body.calls:
             if _is_run(call, "run_query", "run_mutation"):
-                follows = last is not None and last.loop is call.loop and call.branch[: len(last.branch)] == last.branch
-                if follows and last is not None and not call.is_tried and not last.is_tried:
-                    yield rule.at(
-                        body.function.module,
-                        call.node,
-                        f"Rows may change between this {call.method} and the {last.method} in line {last.node.lineno}.",
-                        "Do both in one query, or in one mutation.",
-                    )
+                if last and last.is_before(call) and not (call.is_tried or last.is_tried):
+                    between = f"this {call.method} and the {last.method} in line {last.node.lineno}"
+                    fix = "Do both in one query, or in one mutation."
+                    yield rule.at(body.function.module, call.node, f"Rows may change between {between}.", fix)
                 last = call
             elif not _is_harmless(call):
                 last = None
@@ -141,12 +123,8 @@ def _is_harmless(call: Call) -> bool:
     if isinstance(call.of, Outside):
         return call.of.name.startswith(_HARMLESS_OUTSIDE)
     if call.of is None:
-        name = getattr(call.node.func, "id", "")
-        return (
-            name in _HARMLESS
-            or name.endswith(("Error", "Exception"))
-            or getattr(call.node.func, "attr", "") in _HARMLESS_METHODS
-        )
+        name, method = getattr(call.node.func, "id", ""), getattr(call.node.func, "attr", "")
+        return name in _HARMLESS or name.endswith(("Error", "Exception")) or method in _HARMLESS_METHODS
     if isinstance(call.of, Table) or (isinstance(call.of, Place) and isinstance(call.of.node, ast.ClassDef)):
         return True
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
@@ -159,13 +137,9 @@ def looped(facts: Facts, rule: Rule) -> Places:
         for call in (one for one in body.calls if one.loop is not None and not isinstance(one.loop, ast.While)):
             run = _run_of(facts, body, call)
             if run is not None and not _has_outside(body, call):
-                yield rule.at(
-                    body.function.module,
-                    call.node,
-                    f"Each turn of the loop is a {run.method.removeprefix('run_')} of its own: "
-                    "slow, and half of them stay if one fails.",
-                    "Pass the whole list to one query or mutation.",
-                )
+                kind, fix = run.method.removeprefix("run_"), "Pass the whole list to one query or mutation."
+                message = f"Each turn of the loop is a {kind} of its own: slow, and half of them stay if one fails."
+                yield rule.at(body.function.module, call.node, message, fix)
 
 
 def _run_of(facts: Facts, body: Body, call: Call) -> Call | None:
@@ -183,9 +157,8 @@ def _run_of(facts: Facts, body: Body, call: Call) -> Call | None:
 
 def _has_outside(body: Body, run: Call) -> bool:
     """Whether the loop also calls something outside: then its turns belong apart."""
-    return any(
-        one.loop is run.loop and one is not run and not _is_run(one) and not _is_harmless(one) for one in body.calls
-    )
+    others = (one for one in body.calls if one.loop is run.loop and one is not run)
+    return any(not _is_run(one) and not _is_harmless(one) for one in others)
 
 
 @rule("PEN013")
@@ -213,13 +186,11 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
             run = _run_of(facts, body, call)
             is_run = (run is not None and run.method == "run_mutation") or _is_backend_run(call)
             if _enqueues(facts, call):
-                if last is not None and call.loop is last.loop and call.branch[: len(last.branch)] == last.branch:
-                    yield rule.at(
-                        body.function.module,
-                        call.node,
-                        f"If the process ends after line {last.node.lineno}, the rows are there and this work is not.",
-                        "Enqueue in that mutation: then both are stored, or neither is.",
-                    )
+                if last and last.is_before(call):
+                    line = last.node.lineno
+                    message = f"If the process ends after line {line}, the rows are there and this work is not."
+                    fix = "Enqueue in that mutation: then both are stored, or neither is."
+                    yield rule.at(body.function.module, call.node, message, fix)
             elif is_run:
                 last = call
             elif not _is_harmless(call):
@@ -243,10 +214,8 @@ def _is_enqueue(call: Call) -> bool:
 
 def _is_backend_run(call: Call) -> bool:
     """``backend.run_mutation(…)`` of a program that has no ctx."""
-    is_method = (not isinstance(call.of, Method) or call.is_of(OpenBackend)) and isinstance(
-        call.node.func, ast.Attribute
-    )
-    return is_method and call.node.func.attr == "run_mutation"  # type: ignore[attr-defined]
+    is_backend = not isinstance(call.of, Method) or call.is_of(OpenBackend)
+    return is_backend and getattr(call.node.func, "attr", "") == "run_mutation"
 
 
 @rule("PEN001")

@@ -12,7 +12,6 @@ from penstock.check.nodes import walk
 from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
-from penstock.check.values import Word
 
 _ANYTHING = {"any", "dict", "list", "set", "tuple", "object"}
 _DEEPEST = 3  # helpers that pass an argument on
@@ -42,10 +41,8 @@ def typed(facts: Facts, rule: Rule) -> Places:
                 message = f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}."
                 fix = f"Take each column that a caller may set, and an Id[{table}] if the row is there already."
                 yield rule.at(module, one, message, fix)
-        given = (function.node.args.vararg, function.node.args.kwarg)
-        for star in given:
-            if star is not None:
-                yield rule.at(module, star, f"{name}: *{star.arg} takes anything.", "Name each argument with its type.")
+        for star in filter(None, (function.node.args.vararg, function.node.args.kwarg)):
+            yield rule.at(module, star, f"{name}: *{star.arg} takes anything.", "Name each argument with its type.")
         wrong, _ = _not_checked(facts.program, module, function.node.returns)
         if wrong:
             yield rule.at(module, function.node, f"{name}: its result {wrong}.", _TYPE_FIX, head=True)
@@ -136,9 +133,7 @@ def _refuses(program: Program, function: Function) -> bool:
 
 
 def _looks_at_auth(body: Body) -> bool:
-    return any(
-        call.is_of(Ctx, "check_access") or (call.is_of(Word) and call.of.of.name == "auth") for call in body.calls
-    )
+    return any(call.is_of(Ctx, "check_access") or call.is_word("auth") for call in body.calls)
 
 
 @rule("PEN007")

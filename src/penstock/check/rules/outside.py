@@ -39,6 +39,8 @@ _SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 _BLOCKS = (
     "time.sleep", "requests.", "urllib.request.urlopen", "subprocess.run", "subprocess.call", "subprocess.check_",
     "subprocess.getoutput", "os.system", "smtplib.SMTP", "psycopg.connect", "psycopg2.connect", "sqlite3.connect",
+    "urllib3.", "boto3.", "ftplib.", "paramiko.", "pymongo.MongoClient", "http.client.",
+    *(f"httpx.{name}" for name in ("get", "post", "put", "patch", "delete", "head", "request", "stream", "Client")),
 )  # fmt: skip
 
 
@@ -46,16 +48,17 @@ _BLOCKS = (
 def deterministic(facts: Facts, rule: Rule) -> Places:
     """A query or mutation asks the clock, chance or the environment."""
     for body, root in facts.transactions:
+        calls = {one.node.func: one.node for one in body.calls}
         for node, name in body.outside:
-            told = _changing(name) or _unless_given(body, node, name)
+            told = _changing(name, calls.get(node))
             if told:
-                instead_of, edits = _repair(facts.program, body, node, name)
+                instead_of, edits = _repair(facts.program, body, node, name, calls.get(node))
                 message = f"{name} {told}: {root} may see another value in each attempt."
                 yield rule.at(body.function.module, node, message, instead_of, edits)
 
 
-def _changing(name: str) -> str:
-    if name in _CLOCK:
+def _changing(name: str, call: ast.Call | None) -> str:
+    if name in _CLOCK or (call is not None and len(call.args) < _CLOCK_UNLESS.get(name, 0)):
         return "is the wall clock"
     if name in _ENVIRONMENT:
         return "is this process's environment"
@@ -63,13 +66,7 @@ def _changing(name: str) -> str:
     return "is chance" if is_chance else ""
 
 
-def _unless_given(body: Body, node: ast.expr, name: str) -> str:
-    call = next((one.node for one in body.calls if one.node.func is node), None)
-    is_clock = call is not None and len(call.args) < _CLOCK_UNLESS.get(name, 0)
-    return "is the wall clock" if is_clock else ""
-
-
-def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[str, list[Edit]]:
+def _repair(program: Program, body: Body, node: ast.expr, name: str, call: ast.Call | None) -> tuple[str, list[Edit]]:
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
     module, word = body.function.module, body.ctx_name or "ctx"
@@ -80,7 +77,6 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str) -> tuple[st
     if name.startswith("uuid."):
         return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
-        call = next((one.node for one in body.calls if one.node.func is node), None)
         is_same = name == "time.time" or (name == "datetime.datetime.now" and call and _is_utc(program, module, call))
         is_live = body.ctx is not None and body.ctx.kind == "query"  # the same text in each place that a query reads
         length, imports = _timedelta(program, module) if is_live else ("", [])

@@ -61,10 +61,8 @@ def _filters(body: Body) -> Iterator[tuple[Over, Scan, str, ast.Call | None]]:
 
 
 def _is_few(rows: Rows) -> bool:
-    given = rows.call.args[0] if rows.call and rows.call.args else None
-    return rows.scan.is_bounded or (
-        isinstance(given, ast.Constant) and isinstance(given.value, int) and given.value <= _FEW
-    )
+    given = getattr(rows.call.args[0], "value", None) if rows.call and rows.call.args else None
+    return rows.scan.is_bounded or (isinstance(given, int) and given <= _FEW)
 
 
 def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], dict[str, str]]:
@@ -185,10 +183,9 @@ def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[st
         if len(used) > max(len(scan.equal), len(_used(best, known, ranged)) if best else 0):
             best = index
     if best is not None:
-        return (
-            f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others.",
-            f"Write .with_index({table.name}.{best.name}, {_given(_used(best, known, ranged), known, ranged)}).",
-        )
+        message = f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others."
+        given = _given(_used(best, known, ranged), known, ranged)
+        return message, f"Write .with_index({table.name}.{best.name}, {given})."
     if scan.is_bounded:
         return "", ""
     wanted = list(dict.fromkeys([*equal, *list(ranged)[:1]]))
@@ -196,7 +193,8 @@ def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[st
     quoted = ", ".join(f'"{one}"' for one in wanted)
     read = f"read with .with_index({table.name}.{name}, {_given(wanted, known, ranged)})"
     message = f"This filter reads all rows of {table.name} to drop most of them."
-    return message, f"Declare {name} = Index({quoted}) in {table.name}, and {read}."
+    make = "" if table.is_managed else "create an index on these columns in the database, "
+    return message, f"Declare {name} = Index({quoted}) in {table.name}, {make}and {read}."
 
 
 def _given(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:
@@ -276,20 +274,14 @@ def redundant(facts: Facts, rule: Rule) -> Places:
     by_creation = _read_by_creation(facts)
     for table in facts.program.tables:
         for index in table.indexes.values():
-            longer = [
-                one
-                for one in table.indexes.values()
-                if one is not index
-                and one.columns[: len(index.columns)] == index.columns
-                and (len(one.columns) > len(index.columns) or one.node.lineno < index.node.lineno)
-            ]
+            others = (one for one in table.indexes.values() if one is not index)
+            begins = [one for one in others if one.columns[: len(index.columns)] == index.columns]
+            longer = [one for one in begins if one.columns != index.columns or one.node.lineno < index.node.lineno]
             if longer and not index.is_unique and (table.node, index.name) not in by_creation:
-                yield rule.at(
-                    table.module,
-                    index.node,
-                    f"Index {index.name} of {table.name} is a prefix of {longer[0].name}: each write pays for both.",
-                    f"Remove {index.name}, and read with {table.name}.{longer[0].name}.",
-                )
+                other = longer[0].name
+                message = f"Index {index.name} of {table.name} is a prefix of {other}: each write pays for both."
+                fix = f"Remove {index.name}, and read with {table.name}.{other}."
+                yield rule.at(table.module, index.node, message, fix)
 
 
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:

@@ -15,7 +15,7 @@ from penstock.check.nodes import parts, walk
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
-from penstock.check.values import Pool, Rows, Scan
+from penstock.check.values import Pool, Scan
 
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _MAKES = ("stripe.", "twilio.")  # packages whose ``create`` pays, or sends a message
@@ -99,13 +99,9 @@ def one_at_a_time(facts: Facts, rule: Rule) -> Places:
             place, policy = facts.program.behind(module, retry)
             longest = _longest_wait(facts.program, place, policy) if isinstance(policy, ast.Call) else 0
             if longest >= _LONG:
-                yield rule.at(
-                    module,
-                    retry,
-                    f"A job of this pool may wait {longest:g} seconds for its next attempt, "
-                    "and jobs behind it pass: the order is lost.",
-                    "Take a shorter back-off, or an outbox, which keeps the order.",
-                )
+                lost = "jobs behind it pass: the order is lost"
+                message = f"A job of this pool may wait {longest:g} seconds for its next attempt, and {lost}."
+                yield rule.at(module, retry, message, "Take a shorter back-off, or an outbox, which keeps the order.")
 
 
 def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr | None:
@@ -114,9 +110,8 @@ def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr 
     if isinstance(call.func, ast.Attribute) and call.func.attr == "with_options":
         pool = program.behind(module, call.func.value)[1]
     limit = keyword_of(pool, "max_parallelism") if isinstance(pool, ast.Call) else None
-    return (
-        keyword_of(call, "default_retry" if pool is call else "retry") if _number(program, module, limit) == 1 else None
-    )
+    word = "default_retry" if pool is call else "retry"
+    return keyword_of(call, word) if _number(program, module, limit) == 1 else None
 
 
 def _number(program: Program, module: Module, node: ast.expr | None) -> float | None:
@@ -165,13 +160,11 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
         for module, node in _delivering(facts, function):
             if node not in told and _hides(node, facts.program, module):
                 told.add(node)
-                yield rule.at(
-                    module,
-                    node,
-                    f"{function.name}: a message whose handler returns counts as delivered, and is lost here.",
-                    "Let the error rise, so that it is tried again; or catch only the one that means it was delivered.",
-                    head=True,
-                )
+                message = f"{function.name}: a message whose handler returns counts as delivered, and is lost here."
+                yield rule.at(module, node, message, _OPENLY_FIX, head=True)
+
+
+_OPENLY_FIX = "Let the error rise, so that it is tried again; or catch only the one that means it was delivered."
 
 
 def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.AST]]:
@@ -192,16 +185,14 @@ def _hides(node: ast.AST, program: Program, module: Module) -> TypeGuard[ast.Exc
     if isinstance(node, ast.Call):
         suppresses = program.meaning(module, node.func) == Outside("contextlib.suppress")
         return suppresses and any(ast.unparse(one) in _WIDE for one in node.args)
-    return isinstance(node, ast.ExceptHandler) and _is_wide(node) and not _raises(node)
+    if not isinstance(node, ast.ExceptHandler) or not _is_wide(node):
+        return False
+    return not any(isinstance(one, ast.Raise) for one in walk(node))
 
 
 def _is_wide(node: ast.ExceptHandler) -> bool:
     names = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
     return any(one is None or ast.unparse(one) in _WIDE for one in names)
-
-
-def _raises(node: ast.ExceptHandler) -> bool:
-    return any(isinstance(one, ast.Raise) for one in walk(node))
 
 
 @rule("PEN020")
@@ -219,7 +210,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
     kept = body.function.kept
     helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
-    filled = {name for loop, rows in body.lists if _is_whole(rows) for name in _filled(loop)}
+    filled = {name for loop, rows in body.lists if rows.end in {"collect", "iterate"} for name in _filled(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
     ends |= {node for node, rows in body.lists if rows.end == "iterate"}
     waiting, seen = [context], set[str]()
@@ -242,10 +233,6 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
         else:
             waiting.extend(one for one in parts(node) if isinstance(one, ast.expr))
     return False
-
-
-def _is_whole(rows: Rows) -> bool:
-    return rows.end in {"collect", "iterate"}
 
 
 def _filled(loop: ast.AST) -> set[str]:

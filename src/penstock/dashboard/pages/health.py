@@ -21,10 +21,8 @@ _PAGES = {  # of the things that findings are about
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    backend = view.backend
-    app, practices = backend.app, backend.engine.practices
-    tasks, outboxes = [one.task.name for one in app.tasks], [one.outbox.name for one in app.outboxes]
-    seen = await look(backend.engine, app.definitions(), tasks, outboxes)
+    engine, app = view.backend.engine, view.backend.app
+    practices, seen = engine.practices, await look(engine, app.definitions(), app.tasks, app.outboxes)
     hot = sorted(seen.conflicts.items(), key=lambda one: -one[1][0])
     broken = sorted(() if practices is None else practices.found.values(), key=lambda one: -one.times)
     return {

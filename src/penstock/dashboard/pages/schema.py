@@ -94,7 +94,7 @@ def _indexes(
     definition: TableDefinition, stored: Mapping[str, StoredIndex], unused: Collection[str]
 ) -> Iterator[IndexLine]:
     declared = {index_name(definition.name, name): index for name, index in definition.indexes.items()}
-    redundant = {one.name: other.name for one, other in redundant_indexes([*declared.values()])}
+    redundant = {one.name: other.name for one, other in redundant_indexes([*declared.values()] * definition.managed)}
     for full, index in declared.items():
         found = stored.get(full)
         notes = ["not in the database"] * (definition.managed and found is None)

@@ -65,8 +65,7 @@ class Sending:
             is_cancel = isinstance(error, asyncio.CancelledError)
             done = "cancelled the task that it runs in" if is_cancel else f"raised {type(error).__name__}"
             canceled = UsageError(
-                f"{self._function.name} {done}.",
-                fix="Raise an Exception to have a message tried again.",
+                f"{self._function.name} {done}.", fix="Raise an Exception to have a message tried again."
             )
             canceled.__cause__ = error
             return Failure(items, canceled, delivery.done)

@@ -8,6 +8,8 @@ store only as errors of penstock's tree.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,7 +18,7 @@ from penstock.codec import Codec, Encryption
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.schema import Catalog
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.store.contract.session import OpenTransaction, Session, reading
 from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.audit import Audit
 from penstock.store.nouns.changes import Changes
@@ -41,6 +43,7 @@ from penstock.store.nouns.taskends import TaskEnds
 from penstock.store.nouns.tasks import Tasks
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.sql.dialect import Dialect
+from penstock.store.sql.queries import Query
 
 
 class Signals(Protocol):
@@ -85,50 +88,35 @@ class Replica(Protocol):
         """The bytes of the primary's log that it has still to replay; None if it does not answer."""
 
 
-class Store(Protocol):
+class Store(ABC):
     """A database that remembers."""
 
     dialect: Dialect
-    _accesses: tuple[Access, ...]  # its own
+    _queries: Mapping[str, Query]
     encryption: Encryption = Encryption()  # of arguments, results and contexts of jobs
     writers: int  # the number of write transactions that one process may have under way at once
     replica: Replica | None  # on which watched queries are read, if there is one
     jobs: Jobs
-    keys: Keys
     rates: Rates
     pools: Pools
-    programs: Programs
-    crons: Crons
     interests: Interests[Any]
     changes: Changes
     tasks: Tasks
-    records: Records
-    outboxes: Outboxes
     leases: Leases
-    requests: Requests
-    api_keys: ApiKeys
-    audit: Audit
-    dashboard_sessions: DashboardSessions
-    logbook: StoredLogbook
-    tokens: Tokens
-    locks: Locks
-    migration_files: MigrationFiles
-    statistics: DatabaseStatistics
     catalog: Catalog
     signals: Signals
 
     def encrypt_with(self, codec: Codec | None) -> None:
         """Encrypt and decrypt with a codec."""
         found = self.encryption = Encryption(codec)
-        for access in self._accesses:
-            access.encryption = found
+        self._access.encryption = self._calls.encryption = found
         encode = {**self.dialect.encode, Kind.ENCRYPTED: found.encrypt_value}
         decode = {**self.dialect.decode, Kind.ENCRYPTED: found.decrypt_value}
         self.dialect = replace(self.dialect, encode=encode, decode=decode)
 
     def _add_shared(self, access: Access, calls: Access, ends: TaskEnds) -> None:
         """Add the nouns that are made alike for both stores, once their `jobs` and `tasks` are there."""
-        self._accesses = (access, calls)
+        self._access, self._calls = access, calls
         self.keys = Keys(access)
         self.programs = Programs(access)
         self.crons = Crons(access, self.jobs)
@@ -144,18 +132,22 @@ class Store(Protocol):
         self.statistics = DatabaseStatistics(access)
         self.records = Records(access, self.jobs, self.tasks, ends)
 
+    @abstractmethod
     async def open(self, *, look: bool = False, for_leases: bool = False) -> None:
         """Connect; to `look` only, the settings of the database stay too; `for_leases` only, once if that is enough.
 
         Raises `DatabaseUnavailable`.
         """
 
+    @abstractmethod
     async def close(self) -> None:
         """Release all connections; nothing may be under way."""
 
+    @abstractmethod
     async def begin_read(self) -> Session:
         """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does."""
 
+    @abstractmethod
     async def begin_write(self, queue: int | None = None) -> Session:
         """A serializable transaction.
 
@@ -163,11 +155,13 @@ class Store(Protocol):
         snapshot is of the time after.
         """
 
-    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
+    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:  # noqa: B027 - SQLite is here
         """Set the clock by the database's, asked in this transaction or one of its own, for all machines to agree."""
 
     async def ping(self) -> None:
-        """Raise unless the database answers."""
+        """Raise unless the database answers; calls may hold all connections that are for them."""
+        async with reading(self._access.begin_read) as session:
+            await session.fetch(self._queries["ping"].statement)
 
-    def check_definition(self, definition: TableDefinition) -> None:
+    def check_definition(self, definition: TableDefinition) -> None:  # noqa: B027 - PostgreSQL holds every table
         """Raise `DeclarationError` for a table that this store cannot hold."""

@@ -78,8 +78,7 @@ def not_open(driver: str) -> ContextError:
 def lost(driver: str) -> DatabaseUnavailable:
     """The connection broke."""
     return DatabaseUnavailable(
-        f"The {driver} connection to the database was lost.",
-        fix="Connect again, and run your transaction again.",
+        f"The {driver} connection to the database was lost.", fix="Connect again, and run your transaction again."
     )
 
 

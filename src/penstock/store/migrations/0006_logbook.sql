@@ -3,7 +3,7 @@
 -- A row is how much of something happened in the minute that began at `at`, such as runs of a function that failed, or
 -- seconds that it took. Every process that runs functions adds to it every few seconds, and deletes old rows; so does the
 -- pruner.
-create table penstock.meter (
+create table if not exists penstock.meter (
     at timestamptz not null,
     name text collate "C" not null,
     part text collate "C" not null,
@@ -14,7 +14,7 @@ create table penstock.meter (
 
 -- A row is a log event, or with the level 1 a run of a function. `words` are the names and ids by which it is found, and
 -- `facts` is a JSON object. The same processes insert and delete it.
-create table penstock.log_event (
+create table if not exists penstock.log_event (
     id uuid primary key,
     at timestamptz not null,
     level integer not null,

@@ -62,7 +62,3 @@ class Audit(Noun, queries=("audit",)):
             AuditRow(uuid(act_id), time(at), who, role, act, json.loads(reveal(about)), outcome)
             for act_id, at, who, role, act, about, outcome in rows
         ]
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget old acts, in one bounded step; their number."""
-        return await self._prune(now, limit, "any_old")

@@ -18,7 +18,3 @@ class DashboardSessions(Noun, queries=("dashboard_sessions",)):
         """The content of a session, if it has not expired. The `last` time it is forgotten, and one caller gets it."""
         rows = await (self._run if last else self._look)("take" if last else "find", id=session_id, now=now)
         return None if not rows or rows[0][0] is None else str(rows[0][0])
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget expired sessions, in one bounded step; their number."""
-        return await self._prune(now, limit, "any_expired")

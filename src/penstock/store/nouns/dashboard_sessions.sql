@@ -12,5 +12,5 @@ delete from penstock.dashboard_session where id in (
     select id from penstock.dashboard_session where expires_at <= :now order by expires_at limit :limit
 );
 
--- any_expired: whether there are such sessions.
+-- any_old: whether there are such sessions.
 select 1 from penstock.dashboard_session where expires_at <= :now limit 1;

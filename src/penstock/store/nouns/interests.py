@@ -351,7 +351,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """Whether a held interest does not fit its table any more. The transaction goes on."""
 
     @abstractmethod
-    async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
+    async def _release(self, right: OpenTransaction, rebuild: Rebuild) -> None:
         """Make triggers anew in a transaction."""
 
     @abstractmethod

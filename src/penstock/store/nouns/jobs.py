@@ -151,7 +151,3 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
         Their outcomes stay as they are, and calls that failed are kept, and counted anew.
         """
-
-    @abstractmethod
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget expired finished jobs, in one bounded step; their number, approximate beyond `limit`."""

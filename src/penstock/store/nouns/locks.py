@@ -79,7 +79,7 @@ class Locks(Noun, queries=("locks",)):
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget locks that expired `LOCK_KEPT` ago, in one bounded step; their number."""
-        return await self._prune(now - LOCK_KEPT, limit, "any_old")
+        return await super().prune(now - LOCK_KEPT, limit)
 
     async def _call(self, query_name: str, /, **values: object) -> Sequence[Row]:
         query = self._queries[query_name]

@@ -7,7 +7,7 @@ values look in its database.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -28,6 +28,12 @@ class Access(ABC):
 
     dialect: Dialect  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
+    # Values as the driver gives them: a time or None, an id, a list, a duration; a row of a query like `running`.
+    time: Callable[[Any], Any]
+    uuid: Callable[[Any], UUID]
+    items: Callable[[Any], list[Any]]
+    duration: Callable[[Any], timedelta]
+    job: Callable[[Row], Job]
     begin_read: Begin  # begins a snapshot
     begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
     encryption = Encryption()  # replaced by that of the store
@@ -67,22 +73,6 @@ class Access(ABC):
         """Values as the driver takes them, in the order of a query's parameters."""
 
     @abstractmethod
-    def time(self, value: Any) -> Any:
-        """A time as the driver gives it, or None."""
-
-    @abstractmethod
-    def uuid(self, value: Any) -> UUID:
-        """An id as the driver gives it."""
-
-    @abstractmethod
-    def items(self, value: Any) -> list[Any]:
-        """A list as the driver gives it."""
-
-    @abstractmethod
-    def duration(self, value: Any) -> timedelta:
-        """A duration as the driver gives it."""
-
-    @abstractmethod
     def key_text(self, definition: TableDefinition) -> str:
         """What spells the key of a row of a user's table, called ``r``, as the change feed does."""
 
@@ -93,10 +83,6 @@ class Access(ABC):
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
         """SQL that gives each value of a key its type."""
         return [""] * len(definition.key)
-
-    @abstractmethod
-    def job(self, row: Row) -> Job:
-        """A job from a row of the query `running`, or of one like it."""
 
     @abstractmethod
     def status(self, row: Row) -> JobStatus:
@@ -155,10 +141,10 @@ class Noun:
         query = self._queries[query_name]
         return await session.execute(query.statement, self._access.args(query, values))
 
-    async def _prune(self, now: datetime, limit: int, look: str = "") -> int:
-        """Delete expired rows by the query `prune`, if a look finds any; their number, if it begins with DELETE."""
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget rows whose time is over, in one bounded step, if the noun has a query for it; their number."""
         values = {"now": now, "limit": limit}
-        if look and self._access.looks_first and not await self._look(look, **values):
+        if self._access.looks_first and "any_old" in self._queries and not await self._look("any_old", **values):
             return 0
         async with self._writing() as session:
             return await self._execute(session, "prune", **values)

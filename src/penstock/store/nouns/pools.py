@@ -56,8 +56,8 @@ class PoolRow:
     """A pool, as seen from outside."""
 
     name: str
-    declared: int  # the limit that the program declared last
-    max_parallelism: int  # the limit that holds
+    declared: int  # the limit that the program declared last; 0 of jobs without a pool
+    max_parallelism: int  # the limit that holds; likewise
     paused: bool  # whether no job of it is started
     granted: int  # how many slots workers hold
     ready: int  # how many jobs are due
@@ -79,18 +79,6 @@ class KeyRow:
     key: str  # the key; empty for jobs without one
     waiting: int  # how many of its jobs wait; counted no further than asked
     running: int  # how many run; likewise
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """The number of jobs of a pool in one place."""
-
-    pool: str
-    place: str  # ready, completing, scheduled or running; or success, failed or canceled
-    count: int  # their number; for ended jobs, those that ended since a time
-    # for waiting jobs, when the first one may run; for running ones, when the first one began; for those that have
-    # ended, when the first one did. None if that was not asked
-    first: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,25 +169,10 @@ class Pools(Noun, queries=("pools",)):
             for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most, first=most)
         ]
 
-    async def now(self, session: Session, most: int) -> tuple[builtins.list[PoolRow], builtins.list[Activity]]:
-        """All pools, by name, and the present jobs of each, and of the one without a limit, counted up to `most`."""
-        pools, activity = builtins.list[PoolRow](), builtins.list[Activity]()
-        for *row, oldest in await self._fetch(session, "now", most=most, first=_FIRST):
-            name, declared, _limit, _paused, _granted, ready, scheduled, running, *_rest = row
-            if declared is not None:
-                pools.append(_pool_row_of(row))
-            places = {"ready": ready, "scheduled": scheduled, "running": running}
-            first = self._access.time(oldest)
-            activity += [Activity(name, place, count, first) for place, count in places.items() if count]
-        return pools, activity
-
-    async def activity(self, session: Session, since: datetime) -> builtins.list[Activity]:
-        """The present jobs of each pool, and of the one without a limit, and those that ended since a time.
-
-        To find those that ended reads all that are kept.
-        """
-        rows = await self._fetch(session, "activity", since=since)
-        return [Activity(pool, place, count, self._access.time(first)) for pool, place, count, first in rows]
+    async def now(self, session: Session, most: int) -> builtins.list[tuple[PoolRow, datetime | None]]:
+        """All pools, and the jobs without one, counted up to `most`; each with the due time of its oldest ready job."""
+        rows = await self._fetch(session, "now", most=most, first=_FIRST)
+        return [(_pool_row_of(row), self._access.time(oldest)) for *row, oldest in rows]
 
     async def oldest(self, session: Session, most: int) -> builtins.list[OldJob]:
         """The jobs that have run longest, and the ready ones that have waited longest; `most` of each."""
@@ -248,4 +221,4 @@ def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Memb
 def _pool_row_of(row: Sequence[Any]) -> PoolRow:
     name, declared, limit, paused, *counts, of_key, rate, key_rate, group, ageing = row
     rest = *counts, of_key, rate_of(rate), rate_of(key_rate), group, None if ageing is None else ageing * TICK
-    return PoolRow(name, declared, limit, bool(paused), *rest)
+    return PoolRow(name, declared or 0, limit or 0, bool(paused), *rest)

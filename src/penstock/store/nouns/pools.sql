@@ -263,23 +263,6 @@ select p.name, p.max_parallelism, p.granted,
 from {limited} p left join {scheduled} later on later.pool = p.name
 order by p.name;
 
--- activity: what goes on in each pool, the one without a limit too: how many jobs stand in each place, and since when the
--- first of them; and how many have ended since a time.
--- Unbounded: it counts jobs, and reads all that have ended.
-select pool, 'ready', count(*), min(run_at) from (
-    select pool, run_at from penstock.ready_job where ending is null
-    union all select pool, run_at from penstock.scheduled_job where waiting
-) due group by pool
-union all
-select pool, 'completing', count(*), min(run_at) from penstock.ready_job where ending is not null group by pool
-union all
-select pool, 'scheduled', count(*), min(run_at) from penstock.scheduled_job where not waiting group by pool
-union all
-select pool, 'running', count(*), min(started_at) from penstock.running_job group by pool
-union all
-select pool, state, count(*), min(finished_at) from penstock.finished_job
-where finished_at >= :since group by pool, state;
-
 -- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
 -- Unbounded: it sorts jobs.
 select * from (

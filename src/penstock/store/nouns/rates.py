@@ -57,10 +57,6 @@ class Rates(Noun, queries=("rates",)):
         """Forget the tokens taken from a rate limit."""
         await self._fetch(transaction, "forget", name=name, key=key)
 
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget rate limits that are full again, in one bounded step; their number."""
-        return await self._prune(now, limit, "any_full")
-
     def _state(self, rows: Sequence[Row]) -> RateState | None:
         if not rows:
             return None

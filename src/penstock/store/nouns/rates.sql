@@ -28,6 +28,6 @@ delete from penstock.rate_limit where full_at <= :now and (name, key) in (
     ) select name, key from gone
 );
 
--- any_full: whether a rate limit is full again.
+-- any_old: whether a rate limit is full again.
 -- SQLite: looking takes no lock.
 select 1 from penstock.rate_limit where full_at <= :now limit 1;

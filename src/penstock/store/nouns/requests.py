@@ -43,7 +43,3 @@ class Requests(Noun, queries=("requests",)):
         """Reserve a session's number for a client that comes without one; False if another client has it."""
         values = asdict(RequestKey(session, _RESERVED, 0))
         return bool(await self._run("record", **values, result="", kept_until=now + _KEPT))
-
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget requests that nobody sends again, in one bounded step; their number."""
-        return await self._prune(now, limit, "any_old")

@@ -79,10 +79,6 @@ class Tokens(Noun, queries=("tokens",)):
         """The same for those for which a request to cancel stands."""
         return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
 
-    async def prune(self, now: datetime, limit: int) -> int:
-        """Forget tokens whose outcomes nobody needs any more; the number of tokens."""
-        return await self._prune(now, limit)
-
     # ----- steps
 
     async def _sweep(self, name: str, values: Mapping[str, Any], told: Told, now: datetime, settle: Settle) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from penstock.jobs.job import Job, JobStatus
+from penstock.jobs.job import JobStatus
 from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, writing
 from penstock.store.nouns.noun import Access, Values
@@ -27,6 +26,9 @@ class PostgresAccess(Access):
     """See `store.nouns.Access`."""
 
     looks_first = False
+    time = items = duration = staticmethod(lambda value: value)
+    uuid = staticmethod(lambda value: UUID(int=value.int))  # the driver's own class is another one
+    job = staticmethod(job_of)
 
     def __init__(self, connections: Connections) -> None:
         self._connections, self.dialect = connections, connections.dialect
@@ -36,8 +38,7 @@ class PostgresAccess(Access):
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
         return await run(self._connections, query, values)
 
-    async def run(self, query: Query, values: Values) -> Sequence[Row]:
-        return await run(self._connections, query, values)
+    run = look
 
     async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
         return await run(self._connections, query, _lists(rows, values))
@@ -50,27 +51,11 @@ class PostgresAccess(Access):
     def args(self, query: Query, values: Values) -> list[Any]:
         return query.args(values)
 
-    def time(self, value: Any) -> Any:
-        return value
-
-    def uuid(self, value: Any) -> UUID:
-        return UUID(int=value.int)  # the driver's own class is another one
-
-    def items(self, value: Any) -> list[Any]:
-        return list(value)
-
-    def duration(self, value: Any) -> timedelta:
-        found: timedelta = value
-        return found
-
     def key_text(self, definition: TableDefinition) -> str:
         return key_text("r", {column.name: POSTGRES.types[column.kind] for column in definition.key_columns})
 
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
         return [f"::{POSTGRES.types[column.kind]}" for column in definition.key_columns]
-
-    def job(self, row: Row) -> Job:
-        return job_of(row)
 
     def status(self, row: Row) -> JobStatus:
         return status_of(row, self.encryption.reveal)

@@ -199,13 +199,7 @@ def hold(own: Own, numbers: Sequence[int], of: str, found: FoundTable) -> Iterat
 
 
 @lru_cache(4 * _KEPT)  # programs that start again and again, as in tests, make the same
-def _function(
-    own: Own,
-    event: str,
-    numbered: _Numbered,
-    columns: tuple[tuple[str, str], ...],
-    path: str,
-) -> str:
+def _function(own: Own, event: str, numbered: _Numbered, columns: tuple[tuple[str, str], ...], path: str) -> str:
     """The function of one event. Its settings are its own, as the writing session may have others."""
     types = dict(columns)
     wanting = {number: one for number, one in numbered if _condition(one, event) != NEVER}

@@ -90,12 +90,14 @@ class PostgresCatalog(_Description):
     Long statements and changes use `direct`, which leads to the server itself if there is a way past the pooler.
     """
 
-    def __init__(self, connections: Connections, direct: Connections, clock: Clock | None = None) -> None:
+    def __init__(self, connections: Connections, direct: Connections) -> None:
         self._connections = connections
         self._direct = direct
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._queries = load_queries("catalog", connections.dialect)
-        self._key = _lock_key(connections.dialect.schema)
+        schema = connections.dialect.schema
+        name = schema.encode() if schema == SCHEMA else sha256(schema.encode()).digest()[:8]
+        self._key = int.from_bytes(name, "big", signed=True)
         self._kept: Connection | None = None
 
     async def count(self, sql: str) -> int:
@@ -270,11 +272,6 @@ async def _hold(connection: Connection, key: int) -> bool:
     return held == "SELECT 1"
 
 
-def _lock_key(schema: str) -> int:
-    name = schema.encode()
-    return int.from_bytes(name if schema == SCHEMA else sha256(name).digest()[:8], "big", signed=True)
-
-
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:
     with _translated():
         return await connection.fetchval(sql, *args, timeout=_UNHURRIED)
@@ -285,27 +282,15 @@ async def _value(connection: Connection, sql: str, *args: Any) -> Any:
 
 def _table(row: Any) -> StoredTable:
     columns, indexes, checks = (decode_json(row[part] or "[]") for part in ("columns", "indexes", "checks"))
-    key = sorted((column["key"], column["name"]) for column in columns if column["key"])
+    key = sorted((position, column["name"]) for column in columns if (position := column.pop("key")))
     return StoredTable(
         name=row["name"],
-        columns={column["name"]: _column(column) for column in columns},
+        columns={column["name"]: StoredColumn(**column) for column in columns},
         indexes={index["name"]: _index(index) for index in indexes if index["origin"] != "pk"},
         checks={check["name"]: _check(check) for check in checks},
         key=tuple(name for _position, name in key),
         kind=row["kind"],
         schema=row["schema"],
-    )
-
-
-def _column(column: dict[str, Any]) -> StoredColumn:
-    return StoredColumn(
-        column["name"],
-        column["type"],
-        column["nullable"],
-        filled=column["filled"],
-        generated=column["generated"],
-        plain=column["plain"],
-        base=column["base"],
     )
 
 

@@ -173,7 +173,7 @@ class PostgresChanges(Changes):
         """
         async with self._writing() as session:
             await session.execute(_IMPATIENT)
-            await session.execute(Statement(_LOCK.format(table="change")))
+            await session.execute(self._own(_LOCK.format(table="change")))
             await self._fetch(session, "lock_room")
             readers = [(row[0], Position.parse(row[1])) for row in await self._fetch(session, "lock_readers")]
             if await self._is_settled(session, readers):

@@ -18,7 +18,6 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.store.contract.session import not_open
 from penstock.store.places import Line
-from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.sql.dialect import Dialect
@@ -48,9 +47,7 @@ class Connections:
     They wait for up to `wait` seconds, also for a database to come back.
     """
 
-    def __init__(
-        self, route: Route, *, size: int, wait: float, statement_timeout: float, dialect: Dialect = POSTGRES
-    ) -> None:
+    def __init__(self, route: Route, *, size: int, wait: float, statement_timeout: float, dialect: Dialect) -> None:
         self.route = route
         self.dialect = dialect
         self.wait = wait

@@ -24,14 +24,7 @@ from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
 from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
-from penstock.store.rows.jobs import (
-    attempt_text,
-    attempts_text,
-    day_of,
-    ending_text,
-    expired_day,
-    job_of,
-)
+from penstock.store.rows.jobs import attempt_text, attempts_text, day_of, ending_text, expired_day, job_of
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs in one statement, of a transaction that is shared
@@ -152,7 +145,10 @@ class PostgresJobs(Jobs):
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one."""
+        """Forget finished jobs whose time is over: truncate yesterday's partition, and a piece of the long one.
+
+        The number of them is approximate beyond `limit`.
+        """
         day = expired_day(now)
         async with self._writing() as session:
             count: int = (await self._fetch(session, "count_day", day=day, most=limit))[0][0]

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
-from penstock.schema.table import TableDefinition
 from penstock.store.contract.session import OpenTransaction, Row, reading
 from penstock.store.contract.store import Store
 from penstock.store.nouns.leases import Leases
@@ -32,7 +31,7 @@ from penstock.store.postgres.tasks import PostgresTasks
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 
-_OLDEST = 130000
+_OLDEST = 13
 _ON_REPLICA = 3  # a tick, a late batch, and a look whether the replica is back
 _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one to notify
 
@@ -40,13 +39,16 @@ _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one
 class PostgresStore(Store):
     """See `store.contract.Store`. PostgreSQL 13 and newer."""
 
+    catalog: PostgresCatalog
+    signals: PostgresSignals
+
     def __init__(self, url: str, config: Config, clock: Clock) -> None:
         self._clock = clock
         self.dialect: Dialect = POSTGRES.in_schema(config.schema)
         self._queries = load_queries("store", self.dialect)
         self.writers = config.max_connections
-        timing: dict[str, Any] = {"wait": config.database_wait, "statement_timeout": config.statement_timeout}
-        timing["dialect"] = self.dialect
+        timing: dict[str, Any] = {"wait": config.database_wait, "dialect": self.dialect}
+        timing["statement_timeout"] = config.statement_timeout
         pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease)
         route = Route(url, *limits, pooled=pooled)
         self._connections = Connections(route, size=config.max_connections, **timing)
@@ -128,14 +130,6 @@ class PostgresStore(Store):
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
         return await begin(self._connections, BEGIN_WRITE, queue)
 
-    async def _begin_service_read(self) -> PostgresSession:
-        return await begin(self._for_services, BEGIN_READ)
-
-    async def ping(self) -> None:
-        """Raise unless the database answers; calls may hold all connections that are for them."""
-        async with reading(self._begin_service_read) as session:
-            await session.fetch(self._queries["ping"].statement)
-
     async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
         """Set the clock by the database's, to within the time of a round trip, so that all machines agree."""
         if not isinstance(self._clock, SystemClock):
@@ -143,7 +137,7 @@ class PostgresStore(Store):
         if transaction is not None:
             await self._set_clock(self._clock, transaction)
             return
-        async with reading(self._begin_service_read) as session:
+        async with reading(self._access.begin_read) as session:
             await self._set_clock(self._clock, session)
 
     async def _set_clock(self, clock: SystemClock, transaction: OpenTransaction) -> None:
@@ -152,10 +146,7 @@ class PostgresStore(Store):
         after = clock.steady()
         clock.set(rows[0][0], (before + after) / 2, within=(after - before) / 2)
 
-    def check_definition(self, definition: TableDefinition) -> None:
-        """Every table can be held."""
-
 
 def _check_version(connection: Connection) -> None:
-    if connection.get_server_version().major * 10000 < _OLDEST:
+    if connection.get_server_version().major < _OLDEST:
         raise ConfigError("This PostgreSQL is older than version 13.", fix="Upgrade the database.")

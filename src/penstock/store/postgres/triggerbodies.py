@@ -52,7 +52,7 @@ def conditions_of(interest: Interest, types: Mapping[str, str] | None = None) ->
 def append_plain(schema: str, numbers: Iterable[int], kind: str) -> str:
     """Tell interests of a change that has neither a key nor values."""
     row = FeedRow({}, dict.fromkeys(numbers, ALWAYS), PostgresFeedSpelling({}), kind)
-    return _append(schema, row, "null", "null", "null")
+    return _values(schema, row.numbers(), row.kinds(), "null", "null", "null")
 
 
 class FunctionBody:
@@ -105,7 +105,7 @@ class FunctionBody:
             first=next(iter(kinds)),
             gone=self._moved("delete", "old", before, "null"),
             came=self._moved("enter", "new", before, after),
-            append=_append(self._schema, row, "row_key", before, after),
+            append=_values(self._schema, row.numbers(), row.kinds(), "row_key", before, after),
         )
         read = f"{computed} if {unwanted} then exit {label}; end if; row_key := {row.key('new')};{read}"
         return self._guarded(label, read, append, FunctionBody.updated)
@@ -139,7 +139,7 @@ class FunctionBody:
         row = self._row(kind, side)
         if not row.told:
             return ""
-        append = _append(self._schema, row, row.key(side), before, after)
+        append = _values(self._schema, row.numbers(), row.kinds(), row.key(side), before, after)
         return f"if {row.guard.sql} then {append} end if;" if row.guard.is_asked else append
 
     def _row(self, kind: str, side: str, *, guarded: bool = True) -> FeedRow:
@@ -161,9 +161,6 @@ def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
     return before, after, "".join(f" {name} := {value};" for name, value in values.items() if value != "null")
 
 
-def _append(schema: str, row: FeedRow, key: str, before: str, after: str) -> str:
-    return _values(schema, row.numbers(), row.kinds(), key, before, after)
-
-
 def _values(schema: str, *values: str) -> str:
+    """Append a row of the feed."""
     return named(f"{_INTO}values ({_SLOT}, ", schema) + f"{_XID}, {_NOW}, {', '.join(values)});"

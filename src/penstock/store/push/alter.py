@@ -17,15 +17,7 @@ from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
 from penstock.store.contract.schema import Change
-from penstock.store.sql.ddl import (
-    SQLITE,
-    choices_sql,
-    column_sql,
-    create_index,
-    create_table,
-    fold,
-    literal,
-)
+from penstock.store.sql.ddl import SQLITE, choices_sql, column_sql, create_index, create_table, fold, literal
 from penstock.store.sql.dialect import Dialect
 
 _ANEW = "penstock_anew_"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -57,7 +57,7 @@ class Plan:
     @property
     def redundant(self) -> tuple[tuple[str, Index, Index], ...]:
         """Table, index, and the other one that makes it superfluous."""
-        tables = [one.definition for one in self.differences]
+        tables = [one.definition for one in self.differences if one.definition.managed]
         return tuple((one.name, *pair) for one in tables for pair in redundant_indexes([*one.indexes.values()]))
 
     @property
@@ -104,12 +104,11 @@ async def differences(store: Store, definitions: Sequence[TableDefinition]) -> t
     Of its guards only those are left that forbid something: rows stand against it.
     """
     check_names(definitions)
-    found, kept = await _compare(store.catalog, store.dialect, definitions), list[Difference]()
+    found = await _compare(store.catalog, store.dialect, definitions)
     for one in found.differences:
         counts = [await store.catalog.count(count_sql(guard, store.dialect)) for guard in one.guards]
-        guards = (guard for guard, count in zip(one.guards, counts, strict=True) if guard.problem(count))
-        kept.append(replace(one, guards=tuple(guards)))
-    return tuple(kept)
+        one.guards = [guard for guard, count in zip(one.guards, counts, strict=True) if guard.problem(count)]
+    return found.differences
 
 
 async def _compare(
@@ -124,29 +123,23 @@ async def _compare(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
     )
     if notes and any(one.stored is None and one.definition.managed for one in differences):
-        differences = await _with_look_alikes(description, differences)
+        await _note_look_alikes(description, differences)
     return Plan(pending, differences, tuple(changes(differences, dialect)))
 
 
-async def _with_look_alikes(description: Description, differences: Sequence[Difference]) -> tuple[Difference, ...]:
+async def _note_look_alikes(description: Description, differences: Sequence[Difference]) -> None:
     """Note beside each new table those that nobody declares and that have its columns: it may be a renamed one."""
     declared = {one.stored.name for one in differences if one.stored}
     kept = [one for one in await description.kept_tables() if one not in declared]
-    if not kept:
-        return tuple(differences)
-    others = await description.stored_tables(kept)
-
-    def noted(one: Difference) -> Difference:
-        alike = [
+    others = await description.stored_tables(kept) if kept else {}
+    for one in differences:
+        one.notes += [
             f"{one.definition.name} is new, and {other.name}, which nobody declares, has the same columns. Did you "
             f"rename it? Ids begin with the name of their table: declare {one.definition.table.__name__} with "
             f'name="{other.name}", and its rows stay.'
             for other in others.values()
             if one.stored is None and _columns(other) == _columns(one.declared)
         ]
-        return replace(one, notes=(*one.notes, *alike))
-
-    return tuple(map(noted, differences))
 
 
 def _columns(table: StoredTable) -> dict[str, str]:

@@ -108,7 +108,7 @@ def ending_of(text: str | None) -> Ending | None:
     if text is None:
         return None
     given = json.loads(text)
-    times: dict[str, Any] = {word: _time_of(given.pop(word, None)) for word in _TIMES_OF_ENDING}
+    times: dict[str, Any] = {word: time_of(given.pop(word, None)) for word in _TIMES_OF_ENDING}
     attempts = tuple(map(_attempt_of, given.pop("attempts", None) or ()))
     return Ending(state=JobState(given.pop("state")), attempts=attempts, **times, **given)
 
@@ -138,14 +138,15 @@ def attempts_of(text: str | None) -> tuple[Attempt, ...]:
 
 def _attempt_of(given: dict[str, Any]) -> Attempt:
     times = {word: datetime.fromisoformat(given[word]) for word in ("started_at", "ended_at")}
-    return Attempt(**{**given, **times, "failing_since": _time_of(given.get("failing_since"))})
+    return Attempt(**{**given, **times, "failing_since": time_of(given.get("failing_since"))})
 
 
 def _time_text(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _time_of(text: str | None) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
+    """A point in time, from its stored form."""
     return None if text is None else datetime.fromisoformat(text)
 
 

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.reactive.expression import (
-    LEAVES,
-    TERMS,
-    Condition,
-    Every,
-    Expression,
-    Leaf,
-    Not,
-    OneOf,
-    fields,
-)
+from penstock.reactive.expression import LEAVES, TERMS, Condition, Every, Expression, Leaf, Not, OneOf, fields
 from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import TEXT_MARK, Dialect, Part, Spelling, Where

@@ -14,14 +14,7 @@ from typing import Any
 from penstock.schema.diff import Guard
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
-from penstock.schema.stored import (
-    StoredCheck,
-    StoredColumn,
-    StoredIndex,
-    StoredTable,
-    choices_name,
-    index_name,
-)
+from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, index_name
 from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import index_columns

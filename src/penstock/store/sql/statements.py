@@ -30,7 +30,7 @@ BOUNDED_LIMIT = 256
 _PIECE_BYTES = 4 * 1024 * 1024
 _LIKELY_ROW_BYTES = 4096
 _LEAST_PIECE, _LARGEST_PIECE = 16, 4096
-_TEXTS = {Kind.TEXT, Kind.JSON, Kind.ENCRYPTED}
+_TEXTS, _INDEXED_TEXTS = {Kind.TEXT, Kind.JSON, Kind.ENCRYPTED}, {Kind.TEXT, Kind.BYTES}
 _MOST_STATEMENTS = 2048  # conditions of rules may hold values of their callers
 
 
@@ -49,13 +49,11 @@ class Condition(NamedTuple):
 class TableStatements:
     """The statements of one table in one dialect, and the conversion of its rows."""
 
-    def __init__(
-        self, definition: TableDefinition, dialect: Dialect, travelling: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, definition: TableDefinition, dialect: Dialect, types: Mapping[str, str] | None = None) -> None:
         self.definition = definition
         self.dialect = dialect
         self.table = dialect.table(definition.name)
-        found, spelled = travelling or {}, dialect.spelled
+        found, spelled = types or {}, dialect.spelled
         self._spelled = {name: spelled[one] for name, one in found.items() if spelled}
         self._travelling = {} if spelled else found  # the types of columns whose values travel as text or JSON
         self.columns = self._read(column.name for column in definition.columns)
@@ -66,7 +64,7 @@ class TableStatements:
         self._names = [column.name for column in definition.columns]
         reals = () if dialect.minus_zero else definition.columns
         self._signless = {column.name for column in reals if column.kind is Kind.REAL}
-        self._decodings = [_decoding(column, dialect, managed=definition.managed) for column in definition.columns]
+        self._decodings = [_decoding(definition, column, dialect) for column in definition.columns]
         self.decode_fields = _decoder(self._decodings)
         self._parts: dict[tuple[str, ...], RowDecoder] = {}
         self._texts = [place for place, column in enumerate(definition.columns) if column.kind in _TEXTS]
@@ -76,11 +74,7 @@ class TableStatements:
         self._unique = tuple(index for index in definition.indexes.values() if index.unique)
         self.unique_columns = {name for index in self._unique for name in index.columns}
         self.indexed_text = [
-            [
-                definition.positions[name]
-                for name in index.columns
-                if definition.column(name).kind in {Kind.TEXT, Kind.BYTES}
-            ]
+            [definition.positions[name] for name in index.columns if definition.column(name).kind in _INDEXED_TEXTS]
             for index in definition.indexes.values()
         ]
 
@@ -190,10 +184,7 @@ class TableStatements:
         sql = f"select {self._read(names)} from {self.table} where {which}"
         decode = self._parts.get(names)
         if decode is None:
-            columns = [self.definition.column(name) for name in names]
-            decode = self._parts[names] = _decoder(
-                [_decoding(column, self.dialect, managed=self.definition.managed) for column in columns]
-            )
+            decode = self._parts[names] = _decoder([self._decodings[self.definition.positions[one]] for one in names])
         return self._cached(("part", names, many), lambda: sql, reads=True), decode
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
@@ -459,9 +450,9 @@ def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -
     return [dialect.quote(name) + (dialect.index_nulls if definition.column(name).optional else "") for name in names]
 
 
-def _decoding(column: Column, dialect: Dialect, *, managed: bool = True) -> tuple[str, Convert | None]:
+def _decoding(definition: TableDefinition, column: Column, dialect: Dialect) -> tuple[str, Convert | None]:
     decode = dialect.decode.get(column.kind)
-    if not managed:
+    if not definition.managed:
         decode = {Kind.REAL: _real, Kind.BYTES: _bytes}.get(column.kind, decode)
     return column.name, _chain(decode, column.decode)
 

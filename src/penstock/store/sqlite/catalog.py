@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
 from penstock.store.contract.schema import Change
@@ -66,10 +66,10 @@ class _Description(ABC):
 class SqliteCatalog(_Description):
     """See `store.contract.Catalog`. It waits so many seconds for other writers."""
 
-    def __init__(self, path: Path, wait: float, dialect: Dialect = SQLITE, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, wait: float, dialect: Dialect) -> None:
         self._path = path
         self._wait = wait
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._queries = load_queries("catalog", dialect)
 
     @contextlib.asynccontextmanager
@@ -95,7 +95,12 @@ class SqliteCatalog(_Description):
         try:
             await begin_write(connection, self._clock, self._wait)
         except sqlite3.Error as error:
-            raise _failure(error) from error
+            if not is_busy(error):
+                raise translate(error) from error
+            raise DatabaseBusy(
+                "Another process has been writing to the database for too long: its schema cannot be changed.",
+                fix="Wait until it is done, then start again; or raise database_wait.",
+            ) from error
 
     async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         if not self._path.exists():
@@ -163,15 +168,6 @@ def split_statements(script: str) -> list[str]:
             statements.append(text)
             lines = []
     return statements
-
-
-def _failure(error: sqlite3.Error) -> BaseException:
-    if not is_busy(error):
-        return translate(error)
-    return DatabaseBusy(
-        "Another process has been writing to the database for too long: its schema cannot be changed.",
-        fix="Wait until it is done, then start again; or raise database_wait.",
-    )
 
 
 # ----- stored tables

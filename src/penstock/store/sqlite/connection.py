@@ -44,8 +44,7 @@ def connect(
     """
     if sqlite3.sqlite_version_info < _OLDEST:
         raise ConfigError(
-            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.38.",
-            fix="Use a newer Python or SQLite.",
+            f"SQLite {sqlite3.sqlite_version} is too old: penstock needs 3.38.", fix="Use a newer Python or SQLite."
         )
     if not path.parent.is_dir():
         raise DatabaseUnavailable(f"The folder {path.parent} of the database does not exist.", fix="Create it.")

@@ -21,10 +21,7 @@ _RESPELL = (
     (r"\bpenstock\.", "penstock_"),  # there are no schemas
     (r"= any\((:\w+)::uuid\[\]\)", r"in (select penstock_bytes(value) from json_each(\1))"),
     (r"= any\((:\w+)(::\w+\[\])?\)", r"in (select value from json_each(\1))"),  # lists come as JSON
-    (
-        r"\bselect (:\w+(?:::\w+)?, )?(?:t\.)?\* from unnest\(([^()]*)\)(?: as t)?",
-        r"values (\1\2)",
-    ),  # row by row
+    (r"\bselect (:\w+(?:::\w+)?, )?(?:t\.)?\* from unnest\(([^()]*)\)(?: as t)?", r"values (\1\2)"),  # row by row
     (r"\bunnest\((:\w+)(::\w+\[\])?\) (\w+) \((\w+)\)", r"(select value as \4 from json_each(\1)) \3"),
     (  # rows come as one list
         r"\bunnest\(:tasks::integer\[\], :keys::text\[\]\) as (\w+) \((\w+), (\w+)\)",

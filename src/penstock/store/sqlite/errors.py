@@ -39,11 +39,7 @@ _MEANINGS: dict[int, tuple[type[PenstockError], str, str]] = {
         "Read less, or raise statement_timeout.",
     ),
     sqlite3.SQLITE_FULL: (DatabaseFull, "The disk of the database is full.", "Free some space, then try again."),
-    sqlite3.SQLITE_READONLY: (
-        ConfigError,
-        "The database file is read-only.",
-        "Make the file and its folder writable.",
-    ),
+    sqlite3.SQLITE_READONLY: (ConfigError, "The database file is read-only.", "Make the file and its folder writable."),
     sqlite3.SQLITE_IOERR: _AWAY,
     sqlite3.SQLITE_CANTOPEN: _AWAY,
     sqlite3.SQLITE_NOMEM: _AWAY,
@@ -110,10 +106,7 @@ def _unique(error: sqlite3.Error) -> UniqueViolation:
     table = columns.partition(".")[0]
     names = ", ".join(part.rpartition(".")[2] for part in columns.split(", "))
     return UniqueViolation(
-        f"Table {table}: a unique index already holds this key ({names}).",
-        table=table,
-        index=None,
-        columns=names,
+        f"Table {table}: a unique index already holds this key ({names}).", table=table, index=None, columns=names
     )
 
 

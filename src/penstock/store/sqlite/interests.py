@@ -30,7 +30,7 @@ from penstock.store.rows.interests import (
     columns_read,
     identity_of,
 )
-from penstock.store.sql.dialect import SCHEMA
+from penstock.store.sql.dialect import named
 from penstock.store.sqlite.capture import hold, lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
@@ -89,9 +89,6 @@ class SqliteInterests(Interests[Session]):
             return True
         return False
 
-    async def _release(self, session: OpenTransaction, rebuild: Rebuild) -> None:
-        await self._rebuild(session, rebuild)
-
     def _lost(self, numbers: Sequence[int]) -> str:
         return self._access.dialect.named(lost(numbers))
 
@@ -105,8 +102,7 @@ class SqliteInterests(Interests[Session]):
         **held: bool,
     ) -> None:
         """Note which triggers capture interests."""
-        named = [{"name": name} for name in made]
-        table = {"kind": found.kind, "columns": found.columns, "triggers": named, **held}
+        table = {"kind": found.kind, "columns": found.columns, "triggers": [{"name": name} for name in made], **held}
         for id_ in ids:
             await self._fetch(session, "captured", id=id_, capture=number, installed=json.dumps(table))
 
@@ -126,6 +122,8 @@ class SqliteInterests(Interests[Session]):
         for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
 
+    _release = _rebuild
+
 
 def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     """The columns that an interest's triggers read: all of them, if it watches any column."""
@@ -139,15 +137,15 @@ def _checked_triggers(schema: str, capture: Capture) -> Mapping[str, str]:
         check_table(one, _NO_TABLES)
     if capture.found is None or not capture.members:
         return {}
-    made = capture.number, capture.members, capture.found.columns
+    made = triggers(schema, capture.number, capture.members, capture.found.columns)
     if capture.asked:
-        _try_out(capture.asked[-1].interest, capture.found, triggers(SCHEMA, *made).values())
-    return triggers(schema, *made)
+        _try_out(schema, capture.asked[-1].interest, capture.found, made.values())
+    return made
 
 
-def _try_out(interest: Interest, found: FoundTable, statements: Iterable[str]) -> None:
+def _try_out(schema: str, interest: Interest, found: FoundTable, statements: Iterable[str]) -> None:
     """Raise `DeclarationError` if triggers would make writes fail."""
-    error = _error_of(SQLITE.quote(interest.table), tuple(_trial_columns(found).items()), tuple(statements))
+    error = _error_of(schema, SQLITE.quote(interest.table), tuple(_trial_columns(found).items()), tuple(statements))
     if error is not None:
         raise DeclarationError(
             f"Interest {interest.name}: SQLite refuses the triggers of {interest.table}: {error}.",
@@ -156,12 +154,12 @@ def _try_out(interest: Interest, found: FoundTable, statements: Iterable[str]) -
 
 
 @lru_cache(64)  # a program tries them out before it writes anything, and again when it makes them
-def _error_of(table: str, columns: Sequence[tuple[str, str]], statements: Sequence[str]) -> str | None:
+def _error_of(schema: str, table: str, columns: Sequence[tuple[str, str]], statements: Sequence[str]) -> str | None:
     """What SQLite says against triggers of a table with these columns, each with its name and its definition."""
     with closing(sqlite3.connect(":memory:")) as trial:
         trial.text_factory = bytes  # EXPLAIN shows constants of any type
         try:
-            trial.executescript(_TRIAL)
+            trial.executescript(named(_TRIAL, schema))
             trial.create_collation(_COLLATION, lambda *_: 0)
             trial.execute(f"create table {table} ({', '.join(definition for _, definition in columns)})")
             trial.create_collation(_COLLATION, None)  # other programs do not have it

@@ -85,8 +85,3 @@ def job_from(row: Sequence[Any]) -> Job:
     """A job from its row, with times and the id in SQLite's form."""
     run_at, enqueued_at, started_at = (datetime.fromisoformat(row[place]) for place in (4, 11, 12))
     return job_of((UUID(bytes=row[0]), *row[1:4], run_at, *row[5:11], enqueued_at, started_at, *row[13:]))
-
-
-def time_of(text: str | None) -> datetime | None:
-    """A point in time, from its stored form."""
-    return None if text is None else datetime.fromisoformat(text)

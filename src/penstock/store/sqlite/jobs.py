@@ -21,7 +21,7 @@ from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
-from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text
+from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, time_of
 from penstock.store.sqlite.dialect import encode_datetime
 from penstock.store.sqlite.jobrows import (
     CANCELED,
@@ -35,7 +35,6 @@ from penstock.store.sqlite.jobrows import (
     ended_row,
     job_from,
     new_row,
-    time_of,
     time_texts,
 )
 from penstock.store.sqlite.session import WriteAlone
@@ -178,9 +177,6 @@ class SqliteJobs(Jobs):
         async with self._writing() as session:
             return [one for one in dict.fromkeys(ids) if await self._recall(session, one, now)]
 
-    async def prune(self, now: datetime, limit: int) -> int:
-        return await self._prune(now, limit)
-
     # ----- steps
 
     async def _settle_all(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -238,12 +234,7 @@ class SqliteJobs(Jobs):
         return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
 
     async def _pass_gates(
-        self,
-        session: Session,
-        lease: int,
-        rooms: Line,
-        now: datetime,
-        opened: dict[str, timedelta | None],
+        self, session: Session, lease: int, rooms: Line, now: datetime, opened: dict[str, timedelta | None]
     ) -> builtins.list[Job]:
         jobs: list[Job] = []
         for room in rooms:

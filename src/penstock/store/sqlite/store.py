@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Statement, not_open, reading
+from penstock.store.contract.session import Statement, not_open
 from penstock.store.contract.store import Store
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.rates import Rates
@@ -46,6 +47,7 @@ class SqliteStore(Store):
     """See `store.contract.Store`."""
 
     writers: int = 1_000  # they take turns, and share commits
+    signals: SqliteSignals
 
     def __init__(self, path: Path, config: Config, clock: Clock) -> None:
         self._path = path
@@ -61,7 +63,7 @@ class SqliteStore(Store):
         self._readers = self._make_readers(config.max_connections)
         # Services have connections of their own: no number of calls may keep a worker from its leases.
         self._for_services = self._make_readers(_FOR_SERVICES)
-        access = SqliteAccess(self._begin_service_read, self.begin_write, self.dialect)
+        access = SqliteAccess(partial(self._begin_read, self._for_services), self.begin_write, self.dialect)
         self.rates = Rates(access)
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
@@ -97,9 +99,6 @@ class SqliteStore(Store):
     async def begin_read(self) -> ReadSession:
         return await self._begin_read(self._readers)
 
-    async def _begin_service_read(self) -> ReadSession:
-        return await self._begin_read(self._for_services)
-
     async def _begin_read(self, readers: Readers) -> ReadSession:
         executor = self._executor
         if executor is None:
@@ -124,13 +123,6 @@ class SqliteStore(Store):
         if writer is None:
             raise not_open()
         await writer.run(statement.sql, args)
-
-    async def synchronize(self, transaction: OpenTransaction | None = None) -> None:
-        """Nothing to do: all processes are on one machine."""
-
-    async def ping(self) -> None:
-        async with reading(self._begin_service_read) as session:
-            await session.fetch(self._queries["ping"].statement)
 
     def check_definition(self, definition: TableDefinition) -> None:
         if "." in definition.name:
@@ -179,13 +171,7 @@ class SqliteStore(Store):
 class ReadSession(SqliteSession):
     """A snapshot."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        executor: Executor,
-        timeout: float,
-        readers: Readers,
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float, readers: Readers) -> None:
         super().__init__(connection, executor, timeout)
         self._readers = readers
 

@@ -79,6 +79,7 @@ async def send_mail(ctx: ActionCtx, email: str, text: str) -> None:
     message.set_content(text)
     with smtplib.SMTP("localhost") as server:  # expect: PEN022
         server.send_message(message)
+    httpx.get("https://mail.example.com/sent")  # expect: PEN022
 
 
 @office.internal_action

@@ -154,7 +154,7 @@ async def billing_reminder_torn(ctx: ActionCtx, team: Id[Team]) -> None:
 async def billing_reminder(ctx: ActionCtx, team: Id[Team]) -> None:
     found, owner = await ctx.run_query(get_team_and_owner, team)
     assert found and owner and found.owner == owner.id
-    httpx.post("https://mail.example.com", json={"to": owner.email})
+    httpx.post("https://mail.example.com", json={"to": owner.email})  # expect: PEN022
 
 
 async def fetch_members(team: Id[Team]) -> list[NewUser]:

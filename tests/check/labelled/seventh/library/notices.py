@@ -65,17 +65,17 @@ async def gather_addresses(ctx: ActionCtx, loans: list[Id[Loan]]) -> list[str]:
 
 @app.internal_action
 async def send_again(ctx: ActionCtx, loan: Id[Loan], to: str) -> None:
-    httpx.post(GATEWAY, json={"to": to, "loan": loan})  # expect: PEN017
+    httpx.post(GATEWAY, json={"to": to, "loan": loan})  # expect: PEN017, PEN022
 
 
 @app.internal_action
 async def send_once(ctx: ActionCtx, loan: Id[Loan], to: str) -> None:
-    httpx.post(GATEWAY, json={"to": to}, headers={"Idempotency-Key": loan})
+    httpx.post(GATEWAY, json={"to": to}, headers={"Idempotency-Key": loan})  # expect: PEN022
 
 
 @app.internal_action
 async def send_without_retry(ctx: ActionCtx, to: str) -> None:
-    httpx.post(GATEWAY, json={"to": to})
+    httpx.post(GATEWAY, json={"to": to})  # expect: PEN022
 
 
 @app.internal_mutation
@@ -161,7 +161,7 @@ async def pack(ctx: ActionCtx, reader: Id[Reader]) -> None:
 @app.outbox(Loan, on=("insert", "update"))
 async def to_union(ctx: ActionCtx, message: Message[Loan]) -> None:
     try:
-        httpx.put(f"{GATEWAY}/loans", json={"id": message.row.id}, headers={"Idempotency-Key": message.id})
+        httpx.put(f"{GATEWAY}/loans", json={"id": message.row.id}, headers={"Idempotency-Key": message.id})  # expect: PEN022
     except:  # expect: PEN019
         log.warning("the union did not answer")
 
@@ -169,7 +169,7 @@ async def to_union(ctx: ActionCtx, message: Message[Loan]) -> None:
 @app.outbox(Item)
 async def to_index(ctx: ActionCtx, item: Item) -> None:
     try:
-        httpx.post(f"{GATEWAY}/items", json={"id": item.id}, headers={"Idempotency-Key": str(item.id)})
+        httpx.post(f"{GATEWAY}/items", json={"id": item.id}, headers={"Idempotency-Key": str(item.id)})  # expect: PEN022
     except httpx.HTTPError:
         log.exception("not indexed")
         raise

@@ -127,7 +127,7 @@ async def import_then_tell(ctx: ActionCtx, show: Id[Show]) -> None:
 @app.internal_action
 async def import_and_fetch(ctx: ActionCtx, show: Id[Show]) -> None:
     await ctx.run_mutation(count_all, show)
-    answer = httpx.get(f"{HOSTS[0]}/status")
+    answer = httpx.get(f"{HOSTS[0]}/status")  # expect: PEN022
     if answer.status_code == 200:
         await mails.enqueue(ctx, mail_everyone, show)
 
@@ -176,13 +176,13 @@ async def nightly(ctx: MutationCtx) -> None:  # expect: PEN008
 @app.cron(timedelta(hours=1), name="hosts", retry=Retry(max_attempts=3))
 async def tell_hosts(ctx: ActionCtx) -> None:
     for host in HOSTS:
-        httpx.post(host, json={"hello": True})  # expect: PEN017
+        httpx.post(host, json={"hello": True})  # expect: PEN017, PEN022
 
 
 @app.cron(timedelta(hours=1), name="once")
 async def tell_hosts_once(ctx: ActionCtx) -> None:
     for host in HOSTS:
-        httpx.post(host, json={"hello": True})
+        httpx.post(host, json={"hello": True})  # expect: PEN022
 
 
 @app.reactive_task(Episode, filter=lambda e: e.state == "public", watch=("title",))

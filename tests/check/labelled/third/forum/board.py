@@ -202,7 +202,7 @@ async def notify(ctx: Write, entry: Id[Entry]) -> None:
 
 @app.internal_action
 async def ping(ctx: Act, entry: Id[Entry]) -> None:
-    web.post("https://forum.example.com", json={"entry": entry})
+    web.post("https://forum.example.com", json={"entry": entry})  # expect: PEN022
 
 
 def _send(entry: Entry) -> None:

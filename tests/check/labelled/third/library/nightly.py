@@ -57,7 +57,7 @@ async def statement(ctx: ActionCtx, patron: Id[Patron]) -> int:
 @app.internal_action
 async def statement_sent(ctx: ActionCtx, patron: Id[Patron]) -> None:
     fines = await ctx.run_query(fines_of, patron)
-    httpx.post("https://mail.example.com", json={"fines": len(fines)})
+    httpx.post("https://mail.example.com", json={"fines": len(fines)})  # expect: PEN022
     await ctx.run_mutation(pay_all, patron)
 
 
@@ -89,7 +89,7 @@ async def pay_each_patron(ctx: ActionCtx, patrons: list[Id[Patron]]) -> None:
 @app.internal_action
 async def pay_each_outside(ctx: ActionCtx, patrons: list[Id[Patron]]) -> None:
     for patron in patrons:
-        httpx.post("https://bank.example.com", json={"patron": patron})
+        httpx.post("https://bank.example.com", json={"patron": patron})  # expect: PEN022
         await ctx.run_mutation(pay_all, patron)
 
 
@@ -129,7 +129,7 @@ async def settle_later(ctx: ActionCtx, patron: Id[Patron]) -> None:
 @app.internal_action
 async def settle_outside(ctx: ActionCtx, patron: Id[Patron]) -> None:
     await ctx.run_mutation(pay_all, patron)
-    answer = httpx.get("https://bank.example.com")
+    answer = httpx.get("https://bank.example.com")  # expect: PEN022
     await notices.enqueue(ctx, send_once, answer.text)
 
 
