@@ -91,8 +91,9 @@ class Owner:
 
 
 def declared(name: str, key: str, annotation: Any) -> Any:
-    body = {"__annotations__": {"n": int, "v": annotation}, "__module__": __name__}
-    body |= {} if annotation is Any else {"by_v": Index("v")}
+    body: dict[str, Any] = {"__annotations__": {"n": int, "v": annotation}, "__module__": __name__}
+    if annotation is not Any:
+        body["by_v"] = Index("v")
     words = {"source": name, "key": key, "managed": False}
     return new_class(name.title(), (UserTable,), words, lambda space: space.update(body))
 
