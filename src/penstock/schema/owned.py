@@ -58,7 +58,7 @@ _TEXTS = (Kind.TEXT, Kind.DATETIME, Kind.DATE, Kind.UUID, Kind.DECIMAL, Kind.JSO
 _SQLITE: tuple[tuple[str, tuple[Kind, ...]], ...] = (  # by words in the declared type, as SQLite reads them
     ("int", _NUMBERS),
     ("char|clob|text", _TEXTS),
-    ("blob|binary", (Kind.BYTES, *Kind)),
+    ("blob|binary", (Kind.BYTES, *(one for one in Kind if one is not Kind.UUID))),  # others write UUIDs as 16 bytes
     ("^any$|^$", tuple(Kind)),
     ("real|floa|doub", (Kind.REAL, Kind.DECIMAL)),
     ("datetime|timestamp", (Kind.DATETIME, Kind.TEXT, Kind.INTEGER, Kind.REAL)),
@@ -73,13 +73,25 @@ _SQLITE: tuple[tuple[str, tuple[Kind, ...]], ...] = (  # by words in the declare
 
 
 def travelling(definition: TableDefinition, stored: StoredTable | None) -> dict[str, str]:
-    """The types of columns whose values go as text or JSON, as PostgreSQL's driver has another form for them."""
+    """The types of columns whose values go as text or JSON, as PostgreSQL's driver has another form for them.
+
+    On SQLite, how the values of columns are spelled where it is not as penstock spells them.
+    """
     pairs = [(one, stored and stored.columns.get(one.name)) for one in definition.columns]
     return {
-        column.name: one.base if one.base == NUMERICS else one.plain
+        column.name: (one.base if one.base == NUMERICS else one.plain) if one.base else _spelled(column, one.type)
         for column, one in pairs
-        if one and one.base and _travels(column, one)
+        if one and (_travels(column, one) if one.base else _spelled(column, one.type))
     }
+
+
+def _spelled(column: Column, declared: str) -> str:
+    """The spelling of a column of SQLite by its declared type. SQLAlchemy declares `DATETIME`, Django `datetime`."""
+    if column.kind is Kind.UUID:
+        return "hex" if re.search(r"char\w*\s*\(\s*32\s*\)", declared, re.IGNORECASE) else ""
+    if column.kind is Kind.DATETIME and re.match("datetime|timestamp", declared, re.IGNORECASE):
+        return "short" if declared.islower() else "full"
+    return ""
 
 
 def _travels(column: Column, stored: StoredColumn) -> bool:

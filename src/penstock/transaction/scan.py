@@ -542,14 +542,18 @@ def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any
     for name in names:
         value = columns[name]
         if not isinstance(value, Range):
-            prefix.append(_operand(statements, name, value))
+            least, greatest = statements.ends_of(name, neutral := _operand(statements, name, value))
+            if least != greatest and name == names[-1]:
+                return Segment(tuple(prefix), Bound(least, inclusive=True), Bound(greatest, inclusive=True))
+            prefix.append(statements.encode_one(name, neutral))
             continue
         if name != names[-1]:
             following = names[len(prefix) + 1]
             raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
         if value == Range():
             raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        return Segment(tuple(prefix), _bound(statements, name, value.lower), _bound(statements, name, value.upper))
+        lower, upper = _bound(statements, name, value.lower, 0), _bound(statements, name, value.upper, 1)
+        return Segment(tuple(prefix), lower, upper)
     return Segment(tuple(prefix))
 
 
@@ -566,13 +570,14 @@ def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
     )
 
 
-def _bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None) -> Bound | None:
+def _bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None, end: int) -> Bound | None:
     if given is None:
         return None
     value, inclusive = given
     if value is None:
         raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
-    return Bound(_operand(statements, name, value), inclusive)
+    ends = statements.ends_of(name, _operand(statements, name, value))
+    return Bound(ends[end if inclusive else 1 - end], inclusive)
 
 
 def _operand(statements: TableStatements, name: str, value: Any) -> Any:
@@ -580,7 +585,7 @@ def _operand(statements: TableStatements, name: str, value: Any) -> Any:
     if value is None:
         return None
     try:
-        return statements.encode_one(name, column.encode(column.check(value)))
+        return column.encode(column.check(value))
     except (ValueError, TypeError) as error:
         kind = type(value).__name__
         raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error

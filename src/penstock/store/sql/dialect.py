@@ -137,6 +137,7 @@ class Dialect:
     encode: Mapping[Kind, Convert] = field(default_factory=dict)  # for kinds that the driver does not take as they are
     decode: Mapping[Kind, Convert] = field(default_factory=dict)  # for kinds that the driver does not give as they are
     foreign: Mapping[Kind, Convert] = field(default_factory=dict)  # in place of `encode`, for columns that users own
+    spelled: Mapping[str, Convert] = field(default_factory=dict)  # the same by the spelling that `travelling` names
     given: Convert | None = None  # reads a string of captured JSON, if its spelling and not its kind tells its type
     long_type: str = ""  # for decimals of more digits than a float keeps, if it is another one: they are stored as text
     index_nulls: str = ""  # follows an optional column in an index, so that NULL comes first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from itertools import chain, repeat
@@ -52,11 +53,15 @@ class TableStatements:
         self.definition = definition
         self.dialect = dialect
         self.table = dialect.table(definition.name)
-        self._travelling = types or {}  # the types of columns whose values travel as text or JSON
         self.generated: frozenset[str] = frozenset()  # columns that are formulas over others, which nobody writes
+        found, spelled = types or {}, dialect.spelled
+        self._spelled = {name: spelled[one] for name, one in found.items() if spelled}
+        self._travelling = {} if spelled else found  # the types of columns whose values travel as text or JSON
         self.columns = self._read(column.name for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
-        self._encoders = [_encoding(definition, column, dialect) for column in definition.columns]
+        self._encoders = [
+            self._spelled.get(column.name) or _encoding(definition, column, dialect) for column in definition.columns
+        ]
         self._names = [column.name for column in definition.columns]
         reals = () if dialect.minus_zero else definition.columns
         self._signless = {column.name for column in reals if column.kind is Kind.REAL}
@@ -102,6 +107,14 @@ class TableStatements:
         """A neutral value of one column to compare with, as the driver takes it."""
         convert = self._encoders[self.definition.positions[column]]
         return value if convert is None or value is None else convert(value)
+
+    def ends_of(self, column: str, value: Any) -> tuple[Any, Any]:
+        """The least and the greatest form of a neutral value: other programs leave out zeros at the end of a time."""
+        found = self.encode_one(column, value)
+        if column not in self._spelled or not isinstance(value, datetime):
+            return found, found
+        full = self.dialect.spelled["full"](value)
+        return full.rstrip("0").rstrip("."), full
 
     def place_of(self, row: Row, order: Sequence[str]) -> list[Any]:
         """The values of a row in the columns of an order, as the driver takes them again.

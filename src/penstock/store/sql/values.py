@@ -229,6 +229,8 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON and dialect.types[kind] != dialect.types[Kind.TEXT]:
         return json.dumps(value, default=float)
     found = dialect.decode_value(kind, _from_json(dialect, kind, value))
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
     return _TYPES[kind](found) if type(found) is int and kind in {Kind.REAL, Kind.DECIMAL} else found
 
 

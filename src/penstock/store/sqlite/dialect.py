@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -47,6 +48,11 @@ _RESPELL = (
 def encode_datetime(value: datetime) -> str:
     """A point in time as text of fixed width, so that its order is that of time: 2026-11-21T09:00:00.000000Z."""
     return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def _naive(timespec: str) -> Callable[[datetime], str]:
+    """A point in time as other programs write it: in UTC without a zone, with so much behind the seconds."""
+    return lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", timespec)
 
 
 def number_or_text(value: Decimal) -> float | str:
@@ -110,8 +116,10 @@ SQLITE = Dialect(
         Kind.INTERVAL: _interval,
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
+        Kind.JSON: lambda value: repr(value) if isinstance(value, int | float) else value,  # of a column of type JSON
     },
     foreign={Kind.DECIMAL: str},
+    spelled={"hex": lambda value: value.hex, "full": _naive("microseconds"), "short": _naive("auto")},
     given=given,
     long_type="TEXT /* decimal */ collate penstock_decimal",
     respell=tuple((re.compile(pattern), words) for pattern, words in _RESPELL),
