@@ -198,3 +198,8 @@ def test_what_would_compare_ciphertext_is_refused_where_it_is_declared(what: str
 async def test_an_app_without_a_codec_is_refused(database_url: str) -> None:
     with pytest.raises(DeclarationError, match=r"no codec to encrypt patient\.phone, patient\.age"):
         await TestApp(App(tables=[Patient]), database_url).__aenter__()
+
+
+def test_a_class_is_no_codec() -> None:
+    with pytest.raises(DeclarationError, match="codec= takes an object"):
+        App(codec=FernetCodec)  # type: ignore[arg-type]  # as somebody forgets the key
