@@ -110,7 +110,7 @@ class App(Declaring):
         self.name = self.registry.program = name
         self._tables = list(tables)
         self.auth = providers_of(auth)
-        if codec is not None and not isinstance(codec, Codec):
+        if codec is not None and (isinstance(codec, type) or not isinstance(codec, Codec)):
             raise DeclarationError("codec= takes an object with encode and decode.", fix=CODEC_FIX)
         self.registry.codec = codec
         self._settings = settings

@@ -139,7 +139,7 @@ _WORDS_OF = {
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
-    "schema": "1 to 30 letters from a to z, digits and _, a letter first; no name of databases, as public or pg_…",
+    "schema": "1 to 30 letters from a to z, digits and _, a letter first; not public, pg_… or …_running",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
 }
@@ -154,7 +154,7 @@ _PATTERNS = {
     "admin_token": r"|\s*\S.{10,}\S\s*",
     "practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*",
     # Together with the rest of the longest name, that of a trigger, it has at most 63 bytes.
-    "schema": r"(?!(pg_.*|sqlite.*|public|information_schema)$)[a-z][a-z0-9_]{0,29}",
+    "schema": r"(?!(pg_.*|sqlite.*|public|information_schema|.*_(running|scheduled_job))$)[a-z][a-z0-9_]{0,29}",
     "synchronous": "full|normal",
 }
 SECRETS = frozenset(one.name for one in fields(Config) if not one.repr)

@@ -159,6 +159,9 @@ async def test_in_development_only_a_browser_on_this_machine_need_not_sign_in() 
         for address, client, headers, status in (
             (HERE, "127.0.0.1", {}, 200),
             ("http://[::1]:8000", "::1", {}, 200),
+            (HERE, "::ffff:127.0.0.1", {}, 200),
+            (HERE, "2002:7f00:1::7", {}, 303),  # 127.0.0.1 behind a tunnel, and behind a translator
+            (HERE, "64:ff9b::7f00:1", {}, 303),
             ("http://rebound.test", "127.0.0.1", {}, 303),
             (HERE, "192.0.2.7", {}, 303),
             (HERE, "127.0.0.1", {"x-forwarded-for": "192.0.2.7"}, 303),

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from cryptography.fernet import Fernet
 from pydantic import BaseModel
+from stage.outboxes import run_sql
 
 from penstock import (
     App,
@@ -21,6 +22,7 @@ from penstock import (
     Index,
     MutationCtx,
     QueryCtx,
+    SchemaMismatch,
     Table,
     TaskCtx,
     Undecryptable,
@@ -198,3 +200,22 @@ def test_what_would_compare_ciphertext_is_refused_where_it_is_declared(what: str
 async def test_an_app_without_a_codec_is_refused(database_url: str) -> None:
     with pytest.raises(DeclarationError, match=r"no codec to encrypt patient\.phone, patient\.age"):
         await TestApp(App(tables=[Patient]), database_url).__aenter__()
+
+
+def test_a_class_is_no_codec() -> None:
+    with pytest.raises(DeclarationError, match="codec= takes an object"):
+        App(codec=FernetCodec)  # type: ignore[arg-type]  # as somebody forgets the key
+
+
+async def test_an_encrypted_field_of_another_programs_table_needs_a_column_of_text(database_url: str) -> None:
+    class Person(Table, managed=False, source="person", key="id"):
+        id: int  # type: ignore[assignment]  # it is a column of theirs
+        age: Encrypted[int | None] = None
+
+    of_theirs = App(codec=FernetCodec(KEY), tables=[Person])
+    await run_sql(database_url, "create table person (id integer primary key, age integer)")
+    with pytest.raises(SchemaMismatch, match="ciphertext is text: give it a column of the type text"):
+        await TestApp(of_theirs, database_url).__aenter__()
+    await run_sql(database_url, "drop table person", "create table person (id integer primary key, age text)")
+    async with TestApp(of_theirs, database_url):
+        pass

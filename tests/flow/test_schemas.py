@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from contextlib import AsyncExitStack, closing
 from datetime import timedelta
@@ -19,6 +20,7 @@ from penstock.config import Config, load_config
 from penstock.errors import ConfigError, DeclarationError
 from penstock.store.contract.session import Statement, reading
 from penstock.store.postgres.capture import Own
+from penstock.store.push.migrate import load_migrations
 from penstock.testing import TestApp
 
 ORDERS = "create table orders (id integer primary key, what text)"
@@ -239,6 +241,16 @@ def test_a_name_that_cannot_be_a_schema_is_refused_where_it_is_set(name: str, mo
     monkeypatch.setenv("PENSTOCK_SCHEMA", "shop")
     assert load_config().schema == "shop"
     assert load_config({"schema": "a" * 30}).schema == "a" * 30
+
+
+def test_no_two_schemas_make_the_same_names_on_sqlite() -> None:
+    made = {name for _, sql in load_migrations("sqlite") for name in re.findall(r"(?<![a-z])penstock_\w+", sql)}
+    made = {name.removeprefix("penstock_") for name in made}
+    between = {one.removesuffix(f"_{other}") for one in made for other in made if one.endswith(f"_{other}")}
+    assert "running" in between, "x_running_job_key is an index of the schema x, and a table of x_running"
+    for name in between:
+        with pytest.raises(ConfigError, match="letters"):
+            Config(schema=f"x_{name}")
 
 
 async def test_the_longest_name_has_room_for_all_names_made_of_it(empty_database_url: str) -> None:

@@ -132,7 +132,9 @@ class Sessions:
 
         The header host tells a page of another site whose name was made to lead here; the others tell a tunnel.
         """
-        address = None if request.client is None else address_of(request.client.host)
+        host = "" if request.client is None else request.client.host.lower().removeprefix("::ffff:")
+        # No tunnel and no translator leads to this machine, whatever address of version 4 they name.
+        address = address_of(host) if ":" not in host or host == "::1" else None
         direct = not any(name in request.headers for name in _FORWARDED)
         return self._config.dev and bool(address and address.is_loopback) and direct and request.url.hostname in _HERE
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock.errors import DeclarationError, PenstockError
-from penstock.schema.fields import Column
+from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.owned import misfit
 from penstock.schema.stored import (
@@ -108,10 +108,13 @@ class _Comparison(Difference):
         annotation: Any = column.info.annotation if column.info else None
         declared = annotation.__name__ if isinstance(annotation, type) else repr(annotation).replace("typing.", "")
         name, optional = self.definition.table.__name__, " | None" if column.optional else ""
+        fix = f"Annotate it {fitting}{optional}." if fitting else f"Leave it out of {name}: no annotation holds them."
+        if column.kind is Kind.ENCRYPTED:
+            fix = "It is encrypted, and ciphertext is text: give it a column of the type text."
         self._problem(
             f"{self.table}.{column.name} is {found.type or 'of any type'} in the database, and {name} declares it as "
             f"{declared}, which does not hold its values.",
-            f"Annotate it {fitting}{optional}." if fitting else f"Leave it out of {name}: no annotation holds them.",
+            fix,
             column=column.name,
         )
 
