@@ -334,7 +334,7 @@ def test_a_stamp_runs_nothing_even_of_a_file_that_was_begun(trips: Console, data
     before = asyncio.run(stored_trip(database_url))
     if begun:
         refused = trips("migration", "run")
-        assert (refused.code, "client" in refused.err, "migration run --stamp" in refused.err) == (2, True, True)
+        assert (refused.code, "client" in refused.err, "migration run --stamp" in refused.err) == (1, True, True)
         assert "expand is not complete" in trips.ok("migration", "status").out
     trips.ok("migration", "run", "--stamp")
     assert "0001_client: done" in trips.ok("migration", "status").out
@@ -349,7 +349,7 @@ def test_a_file_that_misses_a_release_is_refused_by_name_and_left(trips: Console
     before = asyncio.run(stored_trip(database_url))
     trips.write("trips.py", new)
     refused = trips("migration", "run")
-    assert (refused.code, "customer" in refused.err, "down 0001_client" in refused.err) == (2, True, True)
+    assert (refused.code, "customer" in refused.err, "down 0001_client" in refused.err) == (1, True, True)
     assert "Traceback" not in refused.err
     trips.ok("migration", "down", "0001_client")
     assert "0001_client: pending" in trips.ok("migration", "status").out
