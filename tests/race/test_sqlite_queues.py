@@ -366,7 +366,7 @@ async def test_whoever_hears_that_a_call_has_failed_finds_the_write_lock_free(sq
     async with app.open(sqlite_url) as backend:
         other = asyncio.create_task(backend.run_mutation(enter, how="other")) if "beside" in how else None
         store: Any = backend.engine.store
-        while other and not store._writer._busy:
+        while other and not store._writer._open:
             await SystemClock().sleep(0)
         with contextlib.suppress(ValueError, TimeoutError, UniqueViolation):
             if how == "is refused":
