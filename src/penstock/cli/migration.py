@@ -114,7 +114,7 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
             return
         await store.open()
         await push(store, [])
-        await stamp_files(store, definitions, [file.name for file in files], anyway=stamp)
+        await stamp_files(store, definitions, folder, anyway=stamp)
         runner = runner_of(store)
         for file in files:
             before = (await store.migration_files.list()).get(file.name)
@@ -203,19 +203,11 @@ async def files_with_progress(
     return [(file, known.get(file.name)) for file in files]
 
 
-def names_in(folder: Path) -> list[str]:
-    """The names of the files, which need no Alembic until they run."""
-    return [path.stem for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py")]
-
-
-async def stamp_files(
-    store: Store, definitions: Sequence[TableDefinition], files: Sequence[str], *, anyway: bool = False
-) -> None:
-    """Note files as done where no declared table exists yet, as new tables have their last form."""
-    managed, kept, done = [one.name for one in definitions if one.managed], store.migration_files, FileProgress("done")
-    if files and (anyway or (managed and not await store.catalog.stored_tables(managed))):
-        await push(store, [])
-        for name in files:
+async def stamp_files(store: Store, tables: Sequence[TableDefinition], folder: Path, *, anyway: bool = False) -> None:
+    """Note files as done, without Alembic, where no declared table exists yet: new tables have their last form."""
+    managed, kept, done = [one.name for one in tables if one.managed], store.migration_files, FileProgress("done")
+    if anyway or (managed and not await store.catalog.stored_tables(managed)):
+        for name in [path.stem for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py")]:  # noqa: ASYNC240 - all is idle
             await kept.begin(name, done)
             async with kept.transaction() as session:
                 await kept.advance(session, name, (await kept.list())[name], done)
