@@ -94,8 +94,8 @@ from penstock import App, Table
 
 
 class Trip(Table, name="trip"):
-    {}
-    price: {} = 0
+    {0}
+    price: {1} = {1}()
 
 
 app = App(tables=[Trip])
