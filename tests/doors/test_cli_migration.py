@@ -306,6 +306,61 @@ def test_an_expand_of_each_kind_is_undone_and_fits_the_old_release_again(trips: 
     assert "cannot be undone" in trips("migration", "down", "0001_drop").err, "it has no down(): rows may be without it"
 
 
+def renamed(trips: Console) -> None:
+    """A program whose field is renamed by a file, and no database yet."""
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate", "--database", "sqlite:///elsewhere.db")
+    trips.write("trips.py", PROGRAM.format("client: str", "int"))
+    new = ("migration", "new", "client", "--rename", "trip.customer=client")
+    trips.ok(*new, "--database", "sqlite:///elsewhere.db")
+
+
+def test_new_tables_need_no_file_whichever_command_makes_them(trips: Console, database_url: str) -> None:
+    renamed(trips)
+    trips.ok("migrate")
+    assert "0001_client: done" in trips.ok("migration", "status").out
+    assert trips.ok("migration", "run", "--contract").out == ""
+    with trips.start("dev", "--port", "0", "--no-reload", DATABASE_URL="sqlite:///dev.db") as process:
+        process.wait_for("http://")
+        process.tell(signal.SIGTERM)
+        process.end()
+    assert "0001_client: done" in trips.ok("migration", "status", "--database", "sqlite:///dev.db").out
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stamp_runs_nothing_even_of_a_file_that_was_begun(trips: Console, database_url: str, begun: bool) -> None:
+    renamed(trips)
+    trips.ok("migrate", "--folder", "none")
+    before = asyncio.run(stored_trip(database_url))
+    if begun:
+        refused = trips("migration", "run")
+        assert (refused.code, "client" in refused.err, "migration run --stamp" in refused.err) == (1, True, True)
+        assert "expand is not complete" in trips.ok("migration", "status").out
+    trips.ok("migration", "run", "--stamp")
+    assert "0001_client: done" in trips.ok("migration", "status").out
+    assert asyncio.run(stored_trip(database_url)) == before
+
+
+def test_a_file_that_misses_a_release_is_refused_by_name_and_left(trips: Console, database_url: str) -> None:
+    renamed(trips)
+    new = (trips.folder / "trips.py").read_text()
+    trips.write("trips.py", PROGRAM.format("title: str | None = None", "int"))
+    trips.ok("migrate", "--folder", "none")
+    before = asyncio.run(stored_trip(database_url))
+    trips.write("trips.py", new)
+    refused = trips("migration", "run")
+    assert (refused.code, "customer" in refused.err, "down 0001_client" in refused.err) == (1, True, True)
+    assert "Traceback" not in refused.err
+    trips.ok("migration", "down", "0001_client")
+    assert "0001_client: pending" in trips.ok("migration", "status").out
+    assert asyncio.run(stored_trip(database_url)) == before
+    trips.write("trips.py", PROGRAM.format("customer: str", "int"))
+    trips.ok("migrate")
+    trips.write("trips.py", new)
+    trips.ok("migration", "run", "--contract")
+    assert {"client", "title"} < set(asyncio.run(stored_trip(database_url)).columns)
+
+
 CONCURRENTLY = """
 from alembic import op
 

@@ -202,6 +202,15 @@ async def test_sql_says_what_it_reads(database_url: str) -> None:
         assert (await soon(told), await soon(untold)) == (1, 1)
 
 
+async def test_a_column_that_gets_another_type_has_its_queries_run_again(postgres_url: str) -> None:
+    stage = Bank()
+    async with stage.open(postgres_url) as test, test.live(stage.notes) as watch:
+        assert await soon(watch) == []
+        await elsewhere(test, "alter table quiet alter column note type varchar(90)")
+        await stage.insert(test, Quiet(note="a"))
+        assert await in_time(test, watch) == ["a"]
+
+
 async def test_rows_of_a_table_that_is_not_captured_are_looked_at_again_from_time_to_time(database_url: str) -> None:
     stage = Bank()
     async with stage.open(database_url) as test, test.live(stage.notes) as watch:

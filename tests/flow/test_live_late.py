@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +16,12 @@ from stage.watching import burn, settle, step
 from penstock import Id, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
-from penstock.errors import Conflict
+from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable, TryAgain
 from penstock.live.view import Step, View
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
+from penstock.store.postgres.session import PostgresSession
+from penstock.store.sqlite.store import ReadSession
 from penstock.testing import TestApp
 
 LATER = timedelta(seconds=10)
@@ -361,6 +363,65 @@ async def test_whatever_a_query_raises_is_its_answer_alone(
         await stage.transfer(test, 1)
         await settle(stage.live)
         assert taken(view) == {0: 49}
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, url: str, errors: list[Exception]) -> None:
+    """Have the next reads of accounts fail."""
+    session: Any = ReadSession if url.startswith("sqlite") else PostgresSession
+    fetch = session.fetch
+
+    async def failing(self: Any, statement: Any, args: Any = ()) -> Any:
+        if errors and 'from "account"' in statement.sql:
+            raise errors.pop()
+        return await fetch(self, statement, args)
+
+    monkeypatch.setattr(session, "fetch", failing)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the tick", "late"])
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [(Conflict, 1), (Conflict, 9), (DatabaseBusy, 2), (DatabaseUnavailable, 12)],
+)
+async def test_an_error_of_the_database_has_a_watched_query_run_again_and_is_nobodys_answer(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, error: type[TryAgain], times: int, late: bool
+) -> None:
+    stage = Bank()
+    async with stage.started(database_url) as test:
+        view = stage.view(stage.held, stage.quick)
+        await settle(stage.live)
+        assert taken(view) == {0: 2, 1: 50}
+        errors: list[Exception] = [error("of the database") for _ in range(times)]
+        fail(monkeypatch, database_url, errors)
+        stage.is_open = not late
+        await stage.transfer(test, 10)
+        await stage.insert(test, Account(owner="c"))
+        found = None
+        while found is None:
+            with suppress(DatabaseUnavailable):  # the service goes on after it
+                await step(stage.live)
+            stage.let_end(all_of_them=True)
+            found = taken(view)
+        assert (found, errors) == ({0: 3, 1: 60}, [])
+
+
+@pytest.mark.parametrize("error", [Conflict("for ever"), DatabaseBusy("as it reads too much", slow=True)])
+async def test_an_error_of_the_database_that_stays_is_the_answer_of_its_query_alone(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, error: TryAgain
+) -> None:
+    stage = Bank()
+    async with stage.started(database_url, conflict_attempts=3) as test:
+        view, other = stage.view(stage.slow), stage.view(stage.by_sql)
+        errors: list[Exception] = [error] * (1 if "slow" in error.facts else 3)
+        fail(monkeypatch, database_url, errors)
+        await stage.live.tick()
+        assert taken(other) == {0: 1}, "it does not wait for the other"
+        while (found := view.step()) is None:
+            await stage.live.tick()
+        assert (found.answers[0].error, errors) == (error, [])
+        test.clock.advance(LATER)
+        await settle(stage.live)
+        assert taken(view) == {0: 50}, "it was tried again"
 
 
 async def test_a_change_that_was_not_captured_while_a_query_ran_late_is_not_missed(

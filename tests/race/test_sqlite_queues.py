@@ -16,6 +16,7 @@ import pytest
 from stage import ledger
 from stage.waits import SOON
 
+from penstock import App, MutationCtx, Table
 from penstock.app import Backend
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
@@ -341,6 +342,44 @@ def test_whoever_is_cancelled_before_its_commit_leaves_no_transaction_open(sqlit
                 other.execute("begin immediate")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", ["nothing", "raises", "writes", "is late", "is late beside another", "is refused"])
+async def test_whoever_hears_that_a_call_has_failed_finds_the_write_lock_free(sqlite_url: str, how: str) -> None:
+    """It may write by a connection of its own, on the same event loop."""
+
+    class Ticket(Table):
+        title: str
+
+    app, limit = App(tables=[Ticket]), asyncio.timeout(None)
+
+    @app.internal_mutation
+    async def enter(ctx: MutationCtx, how: str) -> None:
+        if how not in {"nothing", "raises"}:
+            await ctx.db.insert(Ticket(title=how))
+        if how in {"raises", "writes"}:
+            raise ValueError(how)
+        if how.startswith("is late"):
+            limit.reschedule(0)
+            await asyncio.Event().wait()
+
+    async with app.open(sqlite_url) as backend:
+        other = asyncio.create_task(backend.run_mutation(enter, how="other")) if "beside" in how else None
+        store: Any = backend.engine.store
+        while other and not store._writer._open:
+            await SystemClock().sleep(0)
+        with contextlib.suppress(ValueError, TimeoutError, UniqueViolation):
+            if how == "is refused":
+                job = backend.job_calls.new_job(enter, {"how": "other"}, backend.engine.clock.now())
+                for _ in range(2):
+                    await store.jobs.enqueue_alone(job, backend.engine.clock.now())
+            async with limit:
+                await backend.run_mutation(enter, how=how)
+        with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)) as mine:
+            mine.execute("begin immediate")
+            assert mine.execute("select count(*) from ticket").fetchone() == (int("beside" in how),)
+        if other:
+            await other
 
 
 def test_what_cannot_be_enqueued_takes_nothing_of_the_others_with_it(sqlite_url: str) -> None:

@@ -347,7 +347,9 @@ class Fuzz:
         key = (function.name, repr(arguments), view.caller.key, journal)
         if key not in known:
             entry = Entry(("", "", "", None), function, arguments, view.caller, journal, 0, 0.0)
-            known[key] = await self.test.runner.watch(session, entry)
+            answer = await self.test.runner.watch(session, entry)
+            assert answer is not None, "no conflict"
+            known[key] = answer
         return known[key]
 
     async def check_news(self, view: Any, one: Subscription, journal: str | None) -> None:

@@ -30,6 +30,7 @@ from penstock.app import SERVICES, App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
+from penstock.cli.migrate import migrate
 from penstock.cli.opening import complete_serving, end_process, end_within, shown_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
@@ -108,6 +109,8 @@ class Life:
         config = self._app.config(**self._options.place, dev=True)
         made = None if config.admin_token else self.token
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
+        if (folder := Path("migrations")).exists():
+            await migrate(self._app, config, folder)
         tell = partial(self._tell, self._app, config, made)
         stop = partial(self._tell_of_stop, config.grace)
         where = partial(serve, host=self._host, port=self._port, dashboard=dashboard_is_installed())

@@ -17,7 +17,7 @@ import click
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
-from penstock.cli.migration import FOLDER, files_with_progress, load
+from penstock.cli.migration import FOLDER, files_with_progress, load, stamp_files
 from penstock.cli.opening import open_app, shown_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
@@ -68,7 +68,7 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
         found = asyncio.run(_check(app, config, load(folder)))
         print_json(asdict(found)) if options.json else found.show()
         sys.exit(found.status)
-    plan, news = asyncio.run(_migrate(app, config, apply=not only_plan))
+    plan, news = asyncio.run(migrate(app, config, None if only_plan else folder))
     if options.json:
         print_json(_as_data(plan, news, applied=not only_plan))
     elif only_plan:
@@ -77,8 +77,8 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
         _report(plan, news or (), shown_url(config.database))
 
 
-async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list[News] | None]:
-    """Push and declare, or only plan. Errors that can be known early are raised before the tables change.
+async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple[Plan, list[News] | None]:
+    """Push and declare, or plan if no folder is given. Errors known early are raised before the tables change.
 
     A plan does not open a store that is new, which would create a SQLite file. If the database's own
     tables of penstock are those of an older release, the news cannot always be known: it is None then.
@@ -89,7 +89,10 @@ async def _migrate(app: App, config: Config, *, apply: bool) -> tuple[Plan, list
     try:
         plan = await push(store, definitions, apply=False)
         await check_kinds(backend)
-        if apply:
+        if folder is not None:
+            await store.open()  # penstock's own tables come first, since declarations are tried out with them
+            plan = replace(plan, migrations=(await push(store, [])).migrations)
+            await stamp_files(store, definitions, folder)
             return await _apply(backend, plan, definitions, crons)
         known = bool(await store.catalog.applied_migrations())
         if known:
@@ -148,7 +151,7 @@ async def _check_files(config: Config, files: Sequence[MigrationFile]) -> tuple[
 async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Checked:
     pending, unsafe, under_way = await _check_files(config, given)
     try:
-        plan, news = await _migrate(app, config, apply=False)
+        plan, news = await migrate(app, config)
     except SchemaMismatch as refused:
         problems: list[dict[str, Any]] = refused.facts["problems"]
         return Checked(pending, [f"{one['what']} {one['fix']}" for one in problems], unsafe)
@@ -162,15 +165,12 @@ async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Ch
 async def _apply(
     backend: Backend, plan: Plan, definitions: Sequence[TableDefinition], crons: Sequence[CronPlan]
 ) -> tuple[Plan, list[News]]:
-    """Create penstock's own tables first, since declarations are tried out with them, and then those of the app."""
     store = backend.engine.store
-    await store.open()
-    own = (await push(store, [])).migrations if plan.migrations else ()
     await backend.check(plan.tables, tells=False)
     pushed = await push(store, definitions)
     news = await news_for(backend, crons, known=True)
     await backend.declare(crons)
-    return replace(pushed, migrations=(*own, *pushed.migrations)), news
+    return replace(pushed, migrations=(*plan.migrations, *pushed.migrations)), news
 
 
 def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, locks: bool) -> None:

@@ -81,6 +81,7 @@ class Entry:
     noted: list[RangeRead] = field(default_factory=list)  # the ranges by which it is found
     stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
+    conflicts: int = 0  # that have ended its runs since its last answer
     took: float = QUICK  # seconds, of the quicker one of its last two runs: one may have had bad luck
     last: float = QUICK  # seconds of the last one
     seconds: float = 0.0  # of all
@@ -96,7 +97,7 @@ class Entry:
 
     def note_run(self, cause: str, seconds: float) -> None:
         """Count a run."""
-        self.runs, self.seconds = self.runs + 1, self.seconds + seconds
+        self.runs, self.seconds, self.conflicts = self.runs + 1, self.seconds + seconds, 0
         self.took, self.last = min(seconds, self.last), seconds
         self.causes = (*self.causes[1 - _CAUSES :], cause)
 

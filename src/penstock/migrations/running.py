@@ -14,7 +14,7 @@ from itertools import groupby, product
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import Conflict, DatabaseBusy, UsageError
+from penstock.errors import Conflict, DatabaseBusy, DataError, SchemaMismatch, UsageError
 from penstock.migrations.files import MigrationFile, Piece
 from penstock.migrations.operations import Backfill, Relax
 from penstock.schema.stored import StoredTable
@@ -55,22 +55,36 @@ class Runner:
         while (now := (await self._files.list()).get(file.name)) and now.step != "down":
             if now.step == "done" or (now.step == "contract" and "contract" in file.steps and not contract):
                 return now
-            await self._next(file, now)
+            try:
+                await self._next(file, now)
+            except (DataError, KeyError) as error:
+                what = error.what if isinstance(error, DataError) else f"There is no {error}."
+                raise SchemaMismatch(
+                    f"{file.name}, {now.step}(), does not fit this database: {what}",
+                    fix="If its tables have their last form, run penstock migration run --stamp. If it skipped a "
+                    f"release, run penstock migration down {file.name}, and then penstock migrate of that release.",
+                ) from error
         raise UsageError(f"{file.name} is being undone, or was.", fix="Finish that with penstock migration down.")
 
     async def down(self, file: MigrationFile) -> None:
         """Undo what a file has expanded."""
-        now = (await self._files.list()).get(file.name, FileProgress())
-        contracted = (now.step == "contract" and now.done) or (now.step == "done" and "contract" in file.steps)
-        if now.step == "expand" or contracted or "down" not in file.steps:
+        now, steps = (await self._files.list()).get(file.name), file.steps
+        contracted = now and ((now.step == "contract" and now.done) or (now.step == "done" and "contract" in steps))
+        if now is None or contracted or ("down" not in steps and now != FileProgress()):
             raise UsageError(
                 f"{file.name} cannot be undone.",
                 fix="Write a new file; a file can be undone by its down(), from its expand until its contract.",
             )
         if now.step != "down":
-            await self._together(file, now, FileProgress("down"), [])
+            await self._together(file, now, FileProgress("down", cursor=now.step), [])
         while left := (await self._files.list()).get(file.name):
-            await self._next(file, left)
+            try:
+                await self._next(file, left)
+            except (DataError, KeyError) as error:
+                if left.cursor != "expand":  # if it was cut off there, some of it was never made
+                    raise
+                self._tell(f"-- left out: {error}")
+                await self._together(file, left, replace(left, done=left.done + 1), [])
 
     # ----- one piece
 
@@ -90,6 +104,7 @@ class Runner:
 
     async def _piece(self, file: MigrationFile, now: FileProgress, left: Sequence[Piece]) -> None:
         """The statement that has to run alone, or those before the next one of that kind."""
+        left = left[:1] if now.cursor == "expand" else left
         alone, first = next((key, list(some)) for key, some in groupby(left, self._is_alone))
         if alone:
             await self._alone(file, now, first[0])

@@ -30,6 +30,7 @@ from penstock.errors import (
     AccessDenied,
     CallTimeout,
     CursorInvalid,
+    DatabaseUnavailable,
     LimitExceeded,
     NotSignedIn,
     PenstockError,
@@ -140,9 +141,10 @@ class Runner(Runs):
 
             return await self.attempt(once, "A batch of queries")
 
-    async def watch(self, session: Session, entry: Entry) -> Answer:
+    async def watch(self, session: Session, entry: Entry) -> Answer | None:
         """Run a watched query in a snapshot that it shares with others; its answer is a result or an error.
 
+        None if a conflict of the database has ended the run: it is to run in a new snapshot, as often as a call would.
         The journal of an earlier answer keeps the ends of its pages.
         The snapshot has a savepoint ``query``, to which a failure goes back: it costs one round trip for all of them.
 
@@ -160,7 +162,7 @@ class Runner(Runs):
                     run = self._in_transaction(transaction, function, entry.arguments, 0, thread)
                     result = await contained(function, run)
             encoded = function.signature.result_json(result, checks=False)
-        except Exception as error:  # noqa: BLE001 - it concerns those who watch this query, and nobody else
+        except Exception as error:
             is_late = isinstance(error, TimeoutError) and timer.expired()
             try:
                 await session.rollback_to("query")
@@ -170,6 +172,12 @@ class Runner(Runs):
                     raise
             if is_late:
                 error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
+            elif isinstance(error, TryAgain) and error in (transaction.failure, transaction.again):
+                if isinstance(error, DatabaseUnavailable):
+                    raise
+                entry.conflicts += 1
+                if not error.facts.get("slow") and entry.conflicts < self.engine.config.conflict_attempts:
+                    return None
             said = f"{type(error).__name__}: {error}".encode(errors="replace")
             kept = None if isinstance(error, CursorInvalid) else journal  # its pages are to begin again
             answer = Answer(transaction.read_set, error=error, digest=_digest(said), size=len(said), journal=kept)

@@ -129,7 +129,8 @@ class Batch:
                 self._running, self._begun_at = (entry, why), profile_timer()
                 answer = await self._runner.watch(self.session, entry)
                 ended_at = profile_timer()
-                self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
+                if answer is not None:  # if not, the entry stays due
+                    self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
                 self._running = None
                 if self.late and ended_at - told_at >= QUICK:
                     told_at = ended_at

@@ -184,8 +184,7 @@ class Writer:
                 return
         self._busy = False
         if self._open and not comes_back:
-            # A transaction about to begin may still join: the commit comes after all tasks that are ready to run.
-            asyncio.get_running_loop().call_soon(self._commit_if_idle)
+            self._commit_if_idle()  # at once: the caller, which has failed, may write by a connection of its own
 
     def _commit_if_idle(self) -> None:
         if self._busy or not self._open:
