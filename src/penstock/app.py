@@ -345,6 +345,10 @@ class Backend(CallerBackend):
             if owned := [one for one in definitions if not one.managed]:
                 stored = await store.catalog.stored_tables([one.name for one in owned])
                 self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
+                self.engine.statements.generated = {
+                    name: frozenset(key for key, one in found.columns.items() if one.generated)
+                    for name, found in stored.items()
+                }
             if push_schema or services:
                 await self.declare(crons)
         except BaseException:

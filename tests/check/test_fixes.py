@@ -232,6 +232,26 @@ LATER += [
 ]
 
 
+@pytest.mark.parametrize(
+    ("body", "fixed"),
+    [
+        ("return ctx.db.query(Plan).take(1)[0]", "return (await ctx.db.query(Plan).take(1))[0]"),
+        ("x = ctx.db.query(Plan).take(1)\nreturn x[0]", "x = await ctx.db.query(Plan).take(1)\nreturn x[0]"),
+    ],
+)
+def test_what_is_taken_by_its_place_is_awaited_before(tmp_path: Path, body: str, fixed: str) -> None:
+    assert mended(tmp_path, function("f", body).lstrip()).endswith(function("f", fixed).lstrip())
+
+
+def test_an_import_that_a_fix_adds_ends_as_the_lines_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    body = "@app.query(access=signed_in)\nasync def clock(ctx: QueryCtx) -> float:\n    return time.time()\n"
+    text = "import time\n\nfrom penstock import App, QueryCtx, signed_in\n\napp = App()\n\n\n" + body
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    CliRunner().invoke(command, [str(file), "--fix"])
+    assert file.read_bytes().startswith(b"from datetime import timedelta\r\nimport time\r\n")
+
+
 @pytest.mark.parametrize("body", LATER)
 def test_what_a_fix_would_break_or_bring_is_left(tmp_path: Path, body: str) -> None:
     text = function("f", body).lstrip()

@@ -578,3 +578,25 @@ def test_dates_are_dates() -> None:
 
     with pytest.raises(ValueError, match="should be a valid date"):
         Day(day=NOON)
+
+
+async def test_a_replaced_row_keeps_the_formulas_of_the_database(database_url: str, execute: Execute) -> None:
+    class Sized(Table, source="sized", key="k", managed=False):
+        k: int
+        pieces: int
+        total: int | None = None
+
+    await execute(
+        "create table sized (k bigint primary key, pieces bigint, total bigint generated always as (pieces * 2) stored)"
+    )
+    own = App(tables=[Sized])
+    write, _, _ = tell_in(own)
+
+    async def story(ctx: MutationCtx) -> None:
+        key = await ctx.db.insert(Sized(k=1, pieces=2))
+        row = await ctx.db.replace(Sized, key, Sized(k=1, pieces=3))
+        assert (row.pieces, row.total) == (3, 6)
+        assert (await ctx.db.replace(Sized, key, row)).total == 6
+
+    async with TestApp(own, database_url) as test:
+        await test.run_mutation(write, story)

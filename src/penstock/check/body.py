@@ -395,7 +395,7 @@ class _Reader:
         return None if isinstance(value, ast.Dict) and value is not node else self._made(place, value, name)
 
     def _at_key(self, node: ast.Subscript) -> Any:
-        of = self.value(node.value)
+        of = self._look(node.value)
         self.value(node.slice)
         return of.at(node.slice) if isinstance(of, Entries) else None
 

@@ -128,7 +128,8 @@ class DatabaseWriter(DatabaseReader):
             definition = statements.definition
             if not definition.managed:
                 self._check_key(definition, key, row)
-            names = tuple(name for name in table.model_fields if name not in definition.key)
+            left = {*definition.key, *statements.generated}
+            names = tuple(name for name in table.model_fields if name not in left)
             return cast("T", await self._write(statements, key, old, row, names, rule))
 
     @tracked

@@ -109,8 +109,8 @@ def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None
     first = next((one for one in imports if getattr(one, "module", "") != "__future__"), None)
     if first is None or first.col_offset or "timedelta" in module.names:
         return "timedelta", None
-    begin = Span(first.lineno, 0, first.lineno, 0)
-    return "timedelta", [Edit(begin, "from datetime import timedelta\n")]
+    begin, end = Span(first.lineno, 0, first.lineno, 0), "\r\n" if "\r\n" in module.text else "\n"
+    return "timedelta", [Edit(begin, f"from datetime import timedelta{end}")]
 
 
 @rule("PEN015")

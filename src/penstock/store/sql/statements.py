@@ -56,6 +56,7 @@ class TableStatements:
         found, spelled = types or {}, dialect.spelled
         self._spelled = {name: spelled[one] for name, one in found.items() if spelled}
         self._travelling = {} if spelled else found  # the types of columns whose values travel as text or JSON
+        self.generated: frozenset[str] = frozenset()  # columns that are formulas over others, which nobody writes
         self.columns = self._read(column.name for column in definition.columns)
         self._cache: dict[Any, Statement] = {}
         self._encoders = [
@@ -431,6 +432,7 @@ class Statements:
         self.tables: tuple[str, ...] = ()  # all tables of this program
         self.ruled = False  # whether one of them has rules
         self.travelling: Mapping[str, Mapping[str, str]] = {}  # by table, the types that `TableStatements` takes
+        self.generated: Mapping[str, frozenset[str]] = {}  # by table, likewise
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         self._tables: dict[type[Table], TableStatements] = {}
 
@@ -441,6 +443,7 @@ class Statements:
             found = self._tables[table] = TableStatements(
                 definition, self.dialect, self.travelling.get(definition.name)
             )
+            found.generated = self.generated.get(definition.name, found.generated)
         return found
 
 
