@@ -322,15 +322,7 @@ class Backend(CallerBackend):
     async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
         """Open the database, bring its tables up to date, and start services."""
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
-        for function in self.app.registry:
-            function.signature  # noqa: B018 - what cannot be checked is refused now
-            if self.config.require_access:
-                check_says_access(function)
-            if function.rate_limit is not None and function.rate_limit not in self.app.rate_limits:
-                raise DeclarationError(
-                    f"{function.name}: there is no rate limit {function.rate_limit!r}.",
-                    fix=f"Write app.rate_limit({function.rate_limit!r}, …).",
-                )
+        self._check_functions()
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store, self.engine.statements.tables = self.engine.store, tuple(one.name for one in definitions)
         self.engine.statements.ruled = any(one.rules is not None for one in definitions)
@@ -362,6 +354,17 @@ class Backend(CallerBackend):
         if self.engine.practices is not None:
             self.engine.practices.listen(on=True)
         self.app.guests.opened(self.runner)
+
+    def _check_functions(self) -> None:
+        for function in self.app.registry:
+            function.signature  # noqa: B018 - what cannot be checked is refused now
+            if self.config.require_access:
+                check_says_access(function)
+            if function.rate_limit is not None and function.rate_limit not in self.app.rate_limits:
+                raise DeclarationError(
+                    f"{function.name}: there is no rate limit {function.rate_limit!r}.",
+                    fix=f"Write app.rate_limit({function.rate_limit!r}, …).",
+                )
 
     async def check(self, besides: Collection[str] = (), *, tells: bool = True) -> None:
         """Raise the errors that `declare` would raise, and write nothing.
