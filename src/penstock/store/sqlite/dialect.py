@@ -45,6 +45,10 @@ _RESPELL = (
 )
 
 
+def _is_json(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and abs(value) < 1e16)  # noqa: PLR2004 - later ones have exponents
+
+
 def encode_datetime(value: datetime) -> str:
     """A point in time as text of fixed width, so that its order is that of time: 2026-11-21T09:00:00.000000Z."""
     return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
@@ -116,7 +120,7 @@ SQLITE = Dialect(
         Kind.INTERVAL: _interval,
         Kind.DECIMAL: decimal_of,
         Kind.UUID: UUID,
-        Kind.JSON: lambda value: repr(value) if isinstance(value, int | float) else value,  # of a column of type JSON
+        Kind.JSON: lambda value: repr(value) if _is_json(value) else value,  # a number, in a column of type JSON
     },
     foreign={Kind.DECIMAL: str},
     spelled={"hex": lambda value: value.hex, "full": _naive("microseconds"), "short": _naive("auto")},
