@@ -163,3 +163,18 @@ def test_says_what_to_write(tmp_path: Path, said: str) -> None:
     (tmp_path / "program.py").write_text(SAID, "utf-8")
     told = [f"{one.message} {one.fix}" for one in check([tmp_path]).findings]
     assert sum(said in one for one in told) == 1, told
+
+
+def test_an_index_of_a_table_of_another_program_is_made_in_the_database(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from penstock import App, QueryCtx, Table\n"
+        "app = App()\n"
+        "class Order(Table, source='orders', key='number', managed=False):\n"
+        "    number: int\n"
+        "    status: str\n"
+        "@app.internal_query\n"
+        "async def paid(ctx: QueryCtx) -> list[Order]:\n"
+        "    return [one for one in await ctx.db.query(Order).collect() if one.status == 'paid']\n"
+    )
+    (found,) = [one for one in check([tmp_path]).findings if one.code == "PEN002"]
+    assert 'by_status = Index("status") in Order, create an index on these columns in the database, and' in found.fix

@@ -14,7 +14,7 @@ import pytest
 from pydantic import Field
 from stage.pushes import push, tell
 
-from penstock import Index, Table
+from penstock import Index, Table, UserTable
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
 from penstock.store.contract.schema import Change
@@ -454,9 +454,17 @@ def test_redundant_indexes_are_reported(store: Store) -> None:
         by_a = Index("a")
         by_a_and_b = Index("a", "b")
 
+    class Theirs(UserTable, source="twice", key="id", managed=False):
+        id: str
+        a: str
+        b: str
+        by_a = Index("a")
+        by_a_and_b = Index("a", "b")
+
     async def main() -> None:
         plan = await push(store, Twice)
         assert plan.redundant == (("twice", Twice.by_a, Twice.by_a_and_b),)
+        assert (await push(store, Theirs)).redundant == (), "its owner decides"
 
     tell(main(), store)
 

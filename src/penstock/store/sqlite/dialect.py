@@ -46,7 +46,8 @@ _RESPELL = (
 
 
 def _is_json(value: object) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and abs(value) < 1e16)  # noqa: PLR2004 - later ones have exponents
+    """Whether a value is a number as penstock writes it to JSON: greater floats have an exponent there."""
+    return isinstance(value, int) or (isinstance(value, float) and abs(value) < 10**16)
 
 
 def encode_datetime(value: datetime) -> str:
