@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from stage import ledger
+from stage.administrators import administrator
 
 from penstock import Backend, asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.session import Statement
+from penstock.store.contract.session import Statement, reading
+from penstock.store.postgres import access
 from penstock.store.postgres.route import Route
 from penstock.store.postgres.store import PostgresStore
+from penstock.store.sql.queries import Query
 
 SLOW = Statement("select pg_sleep(600)")
 
@@ -70,7 +73,7 @@ def test_an_event_loop_that_ends_when_a_connection_is_about_to_be_closed(postgre
         backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
         connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
         connection = await connections.acquire()
-        asyncio.get_running_loop().call_soon(partial(connections.release, connection, broken=True))
+        asyncio.get_running_loop().call_soon(partial(connections._give_back, connection, broken=True))
 
     run(story, opened)
 
@@ -149,4 +152,28 @@ def test_a_caller_in_line_who_goes_away_while_the_store_closes(postgres_url: str
             await waiting
         await store._for_services.close()
 
+    run(story, opened)
+
+
+@pytest.mark.parametrize("what", ["transaction", "query"])
+def test_an_event_loop_that_ends_while_a_statement_runs(postgres_url: str, opened: list[Any], what: str) -> None:
+    """Nobody closes the store: whoever is cancelled closes the connection, before the loop is closed."""
+
+    async def in_a_transaction(store: PostgresStore) -> None:
+        async with reading(store.begin_read) as session:
+            await session.fetch(SLOW)
+
+    async def alone(store: PostgresStore) -> None:
+        await access.run(store._connections, Query("slow", "", SLOW, ()), {})
+
+    async def story() -> None:
+        store = new_store(postgres_url)
+        await store.open()
+        left.append(asyncio.create_task(in_a_transaction(store) if what == "transaction" else alone(store)))
+        async with administrator(postgres_url) as admin:
+            while not await admin.fetchval("select true from pg_stat_activity where query = 'select pg_sleep(600)'"):
+                await turn()
+        store._for_services.drop_free()
+
+    left: list[Any] = []
     run(story, opened)

@@ -15,6 +15,7 @@ from stage.proxy import Moment, Proxy
 from stage.server import Server, server
 from stage.waits import SOON, until
 
+from penstock import Backend
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
@@ -162,12 +163,20 @@ def test_a_table_that_is_changed_under_a_running_program_costs_one_more_run(post
     asyncio.run(story())
 
 
+def limit(backend: Backend, setting: str, milliseconds: int) -> None:
+    """From now on functions, but not services, run on connections with this setting."""
+    connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
+    connections.route._settings[setting] = str(milliseconds)
+    connections.drop_free()
+
+
 def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_url: str) -> None:
     async def story() -> None:
         async with (
-            ledger.app.open(postgres_url, statement_timeout=0.5, max_connections=1) as backend,
+            ledger.app.open(postgres_url, max_connections=1) as backend,
             administrator(postgres_url) as admin,
         ):
+            limit(backend, "statement_timeout", 500)
             with pytest.raises(DatabaseBusy):
                 await backend.run_query(ledger.sleep_in_the_database, seconds=600.0)
 
@@ -182,16 +191,25 @@ def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_ur
     asyncio.run(story())
 
 
+async def reach(backend: Backend, job: Any, state: JobState) -> None:
+    async def reached() -> bool:
+        status = await backend.job(job)
+        return status is not None and status.state is state
+
+    await until(reached)
+
+
 def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_itself(postgres_url: str) -> None:
     async def story() -> None:
         async with (
-            ledger.app.open(postgres_url, services=("worker",), statement_timeout=0.5) as backend,
+            ledger.app.open(postgres_url, services=("worker",)) as backend,
             administrator(postgres_url) as admin,
             administrator(postgres_url) as holder,
         ):
             with gate("worker.claimed", most=1) as claimed:
                 waiting = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
                 await claimed.arrived()
+                limit(backend, "lock_timeout", 200)
                 async with holder.transaction():
                     await holder.execute("lock table entry in access exclusive mode")
                     claimed.open()
@@ -207,20 +225,13 @@ def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_
                         return len(seen) >= 3
 
                     await until(waited_three_times)
-
-            async def done() -> bool:
-                status = await backend.job(waiting)
-                return status is not None and status.state is JobState.SUCCESS
-
-            await until(done)
-            slow = await backend.scheduler.run_after(timedelta(0), ledger.enter_slowly, what="y", seconds=600.0)
-
-            async def failed() -> bool:
-                status = await backend.job(slow)
-                return status is not None and status.state is JobState.FAILED
-
-            await until(failed)
-            assert await backend.run_query(ledger.entries, what="y") == []
+            await reach(backend, waiting, JobState.SUCCESS)
+            with gate("worker.claimed", most=1) as claimed:
+                slow = await backend.scheduler.run_after(timedelta(0), ledger.enter_slowly, what="y", seconds=600.0)
+                await claimed.arrived()
+                limit(backend, "statement_timeout", 200)
+            await reach(backend, slow, JobState.FAILED)
+            assert await admin.fetchval("select count(*) from entry where what = 'y'") == 0
 
     asyncio.run(story())
 

@@ -83,7 +83,7 @@ async def run(
             raise uncertain(error) from error
         raise translate(error) from error
     finally:
-        connections.release(connection, broken=broken)
+        await connections.release(connection, broken=broken)
     return rows
 
 

@@ -83,11 +83,7 @@ class Connections:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def wait_for_server(self, attempt: int) -> bool:
-        """Wait for a server that is away behind a pooler, which takes connections all the same; False if it was enough.
-
-        Args:
-            attempt: How many times it was asked for in vain, one after the other.
-        """
+        """Wait for a server that is away behind a pooler, at its n-th `attempt` in vain; False if it was enough."""
         pauses = [min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) for number in range(attempt)]
         if sum(pauses) > self.wait:
             return False
@@ -109,7 +105,7 @@ class Connections:
                 ended = ended or await _end_snapshot(connection)
             finally:
                 if not ended:
-                    self.release(connection, broken=True)
+                    await self.release(connection, broken=True)
             if ended:
                 return connection
 
@@ -138,21 +134,27 @@ class Connections:
             self._line.give(None)
             raise
 
-    def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
-        """Give a connection back; a broken one is dropped.
+    async def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
+        """Give a connection back; a broken one is closed first, as an event loop that ends waits for nobody else.
 
         On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
         round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
+        if (closing := self._give_back(connection, broken=broken, lingering=lingering)) is not None:
+            await asyncio.wait([closing])
+
+    def _give_back(
+        self, connection: Connection, *, broken: bool = False, lingering: bool = False
+    ) -> asyncio.Task[None] | None:
         if broken or self._closed or connection.is_closed():
-            self._drop(connection)
             self._line.give(None)
-            return
+            return self._drop(connection)
         if lingering:
             self._lingering.add(connection)
             if self._linger_timer is None:
                 self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
         self._line.give(connection)
+        return None
 
     def watch(self, session: Watched) -> None:
         """Cut this session's connection if the server leaves a statement unanswered."""
@@ -200,20 +202,20 @@ class Connections:
         for connection in self._line.drop_free():
             self._drop(connection)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection) -> asyncio.Task[None] | None:
         """Close a connection, so that its statement in the database is stopped too."""
         self._lingering.discard(connection)
-        if self._ended:  # of a call that outlived the store, and perhaps the event loop is ending too
+        if self._ended:  # of a call that outlived the store
             connection.terminate()
-        elif not connection.is_closed():
-            self._beside(_close(connection), lambda _task: connection.terminate())
+        return None if connection.is_closed() else self._beside(_close(connection), lambda _: connection.terminate())
 
-    def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> None:
-        """Run a task that nobody waits for, and `done` after it: also if the event loop ends before it has begun."""
+    def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> asyncio.Task[T]:
+        """Run a task that need not be awaited, and `done` after it, also if the event loop ends before it has begun."""
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(done)
+        return task
 
     def _end_snapshots(self) -> None:
         """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
@@ -225,8 +227,7 @@ class Connections:
             self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
 
     def _release_ended(self, connection: Connection, ending: asyncio.Task[bool]) -> None:
-        ended = not ending.cancelled() and ending.exception() is None and ending.result()
-        self.release(connection, broken=not ended)
+        self._give_back(connection, broken=ending.cancelled() or ending.exception() is not None or not ending.result())
 
 
 async def _end_snapshot(connection: Connection) -> bool:
