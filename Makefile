@@ -7,7 +7,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-long servers matrix check docs bench chaos format dist deploy-check lock clean
+.PHONY: help demo chat quick test test-long servers matrix check docs bench chaos format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -32,11 +32,17 @@ chat: $(READY) $(CHAT_READY) ## build and serve the chat, whose page shows live 
 	@echo "Open http://127.0.0.1:8000 in two windows. Control-C stops the chat."
 	DATABASE_URL=$${DATABASE_URL:-sqlite:///$(CHAT)/chat.db} $(BIN)/uvicorn --app-dir $(CHAT) --log-level warning web:web
 
-test: $(READY) ## run all tests on SQLite and on a real PostgreSQL
+quick: $(READY) ## check and test in half a minute, for every save: lint, types, rules, and the conformance suite on SQLite
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/rules tests/store/test_sqlite.py
+
+test: $(READY) ## test every promise on SQLite and on a real PostgreSQL
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
-test-long: $(READY) ## run all tests, and try many more examples where hypothesis invents them
-	TESTS_LONG=1 $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
+test-long: $(READY) ## run all tests on both, storms too, and many more examples; PART=commit for a twentieth of it
+	TESTS_LONG=1 TESTS_PART=$(PART) $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200
 
 servers: $(READY) ## run the conformance suite on PostgreSQL 13 and 16; make test runs it on 18
 	for version in 13 16; do PENSTOCK_TEST_POSTGRES_VERSION=$$version $(BIN)/python -m pytest -n 4 --dist worksteal \

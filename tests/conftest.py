@@ -24,7 +24,7 @@ import pytest
 import stage.bytecode  # noqa: F401 - before all that is to be kept
 from hypothesis import HealthCheck, settings
 from stage.databases import Databases, make_tables, open_once
-from stage.examples import LONG, examples
+from stage.examples import LONG, PART, PARTS, examples
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
 
@@ -36,6 +36,8 @@ _MEMORY = Path("/dev/shm")
 _TEMPORARY = _MEMORY / f"penstock-{os.getuid()}"  # some tools keep a lock beside their folders, which one user owns
 _ROOM = 4 * 2**30
 _LEFT_SECONDS = 5.0
+_STORES = {"database_url", "empty_database_url"}
+_WHOLE = {"rules", "store"}
 _OWN = """
 # Settings of this session's own server, whose data is gone afterwards anyway.
 autovacuum = off  # nothing lives long enough
@@ -93,8 +95,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell of the marks of these tests, and look for no garbage while they are collected: a tenth of that time."""
     gc.disable()
     config.addinivalue_line(
-        "markers", "one_store_each: a case runs on one store, the next one on the other; in a long run, each on both"
+        "markers",
+        "both_stores: runs on both stores; other tests than those of the stores take turns, but in a long run",
     )
+    config.addinivalue_line("markers", "long: only a long run tries it")
+    config.addinivalue_line("markers", "one_store_each: old")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -114,10 +119,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only a long run tries, and begin with what takes long: all else would wait for it at the end."""
-    if not LONG:
-        left_out = set(cases_left_out(items))
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
+    left_out = set(cases_left_out(items) if not LONG else outside_part(items) if PART else ())
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: (item.path.parent.name != "types" and "any_order" not in item.name, item.path))
 
 
@@ -129,23 +133,37 @@ def pytest_collection_finish() -> None:
 
 
 def cases_left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """The cases that the mark `one_store_each` gives to the other store. Each value of a parameter meets both."""
-    ranks: dict[tuple[Any, ...], dict[tuple[int, ...], int]] = defaultdict(dict)  # pytest's own go on from case to case
+    """The cases that only a long run tries.
+
+    Of each test with a database as many cases stay as it takes to meet each value of each parameter. They take turns
+    on the stores; those of a test marked `both_stores` meet both. Rules, and the suite of the stores, run whole.
+    """
+    tests: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is None or item.get_closest_marker("one_store_each") is None:
-            continue
-        store = {"database_url", "empty_database_url"} & callspec.params.keys()
-        if not store:
-            continue
-        test = item.nodeid.partition("[")[0]
-        sides = zlib.crc32(test.encode())  # of cases with no other parameter each store has half
-        for names in [store, *(mark.args[0] for mark in item.iter_markers("parametrize"))]:
-            several = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
-            values = tuple(id(callspec.params[name]) for name in several)
-            sides += ranks[test, several].setdefault(values, len(ranks[test, several]))
-        if sides % 2 == 1:
+        if item.get_closest_marker("long") is not None:
             yield item
+        elif isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.path.parent.name not in _WHOLE:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in tests.items():
+        turn, values = zlib.crc32(name.encode()), {case: _values(case) for case in cases}
+        unmet = set().union(*values.values())
+        while unmet:
+            chosen = max(values, key=lambda case: (len(values[case] & unmet), ("[sqlite" in case.nodeid) == turn % 2))
+            unmet -= values.pop(chosen)
+            turn += 1
+        yield from values
+
+
+def _values(case: pytest.Function) -> set[tuple[str, int]]:
+    """The values of parameters that a case meets; pytest's own numbers of them go on from case to case."""
+    turns = case.get_closest_marker("both_stores") is None
+    met = {(name, id(value)) for name, value in case.callspec.params.items() if not turns or name not in _STORES}
+    return {("", 0), *met}
+
+
+def outside_part(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The cases that are not in the part of a long run which `TESTS_PART`, the id of a commit, chooses."""
+    return (item for item in items if zlib.crc32(f"{PART} {item.nodeid}".encode()) % PARTS)
 
 
 @pytest.hookimpl(tryfirst=True)

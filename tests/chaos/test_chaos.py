@@ -11,6 +11,7 @@ from chaos.run import run
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("store", "name"),
     [("sqlite", "one after the other"), ("postgres", "one after the other"), ("postgres", "fail-over")],

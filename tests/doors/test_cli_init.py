@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytest_plugins = ("doors.cli_fixtures",)
 
 
+@pytest.mark.long
 def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = console.ok("init", "My Seats")
     folder = console.folder / "My Seats"

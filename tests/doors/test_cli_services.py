@@ -126,6 +126,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         )
 
 
+@pytest.mark.long
 def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Console) -> None:
     console.write("penstock.toml", '[codegen]\npython = "clients"\n')
     console.write("hello.py", HELLO.replace("app = App()", "app = App("))

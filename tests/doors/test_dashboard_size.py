@@ -148,6 +148,7 @@ async def looking(test: TestApp) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.long
 async def test_pages_read_no_more_of_large_tables_than_of_small_ones(database_url: str, read: Read) -> None:
     async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
         seen = []

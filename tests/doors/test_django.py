@@ -33,6 +33,7 @@ def ran(*arguments: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["sqlite_url", "postgres_url"])
 def test_the_tests_of_the_example_pass(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url = make_url(request.getfixturevalue(store))

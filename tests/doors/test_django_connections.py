@@ -165,6 +165,7 @@ if __name__ == "__main__":  # and so not in the processes of actions
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("age", "checks"), [(0, False), (600, True), (None, False)])
 def test_a_lost_connection_of_django_fails_no_later_call(
     postgres_url: str, tmp_path: Path, age: int | None, checks: bool

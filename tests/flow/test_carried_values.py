@@ -43,6 +43,8 @@ from penstock.testing import TestApp
 from penstock.testing.app import MessagesFailed
 from penstock.wire.outgoing import Format, encode_result
 
+pytestmark = pytest.mark.both_stores
+
 _NUMBERS = count()  # of tables, of which one database gets many
 _ENCRYPTED = 0.5  # the part of the programs that encrypt all of it
 _PARTS = 10 if LONG else 1  # each has a database of its own, which grows by tables with each example

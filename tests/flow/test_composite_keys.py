@@ -50,6 +50,8 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 app = App()
 write, read, _ = tell_in(app)
 

@@ -39,6 +39,8 @@ from penstock.services.pruner import Pruner
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock, gate
 
+pytestmark = pytest.mark.both_stores
+
 NOW = timedelta(0)
 app = OPENED = App()
 

@@ -35,6 +35,8 @@ from penstock import (
 from penstock.store.nouns.keys import Keys
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 MINUTE = timedelta(minutes=1)
 app = OPENED = App()
 fair = app.workpool("fair", max_parallelism=4, key_parallelism=2, default_retry=Retry(3, initial_backoff=1))
@@ -354,7 +356,6 @@ async def test_debounced_work_is_put_off_no_longer_than_allowed(database_url: st
         assert ran == ["3"], "that of 1.5 minutes, after 2 of them"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["return", "reject", "replace", "debounce"])
 @pytest.mark.parametrize("together", [False, True])
 async def test_new_work_is_none_that_is_to_be_canceled(database_url: str, how: Any, together: bool) -> None:

@@ -19,6 +19,8 @@ from penstock.errors import ValueInvalid
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 

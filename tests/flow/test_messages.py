@@ -37,6 +37,8 @@ from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing import TestApp, raising
 
+pytestmark = pytest.mark.both_stores
+
 app = OPENED = App()
 
 heard: list[Any] = []
@@ -360,7 +362,6 @@ async def test_a_payload_that_the_handler_does_not_take_is_refused_and_fails_its
         assert "payload.at: Field required" in parked.trouble.error
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("key", ["[", "[1]", '["a"]', "a'b\\c", "é" * 200, "😀", " ", None])
 async def test_keys_are_handed_over_as_they_are(database_url: str, key: str | None) -> None:
     async with TestApp(app, database_url) as test:
@@ -372,7 +373,6 @@ async def test_keys_are_handed_over_as_they_are(database_url: str, key: str | No
 # ----- at the door
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("topic", "payload", "key", "error", "text"),
     [
@@ -419,7 +419,6 @@ async def test_what_cannot_be_sent_is_refused_and_nothing_is_done(
     assert heard == ["before", "after"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("limit", [{"max_rows_written": 3}, {"max_bytes_written": 12}])
 async def test_messages_count_as_rows_that_a_transaction_writes(database_url: str, limit: dict[str, Any]) -> None:
     async with TestApp(app, database_url, **limit) as test:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
+import pytest
 from pydantic import BaseModel, SecretStr, create_model
 from stage.stories import tell_in
 
@@ -247,6 +248,7 @@ def quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+@pytest.mark.long
 async def test_each_type_of_postgresql_comes_back_or_is_refused_with_the_annotation_that_fits(
     postgres_url: str,
 ) -> None:

@@ -265,6 +265,7 @@ class World:
             await one.test.__aexit__(None, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(examples(60)))
 async def test_programs_share_a_database_or_are_refused(
     database_url: str, seed: int, caplog: pytest.LogCaptureFixture

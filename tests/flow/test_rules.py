@@ -44,6 +44,8 @@ from penstock.reactive.tracing import trace_rule
 from penstock.schema.table import definition_of
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 
 class Member(Table):
     user: str

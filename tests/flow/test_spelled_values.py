@@ -20,6 +20,8 @@ from stage.reactive import Stage, settle
 from penstock import Index, MutationCtx, PaginationOptions, UniqueViolation, UserTable, gt, gte, lt, lte
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 
 class Size(enum.Enum):
     small = "small"

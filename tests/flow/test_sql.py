@@ -25,6 +25,8 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
@@ -267,7 +269,6 @@ WRITES = [
 ]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", ["query", "mutation"])
 async def test_whatever_is_tried_nothing_is_written_and_the_transaction_goes_on(database_url: str, kind: str) -> None:
     known_to_run = {

@@ -42,6 +42,8 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 INT64 = 2**63
 MIB = 1024 * 1024
 

@@ -18,6 +18,8 @@ from stage.waits import until
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.testing import TestApp, raising
 
+pytestmark = pytest.mark.both_stores
+
 SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3)
 MINUTE = timedelta(minutes=1)
 
@@ -343,7 +345,6 @@ async def test_su1_a_mutation_wakes_the_planner_and_that_the_worker(database_url
 # ----- debounce
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "debounce", [timedelta(milliseconds=500), timedelta(seconds=1), timedelta(seconds=0.5), timedelta(0)]
 )

@@ -67,6 +67,7 @@ async def generations(one: Crew) -> set[tuple[Any, ...]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_planning_a_bulk_update_takes_no_more_memory_for_more_rows(database_url: str) -> None:
     await prepare(database_url)

@@ -39,6 +39,8 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
+pytestmark = pytest.mark.both_stores
+
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 

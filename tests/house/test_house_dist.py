@@ -58,6 +58,7 @@ def project(installed: Path) -> Path:
     return folder / "shop"
 
 
+@pytest.mark.long
 def test_a_wheel_runs_a_new_project_with_what_it_requires_and_nothing_else(installed: Path, project: Path) -> None:
     run(installed / "penstock", "run", "add", "text=two words", cwd=project, env=alone({}))
     notes = json.loads(run(installed / "penstock", "run", "notes", cwd=project, env=alone({})))

@@ -100,6 +100,7 @@ def test_a_counter_counts_every_call_of_many(database_url: str) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_counter_counts_every_call_of_several_processes(database_url: str) -> None:
     """On SQLite nobody ever hears that the database is locked."""
 

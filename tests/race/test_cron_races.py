@@ -205,6 +205,7 @@ async def test_a_cron_that_nobody_can_read_stops_no_other(postgres_url: str, cap
         ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_processes_that_are_killed_run_each_second_once(database_url: str) -> None:
     """Every second from the first to the last is entered, and none twice, though processes die all the time."""
 

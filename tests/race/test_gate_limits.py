@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from stage import ledger
 from stage.histories import History, some_have_begun
 from stage.processes import processes
@@ -77,6 +78,7 @@ def test_a_rate_limit_holds_over_processes(database_url: str, tmp_path: Path) ->
     assert begun[-1] - begun[0] >= (100 - 5) / 50 - late
 
 
+@pytest.mark.long
 def test_a_group_never_runs_more_than_its_pools_together(database_url: str, tmp_path: Path) -> None:
     history = history_of(tmp_path, "lending", 4)
 

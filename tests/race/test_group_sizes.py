@@ -129,6 +129,7 @@ def lie(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(SystemClock, "monotonic", lambda self: 100 * real(self) if how == "fast" else 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["true", "fast", "still", "far"])
 async def test_the_same_jobs_and_messages_share_a_transaction_by_any_clock_and_over_any_network(
     empty_database_url: str, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch, how: str

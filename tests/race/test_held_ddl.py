@@ -303,6 +303,7 @@ def test_a_connection_that_commits_each_statement_by_itself_is_refused(database_
         connection.execute("commit")
 
 
+@pytest.mark.long
 def test_whatever_changes_under_a_hold_everybody_goes_on_or_is_named(empty_database_url: str) -> None:
     with asyncio.Runner() as runner:
         stores = opened(empty_database_url)

@@ -96,6 +96,7 @@ async def anyhow(backend: Backend, keys: list[str], by: int) -> None:
     await until(is_done)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held", [False, True], ids=["at rest", "during a late query"])
 async def test_who_watches_sees_one_snapshot_again_after_the_server_was_away(
     held: bool, caplog: pytest.LogCaptureFixture

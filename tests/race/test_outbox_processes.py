@@ -70,6 +70,7 @@ async def delivered(backend: Backend, count: int) -> bool:
     return all(row.delivered >= count for row in rows)
 
 
+@pytest.mark.long
 async def test_relays_are_killed_while_others_write(database_url: str, tmp_path: Path) -> None:
     async with outgoing.app.open(database_url) as backend:
         with depot(database_url, tmp_path) as own:

@@ -349,6 +349,7 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
         assert was_left()
 
 
+@pytest.mark.long
 async def test_what_is_no_replica_of_the_database_is_refused(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ class RarelyFree:
             raise error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slice_", [0.0, 0.004], ids=["quiet", "busy"])
 async def test_whoever_starts_beside_a_program_that_writes_without_a_pause_gets_its_turn(slice_: float) -> None:
     """The file is free for 20 µs of 5 ms. A start takes many turns: for the schema, and for all that is declared."""

@@ -484,6 +484,7 @@ async def some_ended(backend: Backend) -> bool:
 # ----- many
 
 
+@pytest.mark.long
 def test_many_workers_that_come_and_go_do_each_of_many_jobs_once(database_url: str) -> None:
     jobs = 2000
 
