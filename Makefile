@@ -58,6 +58,7 @@ check: $(READY) ## formatting, lint, types, import rules, and best practices in 
 	$(BIN)/lint-imports
 	$(BIN)/penstock check examples
 	$(BIN)/python -m pytest -q tests/docs/test_docs_code.py -k best_practices
+	$(BIN)/python tests/house/syncfaces.py
 	$(BIN)/python tests/house/rooms.py
 
 docs: $(READY) ## build the site of the documentation; VERSION=0.1.0 gives a release a folder beside the others
@@ -71,7 +72,8 @@ bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those besi
 chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=480 for minutes
 	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS))
 
-format: $(READY) ## put the code into its one form
+format: $(READY) ## put the code into its one form, and write the stubs of the sync faces
+	$(BIN)/python tests/house/syncfaces.py --write
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,122 +1,59 @@
-"""The synchronous faces are those of the asynchronous classes.
-
-Change the asynchronous ones. To write the others anew::
-
-    PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_sync.py
-"""
+"""The faces of asynchronous classes have what their stubs say. `make check` compares the stubs with the classes."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import os
 from collections.abc import Iterator
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
-import pytest
-from house.syncfaces import HELD, HINT, PACKAGE, PAGES, face, module_of, names_in, written
+from house.syncfaces import PACKAGE, PAGES, Function, module_of, names_in
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.bridge import Given
 from penstock.transaction.scan import Scan
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_synchronous_face_is_that_of_its_class(path: str) -> None:
-    text, file = written(path), PACKAGE / path
-    if os.environ.get("PENSTOCK_WRITE_SYNC"):
-        file.write_text(text, "utf-8")
-        return
-    assert file.read_text("utf-8") == text, HINT
+def stubs() -> Iterator[tuple[str, type[Any], Function]]:
+    """Each method and property of each stub, with the page and the face."""
+    for page in PAGES:
+        tree = ast.parse((PACKAGE / page).with_suffix(".pyi").read_text("utf-8"))
+        for kind in (one for one in tree.body if isinstance(one, ast.ClassDef)):
+            face = getattr(import_module(module_of(page)), kind.name)
+            yield from ((page, face, one) for one in kind.body if isinstance(one, Function))
+
+
+def test_a_face_has_what_its_stub_says() -> None:
+    for _page, face, stub in stubs():
+        given = inspect.getattr_static(face, stub.name)
+        assert isinstance(given, property) is bool(stub.decorator_list), (face, stub.name)
+        assert given.__doc__ or stub.name.startswith("__") or stub.name == "db", (face, stub.name)
+        if not isinstance(given, property):
+            args = stub.args
+            named = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+            taken = inspect.signature(given).parameters.values()
+            assert [one.name for one in taken] == [one.arg for one in named if one is not None], (face, stub.name)
 
 
 def test_no_face_gives_what_is_to_be_awaited() -> None:
     """Such as an object of a class that has no face."""
-    given = {(name, word, kind) for path in PAGES for name, word, kind in what_is_given(import_module(module_of(path)))}
-    assert len(given) > 20
-    awaited = {(name, word) for name, word, kind in given if kind is not JobCalls and is_awaited(kind)}
-    assert {(name, word) for name, word in awaited if not word.startswith("_")} == set()
+    awaited = set()
+    for page, face, stub in stubs():
+        imports = ast.parse((PACKAGE / page).with_suffix(".pyi").read_text("utf-8")).body
+        homes = {name.name: one.module for one in imports if isinstance(one, ast.ImportFrom) for name in one.names}
+        for name in names_in([ast.unparse(stub.returns)] if stub.returns else []) & homes.keys():
+            kind = getattr(import_module(str(homes[name])), name)
+            if isinstance(kind, type) and kind is not JobCalls and is_awaited(kind):
+                awaited.add((face, stub.name))
+    assert not awaited
     assert is_awaited(Scan)
 
 
-def what_is_given(module: ModuleType) -> Iterator[tuple[str, str, type]]:
-    """The classes that the words of faces give: face, word, class."""
-    for node in (one for one in ast.parse(inspect.getsource(module)).body if isinstance(one, ast.ClassDef)):
-        for word, given in what_words_give(node):
-            for name in names_in([ast.unparse(given)]):
-                kind = getattr(module, name, None)
-                if isinstance(kind, type) and kind is not Given:
-                    yield node.name, word, kind
-
-
-def what_words_give(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
-    """The words of a face, each with the type that it gives, or with the class that makes it."""
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.returns is not None and one.name != "_reach":
-            yield one.name, one.returns
-        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and "Given" in ast.unparse(one.value):
-            yield ast.unparse(one.targets[0]), one.value.args[1] if one.value.args[1:] else one.value.func
-
-
 def is_awaited(kind: type) -> bool:
-    """Whether a class has words that are awaited."""
-    words = [word for name, word in vars(kind).items() if inspect.isfunction(word) and not name.startswith("_")]
-    return any(
-        inspect.iscoroutinefunction(inspect.unwrap(word))
-        or str(word.__annotations__.get("return")).startswith("Coroutine")
-        for word in words
-        if not word.__code__.co_qualname.startswith("waits.")  # which wraps what is awaited
-    )
-
-
-def test_each_rule_shows_in_a_face() -> None:
-    source = """
-class Scan(Generic[T]):
-    rows: list[Groups]
-    def now(self) -> int: ...
-    @property
-    def groups(self) -> Groups: ...
-    @property
-    def size(self) -> int: ...
-    async def first(self, /, *more: int, on_lost: str = "") -> T | None: ...
-    def put(self, items: Iterable[T], seconds: float | None = 1, *, loud: bool = True) -> Coroutine[Any, Any, None]: ...
-    def _own(self) -> None: ...
-"""
-    (node,) = ast.parse(source).body
-    assert isinstance(node, ast.ClassDef)
-    text = "\n".join(line for line in face(node, {}, HELD) if '"""' not in line)
-    assert (
-        text
-        == """\
-class SyncScan(Face[Scan[T]]):
-    rows: list[SyncGroups]
-    def __init__(self, twin: Scan[T], wait: Wait) -> None:
-        super().__init__(twin, wait)
-        self.rows = [SyncGroups(one, wait) for one in twin.rows]
-    now = passes(Scan.now)
-    groups = Given(Scan.groups, SyncGroups)
-    size = Given[int](Scan.size)
-    def first(self, /, *more: int) -> T | None:
-        return self._wait(self._twin.first(*more))
-    def put(self, items: Iterable[T], seconds: float, *, loud: bool=True) -> None:
-        self._wait(self._twin.put(list(items), seconds, loud=loud))"""
-    )
-
-
-def test_a_word_that_only_waits_or_passes_is_not_written_again() -> None:
-    source = """
-class Groups:
-    async def count(self, *columns: str) -> int: ...
-    def fail(self, error: str) -> None: ...
-"""
-    (node,) = ast.parse(source).body
-    assert isinstance(node, ast.ClassDef)
-    text = "\n".join(line for line in face(node, {}, HELD) if '"""' not in line)
-    assert (
-        text
-        == """\
-class SyncGroups(Face[Groups]):
-    count = waits(Groups.count)
-    fail = passes(Groups.fail)"""
+    """Whether a class has methods that are awaited."""
+    methods = [one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")]
+    return not kind.__name__.startswith("Sync") and any(
+        inspect.iscoroutinefunction(inspect.unwrap(one))
+        or str(one.__annotations__.get("return")).startswith("Coroutine")
+        for one in methods
     )

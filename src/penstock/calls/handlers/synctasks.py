@@ -1,7 +1,4 @@
-"""The ctx of reactive tasks written with def.
-
-Generated, with `PENSTOCK_WRITE_SYNC=1 python -m pytest tests/house/test_house_sync.py`.
-"""
+"""The ctx of reactive tasks written with def."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from penstock.calls.handlers.taskctx import MutationTaskCtx, OfTask, TaskBatchCtx, TaskBatchRun, TaskCtx
-from penstock.calls.handlers.taskrun import TaskRun
-from penstock.calls.run.bridge import Given, Wait, passes
+from penstock.calls.run.bridge import Wait
+from penstock.calls.run.face import Face
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.schema.table import Table
 from penstock.store.guest.session import finish, guest_session
@@ -18,15 +15,12 @@ from penstock.store.guest.session import finish, guest_session
 T = TypeVar("T", bound=Table)
 
 
-class SyncTaskCtx(OfTask[T], SyncActionCtx):
+class SyncOfTask(Face, Generic[T], of=OfTask):
+    """`OfTask` for code that does not await."""
+
+
+class SyncTaskCtx(SyncOfTask[T], SyncActionCtx, of=TaskCtx):
     """`TaskCtx` for code that does not await."""
-
-    _run = Given[TaskRun]("_run")
-    _twin: TaskCtx[T]
-
-    def get_document(self, fields: Sequence[str] | None = None) -> T:
-        """See `TaskCtx.get_document`."""
-        return self._wait(self._twin.get_document(fields))
 
     def mark_completed(self, connection: Any = None) -> None:
         """See `TaskCtx.mark_completed`. A connection is one without ``await``."""
@@ -37,29 +31,18 @@ class SyncTaskCtx(OfTask[T], SyncActionCtx):
         finish(self._twin.mark_completed(connection))
 
 
-class SyncMutationTaskCtx(OfTask[T], SyncMutationCtx):
+class SyncMutationTaskCtx(SyncOfTask[T], SyncMutationCtx, of=MutationTaskCtx):
     """`MutationTaskCtx` for code that does not await."""
 
-    _run = Given[TaskRun]("_run")
-    _twin: MutationTaskCtx[T]
 
-    def get_document(self, fields: Sequence[str] | None = None) -> T:
-        """See `MutationTaskCtx.get_document`."""
-        return self._wait(self._twin.get_document(fields))
-
-
-class SyncTaskBatchRun(SyncTaskCtx[T]):
+class SyncTaskBatchRun(SyncTaskCtx[T], of=TaskBatchRun):
     """`TaskBatchRun` for code that does not await."""
 
-    _twin: TaskBatchRun[T]
-    fail = passes(TaskBatchRun.fail)
 
-
-class SyncTaskBatchCtx(SyncActionCtx, Generic[T]):
+class SyncTaskBatchCtx(SyncActionCtx, Generic[T], of=TaskBatchCtx):
     """`TaskBatchCtx` for code that does not await."""
 
     runs: list[SyncTaskBatchRun[T]]
-    _twin: TaskBatchCtx[T]
 
     def __init__(self, twin: TaskBatchCtx[T], wait: Wait) -> None:
         super().__init__(twin, wait)
@@ -69,6 +52,3 @@ class SyncTaskBatchCtx(SyncActionCtx, Generic[T]):
         """See `TaskBatchCtx.get_documents`."""
         faces = dict(zip(self._twin.runs, self.runs, strict=True))
         return {faces[run]: row for run, row in self._wait(self._twin.get_documents(fields)).items()}
-
-    log = passes(TaskBatchCtx.log)
-    throttle_all = passes(TaskBatchCtx.throttle_all)

@@ -15,15 +15,15 @@ from typing import Any
 from weakref import ref
 
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run import djangodb
+from penstock.calls.run import djangodb, syncctx  # noqa: F401 - the faces of each ctx
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import contained
 from penstock.calls.run.context import ActionCtx, Given, MutationCtx, QueryCtx, Run, Runs
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.face import face_of
 from penstock.calls.run.ratelimits import key_of, policy_of, take_tokens
 from penstock.calls.run.running import PLAIN, Execution, Moment, Running
 from penstock.calls.run.snapshots import Snapshot
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
 from penstock.errors import (
@@ -59,8 +59,6 @@ Ctx = QueryCtx | MutationCtx | ActionCtx
 Encode = Callable[[Any], bytes]
 Arguments = dict[str, Any]
 QueryRun = tuple[AnyFunction, Arguments, Encode]  # a query, its checked arguments, how its result leaves
-
-_TWINS: dict[type[Ctx], Any] = {QueryCtx: SyncQueryCtx, MutationCtx: SyncMutationCtx, ActionCtx: SyncActionCtx}
 
 
 class Runner(Runs):
@@ -440,7 +438,7 @@ class Runner(Runs):
                 await djangodb.on_loop()
                 result = await run(ctx, **arguments)
             else:
-                twin = _TWINS[type(ctx)](ctx, Bridge(asyncio.get_running_loop()))
+                twin = face_of(ctx, Bridge(asyncio.get_running_loop()))
                 result = await self._in_thread(
                     function, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), depth, thread
                 )
