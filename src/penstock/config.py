@@ -14,7 +14,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -183,7 +183,7 @@ def load_config(arguments: Mapping[str, Any] | None = None) -> Config:
             f"The database is set by {found['database'][1]}, but empty.",
             fix="Set it to postgresql://user@host/name or sqlite:///file.db, or do not set it at all.",
         )
-    return replace(Config(), **{name: value for name, (value, _source) in found.items()})
+    return Config(**{name: value for name, (value, _source) in found.items()})
 
 
 def find_settings(arguments: Mapping[str, Any] | None = None) -> dict[str, tuple[Any, str]]:
@@ -251,10 +251,7 @@ def project_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     return found
 
 
-@lru_cache(maxsize=2)
-def _parsed(text: str) -> Any:
-    """Settings are looked up each time a backend opens, and a test suite opens thousands."""
-    return tomllib.loads(text)
+_parsed = lru_cache(maxsize=2)(tomllib.loads)  # settings are read each time a backend opens, in test suites thousands
 
 
 def _variable(name: str) -> str:

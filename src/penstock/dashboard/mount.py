@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -296,11 +297,10 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name for name, _ in message.get("headers", ())}
+                headers = MutableHeaders(scope=message)
                 cache = "no-cache" if "/static/" in scope["path"] else "no-store"
-                extra = {**_HEADERS, "cache-control": cache}
-                more = [(name.encode(), text.encode()) for name, text in extra.items() if name.encode() not in given]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
+                for name, text in {**_HEADERS, "cache-control": cache}.items():
+                    headers.setdefault(name, text)
             await send(message)
 
         await app(scope, receive, sending)

@@ -5,8 +5,8 @@ A file has a function for each step that it needs: `expand`, `contract` and `dow
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,14 +56,10 @@ def load_files(folder: Path) -> list[MigrationFile]:
 
 
 def _load(path: Path) -> MigrationFile:
-    spec = importlib.util.spec_from_file_location(f"penstock_migration_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be loaded.")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        found = runpy.run_path(str(path), run_name=f"penstock_migration_{path.stem}")
     except Exception as error:
         raise ConfigError(f"{path} cannot be loaded: {error}") from error
-    steps = {name: getattr(module, name) for name in ("expand", "contract", "down") if hasattr(module, name)}
-    title = (module.__doc__ or path.stem).strip().splitlines()[0]
-    return MigrationFile(path.stem, title, steps, getattr(module, "backfills", ()))
+    steps = {name: step for name, step in found.items() if name in {"expand", "contract", "down"}}
+    title = (found["__doc__"] or path.stem).strip().splitlines()[0]
+    return MigrationFile(path.stem, title, steps, found.get("backfills", ()))

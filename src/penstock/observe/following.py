@@ -69,9 +69,7 @@ def current_trace() -> str | None:
     return None if part is None or not part.leads else part.trace
 
 
-def current_part() -> Following | None:
-    """What runs here: a call or jobs; None outside of both."""
-    return _part.get()
+current_part = _part.get  # what runs here: a call or jobs; None outside of both
 
 
 def trace_id(trace: str) -> str:

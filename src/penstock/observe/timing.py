@@ -95,9 +95,7 @@ _UNMEASURED = nullcontext()
 _spent: ContextVar[Spent | None] = ContextVar("penstock_spent", default=None)
 
 
-def current_spent() -> Spent | None:
-    """What the current run has spent; None if nobody wants to know."""
-    return _spent.get()
+current_spent = _spent.get  # what the current run has spent; None if nobody wants to know
 
 
 def spent_on(step: Step) -> AbstractContextManager[None]:
@@ -142,8 +140,7 @@ class Run:
 _run: ContextVar[Run | None] = ContextVar("run", default=None)
 
 
-def current_run() -> Run | None:
-    return _run.get()
+current_run = _run.get
 
 
 @contextmanager

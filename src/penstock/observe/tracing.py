@@ -38,7 +38,9 @@ class Tracing:
         self._nowhere = self._context.Context()
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
         baggage = importlib.import_module("opentelemetry.baggage.propagation")
-        self._propagators = module.TraceContextTextMapPropagator(), baggage.W3CBaggagePropagator()
+        both = module.TraceContextTextMapPropagator(), baggage.W3CBaggagePropagator()
+        composite = importlib.import_module("opentelemetry.propagators.composite")
+        self._propagator = composite.CompositePropagator(both)
         self._writers: OrderedDict[tuple[str, str], Any] = OrderedDict()  # by row: the span that wrote it last
 
     def call(self, kind: str, function: str) -> Any:
@@ -134,8 +136,7 @@ class Tracing:
     def current(self) -> str | None:
         """The current trace, span and baggage, as a job carries them: traceparent, tracestate and baggage."""
         carrier: dict[str, str] = {}
-        for propagator in self._propagators:
-            propagator.inject(carrier)
+        self._propagator.inject(carrier)
         if len(bags := carrier.get("baggage", "")) > _MOST_BAGGAGE:
             carrier["baggage"] = bags[: _MOST_BAGGAGE + 1].rpartition(",")[0]
         if "traceparent" not in carrier and carrier.get("baggage"):
@@ -147,10 +148,7 @@ class Tracing:
         return self._extracted(dict(zip(_HEADERS, (trace or "").split(" ", 2), strict=False)))
 
     def _extracted(self, carrier: Mapping[str, str]) -> Any:
-        context = self._nowhere
-        for propagator in self._propagators:
-            context = propagator.extract(carrier, context)
-        return context
+        return self._propagator.extract(carrier, self._nowhere)
 
 
 def _messaging(kind: str, verb: str, to: str) -> dict[str, Any]:

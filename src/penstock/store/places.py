@@ -1,4 +1,4 @@
-"""Places for expensive things, such as connections: a fixed number of them, and a queue of waiting callers.
+"""Places for expensive things, such as connections and threads: a fixed number of them, and a queue of waiting callers.
 
 Owns the order of the queue. Leaves making and ending the things to its users.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Line(Generic[T]):
     """At most `size` things. Callers that find none free wait, first come, first served, for up to `wait` seconds."""
 
-    def __init__(self, size: int, wait: float) -> None:
+    def __init__(self, size: int, wait: float | None = None) -> None:
         self._size = size
         self._wait = wait
         self._held = 0
@@ -50,14 +50,21 @@ class Line(Generic[T]):
         else:
             self._free.append(thing)
 
+    def refuse(self, error: type[Exception]) -> None:
+        """Raise an error for each caller that waits now."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error)
+
     def take_free(self, fits: Callable[[T], bool]) -> list[T]:
-        """The free things that fit, each to be given back."""
+        """Take the free things that fit, each to be given back."""
         found = [thing for thing in self._free if fits(thing)]
         self._free = [thing for thing in self._free if not fits(thing)]
         return found
 
     def drop_free(self, keep: int = 0) -> list[T]:
-        """The free things beyond so many, whose places become free: those that were given back last."""
+        """Remove idle things above a limit, the last given back first; their places become free."""
         dropped = self._free[keep:]
         del self._free[keep:]
         self._held -= len(dropped)
@@ -72,7 +79,7 @@ class Line(Generic[T]):
         except BaseException as error:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.give(turn.result())  # it came too late
             if not isinstance(error, TimeoutError):
                 raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,8 +18,10 @@ from typing import Any, Self, TypeVar
 from penstock.errors import Overloaded
 from penstock.functions.function import AnyFunction
 from penstock.observe.timing import spent_on
+from penstock.store.places import Line
 
 R = TypeVar("R")
+Work = SimpleQueue[Callable[[], None] | None]  # of one thread, which None ends
 
 _LARGE = 16 * 1024
 _TURNS = 8  # of the event loop, in which it takes on a connection, reads a request and answers it
@@ -53,11 +54,10 @@ class Threads:
 
     def __init__(self, name: str, count: int, *, patient: bool = False) -> None:
         self._name = name
-        self._count = self._free = count
+        self._count = count
         self._patient = patient
-        self._started = 0
-        self._waiting: deque[tuple[Place, asyncio.Future[None]]] = deque()
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._line: Line[Work] = Line(count)
+        self._all: list[Work] = []
         self._abandoned: list[str] = []
         self._stuck = False
         self._soon_stuck: asyncio.TimerHandle | None = None
@@ -84,24 +84,21 @@ class Threads:
         """End the threads; those whose function still runs end with it."""
         if self._soon_stuck is not None:
             self._soon_stuck.cancel()
-        for _ in range(self._started):
-            self._work.put(None)
+        for work in self._all:
+            work.put(None)
 
     # ----- for places
 
-    async def take(self, place: Place) -> None:
-        if self._free:
-            self._free -= 1
-        else:
-            await self._queue(place)
+    async def take(self, place: Place) -> Work:
+        """Wait for a thread; the queue of its work."""
+        if self._stuck:
+            raise self._refusal(place)
+        try:
+            work = await self._line.take()
+        except _Stuck:
+            raise self._refusal(place) from None
         self._taken.append(place.what)
-
-    def submit(self, work: Callable[[], None]) -> None:
-        if self._started < self._count - self._free:
-            self._started += 1
-            name = f"{self._name}-{self._started}"
-            threading.Thread(target=_work, args=(self._work,), name=name, daemon=True).start()
-        self._work.put(work)
+        return work or self._start()
 
     def abandon(self, place: Place) -> None:
         """Note that the caller has gone, but the work goes on."""
@@ -109,7 +106,8 @@ class Threads:
         if len(self._abandoned) == self._count and not self._patient:
             self._soon_stuck = asyncio.get_running_loop().call_later(_MOMENT, self._refuse_all)
 
-    def release(self, place: Place, *, abandoned: bool = False) -> None:
+    def release(self, place: Place, work: Work, *, abandoned: bool = False) -> None:
+        """Give a thread back."""
         self._taken.remove(place.what)
         if abandoned:
             self._abandoned.remove(place.what)
@@ -119,37 +117,21 @@ class Threads:
             self._soon_stuck = None
         if not self._taken:
             self._empty.set()
-        self._hand_on()
+        self._line.give(work)
 
     # ----- steps
+
+    def _start(self) -> Work:
+        work: Work = SimpleQueue()
+        self._all.append(work)
+        name = f"{self._name}-{len(self._all)}"
+        threading.Thread(target=_do_all, args=(work,), name=name, daemon=True).start()
+        return work
 
     def _refuse_all(self) -> None:
         """Refuse all callers until a thread is free, as nobody knows when that will be."""
         self._stuck = True
-        while self._waiting:
-            waiting, turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(self._refusal(waiting))
-
-    async def _queue(self, place: Place) -> None:
-        if self._stuck:
-            raise self._refusal(place)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((place, turn))
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._hand_on()
-            raise
-
-    def _hand_on(self) -> None:
-        while self._waiting:
-            _, turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+        self._line.refuse(_Stuck)
 
     def _refusal(self, place: Place) -> Overloaded:
         functions = ", ".join(sorted(set(self._abandoned)))
@@ -161,10 +143,14 @@ class Threads:
         )
 
 
+class _Stuck(Exception):
+    """No thread will be free for long."""
+
+
 class Place:
     """A place in a thread, held for the time of a block and until the function in it has ended."""
 
-    __slots__ = ("_future", "_threads", "facts", "what")
+    __slots__ = ("_future", "_threads", "_work", "facts", "what")
 
     def __init__(self, threads: Threads, what: str, facts: dict[str, Any]) -> None:
         self._threads = threads
@@ -174,19 +160,19 @@ class Place:
 
     async def __aenter__(self) -> Self:
         with spent_on("waits"):
-            await self._threads.take(self)
+            self._work = await self._threads.take(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         future = self._future
         if future is None or future.done():
-            self._threads.release(self)
+            self._threads.release(self, self._work)
             return
         loop = asyncio.get_running_loop()
 
         def ended(_: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
+                loop.call_soon_threadsafe(lambda: self._threads.release(self, self._work, abandoned=True))
 
         self._threads.abandon(self)
         if (noted := _LINGERING.get()) is not None:
@@ -197,7 +183,7 @@ class Place:
         future: Future[R] = Future()
         context = contextvars.copy_context()
         self._future = future
-        self._threads.submit(lambda: _do(future, lambda: context.run(work)))
+        self._work.put(lambda: _do(future, lambda: context.run(work)))
         return await asyncio.wrap_future(future)
 
 
@@ -233,10 +219,10 @@ def _turn(loop: asyncio.AbstractEventLoop, left: int, caught_up: threading.Event
         caught_up.set()
 
 
-def _work(given: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (work := given.get()) is not None:
-        work()
-        del work  # so that an idle thread keeps nothing alive
+def _do_all(work: Work) -> None:
+    while (one := work.get()) is not None:
+        one()
+        del one  # so that an idle thread keeps nothing alive
 
 
 def _do(future: Future[R], work: Callable[[], R]) -> None:
