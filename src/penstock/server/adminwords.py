@@ -1,25 +1,23 @@
 """The words of a request to the admin interface: in the URL of a GET, or in the JSON body of a POST.
 
 Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
-not everything. Leaves their meaning to the routes.
+not everything. Leaves their meaning to the operations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from starlette.requests import Request
 
-from penstock.app import Backend
 from penstock.config import Config
+from penstock.operations.operation import Kind, Operation, Parameter
 from penstock.server.requests import Refused, read_object
 
-T = TypeVar("T")
-
-LISTED, MOST_LISTED = 50, 1000  # of a page: more would keep the process from its calls for too long
+_LISTED, _MOST_LISTED = 50, 1000  # of a page: more would keep the process from its calls for too long
+_CHANGED, _MOST_CHANGED = 1000, 10_000
 
 _LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -34,11 +32,11 @@ class Words:
         self.given = given
         self._in_url = in_url
 
-    def text(self, name: str) -> str | None:
+    def text(self, name: str, *, empty: bool = False) -> str | None:
         value = self._one(name)
-        if value is None or (isinstance(value, str) and value):
+        if value is None or (isinstance(value, str) and (value or empty)):
             return value
-        raise _refused(f"{name} must be a text that is not empty.")
+        raise _refused(f"{name} must be a text{'' if empty else ' that is not empty'}.")
 
     def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
         """One or several texts. In a URL the word is repeated, or they stand between commas."""
@@ -78,18 +76,18 @@ class Words:
             return values
         raise _refused(f"{name} must be a whole number of at most 64 bits, or several.")
 
-    def integer(self, name: str) -> int | None:
+    def integer(self, name: str, least: int | None = None, most: int | None = None) -> int | None:
         value = self._one(name, _whole)
-        if value is None or (type(value) is int and value in _INTEGERS):
+        if value is None or (type(value) is int and value in _INTEGERS and _is_within(value, least, most)):
             return value
-        raise _refused(f"{name} must be a whole number of at most 64 bits.")
+        limits = "of at most 64 bits" if least is None else f"from {least}" + ("" if most is None else f" to {most}")
+        raise _refused(f"{name} must be a whole number {limits}.")
 
-    def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of several texts; the first is the default."""
+    def one_of(self, name: str, choices: Sequence[str]) -> str | None:
         value = self.text(name)
         if value is not None and value not in choices:
             raise _refused(f"{name} must be {' or '.join(choices)}.")
-        return value or choices[0]
+        return value
 
     def key(self, name: str) -> Any:
         value = self._one(name)
@@ -107,36 +105,49 @@ class Words:
         return read(value[0])
 
 
-def needed(read: Callable[[str], T | None], name: str) -> T:
-    """A word that must be there, as one of the methods of `Words` reads it."""
-    value = read(name)
-    if value is None:
-        raise _refused(f"{name} is missing.")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class AdminRoute:
-    """A path below ``/admin``. With `changes` it takes POST only, and otherwise GET only."""
-
-    path: str
-    words: tuple[str, ...]
-    answer: Callable[[Backend, Words], Awaitable[Any]]
-    changes: bool = False
-
-
-async def read_words(request: Request, route: AdminRoute, config: Config) -> Words:
+async def read_words(request: Request, operation: Operation, config: Config) -> Words:
     """The words of a request. Unknown ones are refused."""
-    if route.changes:
+    if operation.changes:
         given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
     else:
         if len(request.url.query) > _LONGEST_QUERY:
             raise Refused(414, "UriTooLong", f"A query may have {_LONGEST_QUERY} bytes.")
         given = {name: request.query_params.getlist(name) for name in request.query_params}
-    if unknown := [name for name in given if name not in route.words]:
-        words = ", ".join(route.words) or "none"
+    names = [one.name for one in operation.takes]
+    if unknown := [name for name in given if name not in names]:
+        words = ", ".join(names) or "none"
         raise Refused(400, "UnknownWord", f"There is no word {unknown[0][:100]!r} here. Words are: {words}.")
-    return Words(given, in_url=not route.changes)
+    return Words(given, in_url=not operation.changes)
+
+
+_READERS: Mapping[Kind, Callable[[Words, Parameter], Any]] = {
+    "text": lambda words, one: words.text(one.name),
+    "any text": lambda words, one: words.text(one.name, empty=True),
+    "texts": lambda words, one: words.texts(one.name),
+    "states": lambda words, one: words.texts(one.name, commas=True),
+    "choices": lambda words, one: words.texts(one.name, commas=True),
+    "choice": lambda words, one: words.one_of(one.name, one.choices),
+    "key": lambda words, one: words.key(one.name),
+    "flag": lambda words, one: words.flag(one.name),
+    "number": lambda words, one: words.integer(one.name, one.least, one.most),
+    "numbers": lambda words, one: words.integers(one.name),
+    "moment": lambda words, one: words.text(one.name),
+    "page": lambda words, one: words.number(one.name, _LISTED, _MOST_LISTED),
+    "part": lambda words, one: words.number(one.name, _CHANGED, _MOST_CHANGED),
+}
+
+
+def values_of(words: Words, operation: Operation) -> dict[str, Any]:
+    """The parameters of an operation, as words give them. A missing one is refused if it is needed."""
+    given = {one.name: _READERS[one.kind](words, one) for one in operation.takes}
+    for one in operation.takes:
+        if one.needed and given[one.name] is None:
+            raise _refused(f"{one.name} is missing.")
+    return given
+
+
+def _is_within(value: int, least: int | None, most: int | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def _whole(text: str) -> int | str:

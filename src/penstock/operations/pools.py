@@ -1,0 +1,135 @@
+"""What can be done to pools: their limits are seen and changed, on all machines at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any
+
+from penstock.api.pools.workpool import change_pool
+from penstock.app import Backend
+from penstock.errors import DataError
+from penstock.operations.operation import Given, Operation, Parameter, Refusal
+from penstock.pools.pool import MOST_PARALLEL
+from penstock.pools.rates import RateLimit, capacity
+from penstock.store.contract.session import reading
+from penstock.store.nouns.pools import KeyRow, PoolRow
+
+KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
+
+_POOL = Parameter("pool", needed=True)
+_LIMIT = "How many of its jobs may run at once."
+_UNKNOWN = {DataError: Refusal(404, "PoolNotFound")}
+
+# A pool, and the concurrency keys with the most waiting jobs, if they were asked for.
+SeenPool = tuple[PoolRow, Sequence[KeyRow] | None]
+
+
+async def _list(backend: Backend, given: Given) -> list[SeenPool]:
+    rows, store, number = await backend.pools(), backend.engine.store, given.get("keys")
+    if number is None:
+        return [(row, None) for row in rows]
+    async with reading(store.begin_read) as session:
+        waiting = [await store.pools.waiting(session, row.name, KEYS_READ, JOBS_COUNTED) for row in rows]
+    most = [sorted(keys, key=lambda one: (-one.waiting, one.key))[:number] for keys in waiting]
+    return list(zip(rows, most, strict=True))
+
+
+def _listed(pools: Sequence[SeenPool]) -> Any:
+    return {"pools": [_data(*pool) for pool in pools]}
+
+
+def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
+    own = {one.name: getattr(row, one.name) for one in fields(row)}
+    rates = {word: _rate_data(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
+    waiting = {} if keys is None else {"keys": [{**asdict(one), "key": one.key or None} for one in keys]}
+    return {**own, **rates, **waiting}
+
+
+def _rate_data(policy: RateLimit | None) -> Mapping[str, Any] | None:
+    if policy is None:
+        return None
+    known = {name: value for name, value in asdict(policy).items() if name != "max_reserved"}  # jobs do not reserve
+    return {"kind": type(policy).__name__, **known, "capacity": capacity(policy)}
+
+
+async def _set(backend: Backend, given: Given) -> PoolRow:
+    return await _change(backend, given, max_parallelism=given["max_parallelism"])
+
+
+async def _change(backend: Backend, given: Given, **change: Any) -> PoolRow:
+    await change_pool(backend.engine, given["pool"], **change)
+    return next(row for row in await backend.pools() if row.name == given["pool"])
+
+
+def _changed(row: PoolRow) -> Any:
+    return {"pool": row.name, "max_parallelism": row.max_parallelism, "paused": row.paused}
+
+
+def _was_set(given: Given, row: PoolRow) -> str:
+    later = ", once it is resumed" if row.paused else ""
+    return f"{given['pool']} runs at most {given['max_parallelism']:,} jobs at once{later}."
+
+
+def _resumed(given: Given, row: PoolRow) -> str:
+    pool = given["pool"]
+    if row.max_parallelism:
+        return f"{pool} starts jobs again."
+    return f"{pool} is resumed, but its limit is 0. Raise it with: penstock pools set {pool} --max-parallelism NUMBER"
+
+
+LIST = Operation(
+    "pools",
+    "",
+    "Show all pools: their limits, and the number of their jobs in each state.\n\n"
+    "Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first "
+    "1,000 keys in order, and counts up to 1,000 jobs of each.",
+    _list,
+    (
+        Parameter(
+            "keys",
+            "number",
+            "Also show the N keys with the most waiting jobs.",
+            metavar="N",
+            least=1,
+            most=KEYS_READ,
+        ),
+    ),
+    answers=_listed,
+)
+SET = Operation(
+    "pools",
+    "set",
+    "Change the limit of a pool on all machines, until somebody sets or declares another.",
+    _set,
+    (_POOL, Parameter("max_parallelism", "number", _LIMIT, needed=True, least=0, most=MOST_PARALLEL)),
+    changes=True,
+    tells=_was_set,
+    answers=_changed,
+    refusals=_UNKNOWN,
+)
+PAUSE = Operation(
+    "pools",
+    "pause",
+    "Pause a pool on all machines: start none of its jobs.",
+    partial(_change, paused=True),
+    (_POOL,),
+    changes=True,
+    tells=lambda given, _row: f"{given['pool']} is paused. Running jobs continue; no other ones start.",
+    answers=_changed,
+    refusals=_UNKNOWN,
+)
+RESUME = Operation(
+    "pools",
+    "resume",
+    "Resume a paused pool.",
+    partial(_change, paused=False),
+    (_POOL,),
+    changes=True,
+    tells=_resumed,
+    answers=_changed,
+    refusals=_UNKNOWN,
+)
+
+OPERATIONS = (LIST, SET, PAUSE, RESUME)
