@@ -5,18 +5,9 @@ from __future__ import annotations
 import click
 
 from penstock.api.crons.crons import CronStatus
-from penstock.cli.opening import with_backend
-from penstock.cli.operations import add_commands, listing_of
-from penstock.cli.options import Options
-from penstock.cli.output import print_list, readable_time
+from penstock.cli.operations import add_commands, list_command
+from penstock.cli.output import readable_time
 from penstock.operations import crons
-
-
-@listing_of(crons.LIST)
-def command(options: Options) -> None:
-    found = with_backend(options, lambda backend: crons.LIST.run(backend, {}))["crons"]
-    headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
-    print_list("crons", found, headers, _row, as_json=options.json)
 
 
 def _row(cron: CronStatus) -> tuple[str, ...]:
@@ -32,5 +23,6 @@ def _row(cron: CronStatus) -> tuple[str, ...]:
     )
 
 
-add_commands(command, crons.RUN, show=lambda found: click.echo(found["job"]))
-add_commands(command, crons.PAUSE, crons.RESUME, crons.REMOVE)
+command = list_command(crons.every, ("cron", "schedule", "time zone", "next due", "last run", "state"), _row)
+add_commands(command, crons.run, show=lambda found: click.echo(found["job"]))
+add_commands(command, crons.pause, crons.resume, crons.remove)

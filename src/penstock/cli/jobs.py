@@ -10,7 +10,7 @@ import click
 
 from penstock.app import Backend
 from penstock.cli.opening import with_backend
-from penstock.cli.operations import DURATION, add_commands, listing_of, takes, yes_option
+from penstock.cli.operations import DURATION, add_commands, listing_of, takes
 from penstock.cli.options import Options, json_option, whole_option
 from penstock.cli.output import (
     MOST_LINES,
@@ -35,25 +35,25 @@ NOT_RETRIED, FAILED, CANCELED, LATE = 1, 3, 4, 5
 _FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
 
 
-@listing_of(jobs.LIST)
+@listing_of(jobs.every)
 def command(options: Options, /, **given: Any) -> None:
     _list(options, given)
 
 
 @command.command("list")
-@takes(jobs.LIST)
+@takes(jobs.every)
 @json_option()
 def list_jobs(options: Options, /, **given: Any) -> None:
     """Show the number of jobs in each state, and the newest jobs that match."""
     _list(options, given)
 
 
-@command.command("show", help=jobs.SHOW.about)
-@takes(jobs.SHOW)
+@command.command("show", help=jobs.show.about)
+@takes(jobs.show)
 @whole_option
 @json_option()
 def show(options: Options, /, *, whole: bool, **given: Any) -> None:
-    status: JobStatus = with_backend(options, lambda backend: jobs.SHOW.run(backend, given))
+    status: JobStatus = with_backend(options, lambda backend: jobs.show.run(backend, given))
     if options.json:
         print_json(data_of(status))
         return
@@ -69,7 +69,7 @@ def show(options: Options, /, *, whole: bool, **given: Any) -> None:
 
 
 def _list(options: Options, given: Given) -> None:
-    counts, found = with_backend(options, lambda backend: jobs.LIST.run(backend, given))
+    counts, found = with_backend(options, lambda backend: jobs.every.run(backend, given))
     if options.json:
         print_json({"counts": dict(counts), "jobs": [data_of(job) for job in found]})
         return
@@ -116,9 +116,9 @@ def _retry_code(found: Mapping[str, Any]) -> int:
     return 0 if all(won for _, won in found.get("jobs", ())) else NOT_RETRIED
 
 
-_yes = yes_option("Do not ask before changing several jobs.")
-add_commands(command, jobs.RETRY, json=True, yes=_yes, check=partial(_check, "retry"), code=_retry_code)
-add_commands(command, jobs.CANCEL, json=True, yes=_yes, check=partial(_check, "cancel"))
+_YES = "Do not ask before changing several jobs."
+add_commands(command, jobs.retry, data=jobs.retry.answers, yes=_YES, check=partial(_check, "retry"), code=_retry_code)
+add_commands(command, jobs.cancel, data=jobs.cancel.answers, yes=_YES, check=partial(_check, "cancel"))
 
 
 @command.command("wait")

@@ -9,9 +9,9 @@ import click
 
 from penstock.app import Backend
 from penstock.cli.opening import with_backend
-from penstock.cli.operations import DURATION, add_commands, listing_of
+from penstock.cli.operations import DURATION, add_commands, list_command
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import print_json, print_list, readable_time, say
+from penstock.cli.output import print_json, readable_time, say
 from penstock.clock import secret
 from penstock.errors import DataError
 from penstock.identity.api_key import PREFIX, hash_of
@@ -21,10 +21,12 @@ from penstock.store.nouns.api_keys import ApiKeyRow
 _NAME = re.compile(r"[\w.@:-]{1,100}")
 
 
-@listing_of(keys.LIST)
-def command(options: Options) -> None:
-    found = with_backend(options, lambda backend: keys.LIST.run(backend, {}))["keys"]
-    print_list("keys", found, ("name", "scopes", "created", "expires"), _row, as_json=options.json)
+def _row(key: ApiKeyRow) -> tuple[str, ...]:
+    expires = "never" if key.expires_at is None else readable_time(key.expires_at)
+    return key.name, " ".join(key.scopes), readable_time(key.created_at), expires
+
+
+command = list_command(keys.every, ("name", "scopes", "created", "expires"), _row)
 
 
 @command.command("create")
@@ -47,7 +49,7 @@ def create(options: Options, name: str, scopes: tuple[str, ...], expires: float 
         click.echo(key)
 
 
-add_commands(command, keys.REVOKE)
+add_commands(command, keys.revoke)
 
 
 async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...], expires: float | None) -> None:
@@ -55,8 +57,3 @@ async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...]
     until = None if expires is None else now + timedelta(seconds=expires)
     if not await backend.engine.store.api_keys.create(name, hash_of(key), scopes, now, until):
         raise DataError(f"There is a key {name!r} already.", fix="Revoke it first, or choose another name.")
-
-
-def _row(key: ApiKeyRow) -> tuple[str, ...]:
-    expires = "never" if key.expires_at is None else readable_time(key.expires_at)
-    return key.name, " ".join(key.scopes), readable_time(key.created_at), expires

@@ -5,7 +5,9 @@ Owns how parameters are typed. Leaves the look of results to the files of the no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -14,25 +16,10 @@ from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Command, Options, combined, json_option, listing, pass_options
-from penstock.cli.output import print_json, say
+from penstock.cli.output import print_json, print_list, say
 from penstock.errors import ValueInvalid
 from penstock.operations.moments import read_duration, read_moment
 from penstock.operations.operation import Given, Operation, Parameter
-
-
-class States(click.ParamType[tuple[str, ...]]):
-    """Several words with commas between."""
-
-    name = "states"
-
-    def __init__(self, choices: tuple[str, ...]) -> None:
-        self._choices = choices
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
-        found = tuple(word.strip() for word in value.split(","))
-        if unknown := [word for word in found if word not in self._choices]:
-            self.fail(f"there is no state {unknown[0]!r}; they are {', '.join(self._choices)}.", parameter, context)
-        return found
 
 
 class Read(click.ParamType[Any]):
@@ -49,6 +36,13 @@ class Read(click.ParamType[Any]):
             self.fail(error.what, parameter, context)
 
 
+def _states(text: str, choices: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(","))
+    if unknown := [word for word in found if word not in choices]:
+        raise ValueInvalid(f"there is no state {unknown[0]!r}; they are {', '.join(choices)}.")
+    return found
+
+
 DURATION, MOMENT = Read("duration", read_duration), Read("when", read_moment)
 
 
@@ -62,62 +56,78 @@ def listing_of(operation: Operation) -> Callable[[Callable[..., None]], click.Gr
     return lambda show: listing(operation.noun, operation.about)(takes(operation)(show))
 
 
-def yes_option(help_text: str = "Do not ask first.") -> Callable[[Command], Command]:
-    """``--yes``, for commands that ask."""
-    return click.option("--yes", "-y", is_flag=True, help=help_text)
-
-
-def command_of(
+def list_command(
     operation: Operation,
-    show: Callable[[Any], None] | None = None,
+    headers: Sequence[str],
+    row: Callable[[Any], Sequence[str]],
     *,
-    json: bool = False,
-    yes: Callable[[Command], Command] = yes_option(),  # noqa: B008 - a decorator
-    check: Callable[[Given], None] = lambda _given: None,
-    look: Callable[[Backend, Given], None] = lambda _backend, _given: None,
-    code: Callable[[Any], int] = lambda _found: 0,
-) -> click.Command:
-    """Make the command of an operation, which tells the outcome.
+    right: Collection[str] = (),
+) -> click.Group:
+    """Make the group of commands of a noun that prints a table of what there is; `right` as `print_table` takes it."""
 
-    Args:
-        operation: The operation.
-        show: Prints the result, if it is more than a sentence.
-        json: Whether it can print JSON.
-        yes: The option that says that nobody needs to be asked.
+    @listing_of(operation)
+    def command(options: Options, /, **given: Any) -> None:
+        ((things, found),) = with_backend(options, lambda backend: operation.run(backend, given)).items()
+        print_list(things, found, headers, row, as_json=options.json, right=right)
+
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the command of an operation looks, where it is no sentence after a question.
+
+    Attributes:
+        show: Prints the result.
+        data: Makes JSON of the result, for commands that can print it.
+        yes: The help of the option that says that nobody needs to be asked.
         check: Refuses a misused command before anything is opened.
-        look: Refuses one that only the program can judge.
-        code: Makes the exit code of the result.
+        judge: Refuses one that only the program can judge.
+        code: Makes the exit code of a result.
     """
-    asks = (yes,) if operation.asks is not None else ()
+
+    show: Callable[[Any], None] | None = None
+    data: Callable[[Any], Any] | None = None
+    yes: str = "Do not ask first."
+    check: Callable[[Given], None] = lambda _given: None
+    judge: Callable[[Backend, Given], None] = lambda _backend, _given: None
+    code: Callable[[Any], int] = lambda _found: 0
+
+
+def command_of(operation: Operation, **how: Any) -> click.Command:
+    """Make the command of an operation; `how` it looks as `Look` takes it."""
+    look = Look(**how)
+    yes_option = click.option("--yes", "-y", is_flag=True, help=look.yes)
+    asks = (yes_option,) if operation.asks is not None else ()
 
     @click.command(operation.verb, help=operation.about)
-    @combined(takes(operation), *asks, json_option() if json else pass_options)
+    @combined(takes(operation), *asks, pass_options if look.data is None else json_option())
     def command(options: Options, /, *, yes: bool = False, **given: Any) -> int:
-        check(given)
+        look.check(given)
 
         async def do(backend: Backend) -> tuple[Given, Any]:
-            look(backend, given)
-            return await carry_out(backend, operation, given, sure=yes)
+            look.judge(backend, given)
+            return await _carry_out(backend, operation, given, sure=yes)
 
         known, found = with_backend(options, do)
-        if options.json:
-            print_json(operation.answers(found))
-        elif show is not None:
-            show(found)
+        if options.json and look.data is not None:
+            print_json(look.data(found))
+        elif look.show is not None:
+            look.show(found)
         else:
             say(operation.told(known, found))
-        return code(found)
+        return look.code(found)
 
     return command
 
 
 def add_commands(group: click.Group, *operations: Operation, **how: Any) -> None:
-    """Add the commands of operations to the group of their noun; `how` as `command_of` takes it."""
+    """Add the commands of operations to the group of their noun."""
     for one in operations:
         group.add_command(command_of(one, **how))
 
 
-async def carry_out(backend: Backend, operation: Operation, given: Given, *, sure: bool) -> tuple[Given, Any]:
+async def _carry_out(backend: Backend, operation: Operation, given: Given, *, sure: bool) -> tuple[Given, Any]:
     """Ask if need be, then do it; what was given and found by then, and the result."""
     if operation.asks is not None:
         question = await operation.asks(backend, given)
@@ -149,7 +159,7 @@ def _type_of(one: Parameter) -> Any:
         case "choice" | "choices":
             return click.Choice(one.choices)
         case "states":
-            return States(one.choices)
+            return Read("states", partial(_states, choices=one.choices))
         case "moment":
             return MOMENT
     return str

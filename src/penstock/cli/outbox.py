@@ -9,14 +9,13 @@ import click
 
 from penstock.api.outbox.views import MOST_COUNTED, OutboxMessage, OutboxPage, OutboxStatus, advice, read_place
 from penstock.cli.opening import with_backend
-from penstock.cli.operations import add_commands, listing_of, takes
+from penstock.cli.operations import add_commands, list_command, takes
 from penstock.cli.options import Options, json_option, whole_option
 from penstock.cli.output import (
     MOST_LINES,
     plain,
     print_fields,
     print_json,
-    print_list,
     print_table,
     readable_time,
     say,
@@ -27,50 +26,6 @@ from penstock.errors import ValueInvalid
 from penstock.observe.readable import capped, counted, span
 from penstock.operations import outbox
 from penstock.operations.operation import Given
-
-
-@listing_of(outbox.LIST)
-def command(options: Options) -> None:
-    found = with_backend(options, lambda backend: outbox.LIST.run(backend, {}))["outboxes"]
-    headers = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
-    print_list("outboxes", found, headers, _row, as_json=options.json, right=headers[2:7])
-
-
-@command.command("show", help=outbox.SHOW.about)
-@takes(outbox.SHOW)
-@whole_option
-@json_option()
-def show(options: Options, /, *, whole: bool, **given: Any) -> None:
-    status, found = with_backend(options, lambda backend: outbox.SHOW.run(backend, given))
-    if options.json:
-        print_json({"outbox": status, "messages": found})
-        return
-    print_fields(_facts(status))
-    for message in found:
-        click.echo()
-        _show_message(message, whole=whole)
-    for text, next_step in advice(status, found):
-        say(f"\n{text}{next_step and f' Run: {next_step}'}")
-
-
-@command.command("messages", help=outbox.MESSAGES.about)
-@takes(outbox.MESSAGES)
-@json_option()
-def messages(options: Options, /, **given: Any) -> None:
-    page: OutboxPage = with_backend(options, lambda backend: outbox.MESSAGES.run(backend, given))
-    if options.json:
-        print_json(page)
-        return
-    if not page.messages:
-        click.echo("no such messages")
-        return
-    headers = ("number", "state", "kind", "key", "written", "attempts", "again at", "error")
-    print_table(headers, [_message_row(one) for one in page.messages], right=headers[::5], most_lines=MOST_LINES)
-    if page.next is not None:
-        say(f"There are more: --after {page.next}")
-
-
-# ----- output
 
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
@@ -148,6 +103,37 @@ def _word(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else json.dumps(plain(value), ensure_ascii=False, default=str)
 
 
+_HEADERS = ("outbox", "source", "messages", "behind", "parked", "delivered", "per second", "read by", "state")
+command = list_command(outbox.every, _HEADERS, _row, right=_HEADERS[2:7])
+
+
+@command.command("show", help=outbox.show.about)
+@takes(outbox.show)
+@whole_option
+@json_option()
+def show(options: Options, /, *, whole: bool, **given: Any) -> None:
+    status, found = with_backend(options, lambda backend: outbox.show.run(backend, given))
+    if options.json:
+        print_json({"outbox": status, "messages": found})
+        return
+    print_fields(_facts(status))
+    for message in found:
+        click.echo()
+        _show_message(message, whole=whole)
+    for text, next_step in advice(status, found):
+        say(f"\n{text}{next_step and f' Run: {next_step}'}")
+
+
+def _show_page(page: OutboxPage) -> None:
+    if not page.messages:
+        click.echo("no such messages")
+        return
+    headers = ("number", "state", "kind", "key", "written", "attempts", "again at", "error")
+    print_table(headers, [_message_row(one) for one in page.messages], right=headers[::5], most_lines=MOST_LINES)
+    if page.next is not None:
+        say(f"There are more: --after {page.next}")
+
+
 def _check_number(given: Given) -> None:
     number = given["number"]
     if not -(2**63) < number < 2**63:
@@ -161,8 +147,9 @@ def _check_place(given: Given) -> None:
         raise click.UsageError(f"--to {error}") from error
 
 
-add_commands(command, outbox.RETRY)
-add_commands(command, outbox.SKIP, check=_check_number)
-add_commands(command, outbox.PAUSE, outbox.RESUME)
-add_commands(command, outbox.MOVE, check=_check_place)
-add_commands(command, outbox.RESEND, outbox.REBUILD, outbox.DROP)
+add_commands(command, outbox.messages, show=_show_page, data=lambda page: page)
+add_commands(command, outbox.retry)
+add_commands(command, outbox.skip, check=_check_number)
+add_commands(command, outbox.pause, outbox.resume)
+add_commands(command, outbox.move, check=_check_place)
+add_commands(command, outbox.resend, outbox.rebuild, outbox.drop)

@@ -20,19 +20,19 @@ from penstock.store.nouns.pools import PoolRow
 _NONE = "-"
 
 
-@listing_of(pools.LIST)
+@listing_of(pools.every)
 def command(options: Options, /, **given: Any) -> None:
-    found = with_backend(options, lambda backend: pools.LIST.run(backend, given))
+    found = with_backend(options, lambda backend: pools.every.run(backend, given))
     if options.json:
-        print_json(pools.LIST.answers(found))
+        print_json(pools.every.answers(found))
     elif not found:
         click.echo("no pools")
     else:
         _show(found)
 
 
-add_commands(command, pools.SET)
-pause, resume = command_of(pools.PAUSE), command_of(pools.RESUME)
+add_commands(command, pools.limit)
+pause, resume = command_of(pools.pause), command_of(pools.resume)
 
 
 def _show(found: Sequence[SeenPool]) -> None:

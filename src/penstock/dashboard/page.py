@@ -120,12 +120,14 @@ class Act:
         role: Who may do it.
         sure: The question that is asked before it is done, or what asks it of a view; an empty one to do it at once.
         about: What the audit log says of it; by default the words of the form.
+        operation: The operation that it does, if it is one.
     """
 
     run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
     sure: str | Callable[[View], Awaitable[str]] = ""
     about: Callable[[View], Mapping[str, Any]] | None = None
+    operation: Operation | None = None
 
 
 Sure = str | Callable[[View], Awaitable[str]]
@@ -177,7 +179,7 @@ def act_of(
             raise ValueInvalid(question.none)
         return f"{question.text} {question.consequence}".rstrip()
 
-    return Act(run, sure=ask if sure is None else sure)
+    return Act(run, sure=ask if sure is None else sure, operation=operation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,5 @@ from __future__ import annotations
 
 from penstock.operations import crons, jobs, keys, locks, outbox, pools, tasks
 
-OPERATIONS = (
-    *tasks.OPERATIONS,
-    *outbox.OPERATIONS,
-    *crons.OPERATIONS,
-    *pools.OPERATIONS,
-    *jobs.OPERATIONS,
-    *locks.OPERATIONS,
-    *keys.OPERATIONS,
-)
+_NOUNS = (tasks.noun, outbox.noun, crons.noun, pools.noun, jobs.noun, locks.noun, keys.noun)
+OPERATIONS = tuple(one for noun in _NOUNS for one in noun.operations)

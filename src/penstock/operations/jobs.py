@@ -17,11 +17,12 @@ from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
 from penstock.operations.moments import read_moment
-from penstock.operations.operation import Given, Operation, Parameter, Question, Refusal, ask_of
+from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, ask_of
 from penstock.store.rows.retries import retry_parts
 from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
 
+noun = Noun("jobs")
 _STATES = tuple(state.value for state in JobState)
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
 _NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
@@ -93,15 +94,6 @@ async def known_job(backend: Backend, job: str) -> JobStatus:
 # ----- to see
 
 
-async def _list(backend: Backend, given: Given) -> tuple[Mapping[str, int], list[JobStatus]]:
-    where = await filter_of(backend, given)
-    return await backend.job_counts(), await backend.jobs(None, given["limit"], where=where)
-
-
-async def _show(backend: Backend, given: Given) -> JobStatus:
-    return await known_job(backend, given["job"])
-
-
 def options_of(job: JobStatus) -> dict[str, Any]:
     """The options of a job that are not the default ones."""
     options = job.options
@@ -131,25 +123,28 @@ def _sayable(job: JobStatus) -> dict[str, Any]:
     return found
 
 
-LIMIT = Parameter("limit", "page", "How many jobs to list.", default=20, most=10_000)
-LIST = Operation(
-    "jobs",
-    "",
-    "Show the number of jobs in each state, and the newest jobs, like penstock jobs list.",
-    _list,
-    (*_filter(_STATES), _ON_COMPLETE_ERROR, LIMIT),
+_LIMIT = Parameter("limit", "page", "How many jobs to list.", default=20, most=10_000)
+_POOL_UNKNOWN = {PoolUnknown: Refusal(404, "PoolNotFound")}
+_JOB_UNKNOWN = {JobUnknown: Refusal(404, "JobNotFound")}
+
+
+@noun.lists(
+    *_filter(_STATES),
+    _ON_COMPLETE_ERROR,
+    _LIMIT,
     answers=lambda found: {"counts": found[0], "jobs": [_sayable(job) for job in found[1]]},
-    refusals={PoolUnknown: Refusal(404, "PoolNotFound")},
+    refusals=_POOL_UNKNOWN,
 )
-SHOW = Operation(
-    "jobs",
-    "show",
-    "Show a job: its options, its result, and the traceback of each failed attempt.",
-    _show,
-    (Parameter("job", needed=True),),
-    answers=_sayable,
-    refusals={JobUnknown: Refusal(404, "JobNotFound")},
-)
+async def every(backend: Backend, given: Given) -> tuple[Mapping[str, int], list[JobStatus]]:
+    """Show the number of jobs in each state, and the newest jobs, like penstock jobs list."""
+    where = await filter_of(backend, given)
+    return await backend.job_counts(), await backend.jobs(None, given["limit"], where=where)
+
+
+@noun.shows(Parameter("job", needed=True), answers=_sayable, refusals=_JOB_UNKNOWN)
+async def show(backend: Backend, given: Given) -> JobStatus:
+    """Show a job: its options, its result, and the traceback of each failed attempt."""
+    return await known_job(backend, given["job"])
 
 
 # ----- to change
@@ -166,21 +161,6 @@ def _refuse_unclear(verb: str, given: Given) -> None:
 
 async def _named(backend: Backend, given: Given) -> list[JobStatus]:
     return [await known_job(backend, job) for job in dict.fromkeys(given["job"])]
-
-
-async def _retry(backend: Backend, given: Given) -> dict[str, Any]:
-    _refuse_unclear("retry", given)
-    calls, on_complete = backend.job_calls, bool(given.get("on_complete"))
-    if given["job"]:
-        jobs = [one.id for one in await _named(backend, given)]
-        retried = await calls.retry([job_uuid(job) for job in jobs], on_complete=on_complete)
-        return {"jobs": [(await known_job(backend, job), job_uuid(job) in retried) for job in jobs]}
-    found = given.get("found")
-    if found is None:
-        found = await calls.matching(await _retriable(backend, given))
-    some = found if given.get("limit") is None else found[: given["limit"]]
-    retried = await calls.retry(some, on_complete=on_complete)
-    return {"found": len(found), "retried": [job_id(uuid) for uuid in retried]}
 
 
 async def _retriable(backend: Backend, given: Given) -> JobFilter:
@@ -225,13 +205,40 @@ def _retried_data(found: Mapping[str, Any]) -> Any:
     return {"jobs": [{"id": one.id, "state": one.state.value, "retried": won} for one, won in found["jobs"]]}
 
 
-async def _cancel(backend: Backend, given: Given) -> dict[str, Any]:
-    _refuse_unclear("cancel", given)
-    if not given["job"]:
-        return {"requested": await backend.job_calls.cancel_all(cancelable(await filter_of(backend, given)))}
-    found = await _named(backend, given)
-    await backend.job_calls.cancel([job_uuid(status.id) for status in found if _may_stop(status)])
-    return {"jobs": found}
+_JOBS = Parameter("job", "texts", metavar="[JOB]...")
+_ON_COMPLETE = "Only call a permanently failed on_complete again; in any state."
+_MEANT = Refusal(400, "FilterEmpty", "{what} Say which, by ids or by a filter.")
+_REFUSALS = {**_POOL_UNKNOWN, **_JOB_UNKNOWN, UsageError: _MEANT}
+
+
+@noun.changes(
+    _JOBS,
+    *_filter(_ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only."),
+    _ON_COMPLETE_ERROR,
+    Parameter("on_complete", "flag", _ON_COMPLETE),
+    Parameter("limit", "part"),
+    asks=_ask_to_retry,
+    tells=_retried,
+    answers=_retried_data,
+    refusals=_REFUSALS,
+)
+async def retry(backend: Backend, given: Given) -> Mapping[str, Any]:
+    """Run failed or canceled JOBs again, or all failed jobs that match.
+
+    Their attempts count from one. Their on_complete runs again at the end.
+    """
+    _refuse_unclear("retry", given)
+    calls, on_complete = backend.job_calls, bool(given.get("on_complete"))
+    if given["job"]:
+        jobs = [one.id for one in await _named(backend, given)]
+        retried = await calls.retry([job_uuid(job) for job in jobs], on_complete=on_complete)
+        return {"jobs": [(await known_job(backend, job), job_uuid(job) in retried) for job in jobs]}
+    found = given.get("found")
+    if found is None:
+        found = await calls.matching(await _retriable(backend, given))
+    some = found if given.get("limit") is None else found[: given["limit"]]
+    retried = await calls.retry(some, on_complete=on_complete)
+    return {"found": len(found), "retried": [job_id(uuid) for uuid in retried]}
 
 
 async def _ask_to_cancel(backend: Backend, given: Given) -> Question:
@@ -266,44 +273,22 @@ def _canceled_data(found: Mapping[str, Any]) -> Any:
     return {"jobs": requested}
 
 
-_JOBS = Parameter("job", "texts", metavar="[JOB]...")
-_REFUSALS = {
-    PoolUnknown: Refusal(404, "PoolNotFound"),
-    JobUnknown: Refusal(404, "JobNotFound"),
-    UsageError: Refusal(400, "FilterEmpty", "{what} Say which, by ids or by a filter."),
-}
-
-RETRY = Operation(
-    "jobs",
-    "retry",
-    "Run failed or canceled JOBs again, or all failed jobs that match.\n\n"
-    "Their attempts count from one. Their on_complete runs again at the end.",
-    _retry,
-    (
-        _JOBS,
-        *_filter(_ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only."),
-        _ON_COMPLETE_ERROR,
-        Parameter("on_complete", "flag", "Only call a permanently failed on_complete again; in any state."),
-        Parameter("limit", "part"),
-    ),
-    changes=True,
-    asks=_ask_to_retry,
-    tells=_retried,
-    answers=_retried_data,
-    refusals=_REFUSALS,
-)
-CANCEL = Operation(
-    "jobs",
-    "cancel",
-    "Cancel JOBs, or all unfinished jobs that match.\n\n"
-    "Pending jobs never start; running ones are asked to stop. Jobs that only wait for their on_complete go on.",
-    _cancel,
-    (_JOBS, *_filter(("pending", "running"))),
-    changes=True,
+@noun.changes(
+    _JOBS,
+    *_filter(("pending", "running")),
     asks=_ask_to_cancel,
     tells=_canceled,
     answers=_canceled_data,
     refusals=_REFUSALS,
 )
+async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
+    """Cancel JOBs, or all unfinished jobs that match.
 
-OPERATIONS = (LIST, SHOW, RETRY, CANCEL)
+    Pending jobs never start; running ones are asked to stop. Jobs that only wait for their on_complete go on.
+    """
+    _refuse_unclear("cancel", given)
+    if not given["job"]:
+        return {"requested": await backend.job_calls.cancel_all(cancelable(await filter_of(backend, given)))}
+    found = await _named(backend, given)
+    await backend.job_calls.cancel([job_uuid(status.id) for status in found if _may_stop(status)])
+    return {"jobs": found}

@@ -6,43 +6,28 @@ from typing import Any
 
 from penstock.app import Backend
 from penstock.errors import LockLost
-from penstock.operations.operation import Given, Operation, Parameter, Refusal
+from penstock.operations.operation import Given, Noun, Parameter, Refusal
 from penstock.store.contract.session import reading
 
+noun = Noun("locks")
+_FENCE = Parameter("fence", "number", "The holder's fencing token, from penstock locks.", needed=True, least=1)
 
-async def _list(backend: Backend, given: Given) -> Any:
+
+@noun.lists(Parameter("limit", "page", "How many locks to list.", default=100))
+async def every(backend: Backend, given: Given) -> Any:
+    """Show locks that are held or have expired, the oldest first."""
     store = backend.engine.store
     async with reading(store.begin_read) as session:
         return {"locks": await store.locks.list(session, given["limit"])}
 
 
-async def _release(backend: Backend, given: Given) -> Any:
+@noun.changes(
+    Parameter("key", needed=True), _FENCE, tells="{key} is free.", refusals={LockLost: Refusal(409, "LockLost")}
+)
+async def release(backend: Backend, given: Given) -> Any:
+    """Take a lock from its holder. The holder learns of it within a third of its lease."""
     store, key, fence = backend.engine.store, given["key"], given["fence"]
     if await store.locks.release(key, fence) is None:
         raise LockLost(f"The lock {key!r} does not have the holder {fence} any more.", fix="Look at penstock locks.")
     store.signals.notify()
     return {"key": key, "released": True}
-
-
-LIST = Operation(
-    "locks",
-    "",
-    "Show locks that are held or have expired, the oldest first.",
-    _list,
-    (Parameter("limit", "page", "How many locks to list.", default=100),),
-)
-RELEASE = Operation(
-    "locks",
-    "release",
-    "Take a lock from its holder. The holder learns of it within a third of its lease.",
-    _release,
-    (
-        Parameter("key", needed=True),
-        Parameter("fence", "number", "The holder's fencing token, from penstock locks.", needed=True, least=1),
-    ),
-    changes=True,
-    tells="{key} is free.",
-    refusals={LockLost: Refusal(409, "LockLost")},
-)
-
-OPERATIONS = (LIST, RELEASE)

@@ -6,9 +6,10 @@ Owns the shape of an operation. Leaves to each door how parameters are written t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from penstock.app import Backend
 from penstock.errors import PenstockError
@@ -95,9 +96,8 @@ def ask_of(verb: str, count: int, thing: str, **found: Any) -> Question:
     return Question(text, count=count, none=none, found=found)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """How HTTP answers an error: with another text than its own, that has places for parameters and for `what`."""
+class Refusal(NamedTuple):
+    """How HTTP answers an error; `text`, instead of the error's own, has places for parameters and for `what`."""
 
     status: int
     code: str
@@ -125,8 +125,8 @@ class Operation:
     verb: str
     about: str
     run: Run
-    takes: tuple[Parameter, ...] = ()
-    changes: bool = False
+    takes: tuple[Parameter, ...]
+    changes: bool
     asks: Callable[[Backend, Given], Awaitable[Question]] | None = None
     tells: str | Callable[[Given, Any], str] = ""
     answers: Callable[[Any], Any] = lambda found: found
@@ -142,3 +142,37 @@ class Operation:
         if isinstance(self.tells, str):
             return self.tells.format(**{**found, **given})
         return self.tells(given, found)
+
+
+class Noun:
+    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help.
+
+    Attributes:
+        name: Its name.
+        operations: Its operations, in the order in which they are declared.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operations: list[Operation] = []
+
+    def lists(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what shows all that there is; `how` as `Operation` takes it."""
+        return self._declaring("", takes, changes=False, **how)
+
+    def shows(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what shows something."""
+        return self._declaring(None, takes, changes=False, **how)
+
+    def changes(self, *takes: Parameter, verb: str | None = None, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what changes something; the verb is the name of the function by default."""
+        return self._declaring(verb, takes, changes=True, **how)
+
+    def _declaring(self, verb: str | None, takes: tuple[Parameter, ...], **how: Any) -> Callable[[Run], Operation]:
+        def declare(run: Run) -> Operation:
+            said = run.__name__ if verb is None else verb
+            made = Operation(self.name, said, inspect.getdoc(run) or "", run, takes, **how)
+            self.operations.append(made)
+            return made
+
+        return declare

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from functools import partial
 from typing import Any
 
 from penstock.api.pools.workpool import change_pool
 from penstock.app import Backend
 from penstock.errors import DataError
-from penstock.operations.operation import Given, Operation, Parameter, Refusal
+from penstock.operations.operation import Given, Noun, Parameter, Refusal
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, capacity
 from penstock.store.contract.session import reading
@@ -18,26 +17,15 @@ from penstock.store.nouns.pools import KeyRow, PoolRow
 
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 
+noun = Noun("pools")
 _POOL = Parameter("pool", needed=True)
+_KEYS = "Also show the N keys with the most waiting jobs."
 _LIMIT = "How many of its jobs may run at once."
+_MOST = Parameter("max_parallelism", "number", _LIMIT, needed=True, least=0, most=MOST_PARALLEL)
 _UNKNOWN = {DataError: Refusal(404, "PoolNotFound")}
 
 # A pool, and the concurrency keys with the most waiting jobs, if they were asked for.
 SeenPool = tuple[PoolRow, Sequence[KeyRow] | None]
-
-
-async def _list(backend: Backend, given: Given) -> list[SeenPool]:
-    rows, store, number = await backend.pools(), backend.engine.store, given.get("keys")
-    if number is None:
-        return [(row, None) for row in rows]
-    async with reading(store.begin_read) as session:
-        waiting = [await store.pools.waiting(session, row.name, KEYS_READ, JOBS_COUNTED) for row in rows]
-    most = [sorted(keys, key=lambda one: (-one.waiting, one.key))[:number] for keys in waiting]
-    return list(zip(rows, most, strict=True))
-
-
-def _listed(pools: Sequence[SeenPool]) -> Any:
-    return {"pools": [_data(*pool) for pool in pools]}
 
 
 def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
@@ -54,8 +42,23 @@ def _rate_data(policy: RateLimit | None) -> Mapping[str, Any] | None:
     return {"kind": type(policy).__name__, **known, "capacity": capacity(policy)}
 
 
-async def _set(backend: Backend, given: Given) -> PoolRow:
-    return await _change(backend, given, max_parallelism=given["max_parallelism"])
+@noun.lists(
+    Parameter("keys", "number", _KEYS, metavar="N", least=1, most=KEYS_READ),
+    answers=lambda pools: {"pools": [_data(*pool) for pool in pools]},
+)
+async def every(backend: Backend, given: Given) -> list[SeenPool]:
+    """Show all pools: their limits, and the number of their jobs in each state.
+
+    Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first 1,000 keys in
+    order, and counts up to 1,000 jobs of each.
+    """
+    rows, store, number = await backend.pools(), backend.engine.store, given.get("keys")
+    if number is None:
+        return [(row, None) for row in rows]
+    async with reading(store.begin_read) as session:
+        waiting = [await store.pools.waiting(session, row.name, KEYS_READ, JOBS_COUNTED) for row in rows]
+    most = [sorted(keys, key=lambda one: (-one.waiting, one.key))[:number] for keys in waiting]
+    return list(zip(rows, most, strict=True))
 
 
 async def _change(backend: Backend, given: Given, **change: Any) -> PoolRow:
@@ -72,6 +75,10 @@ def _was_set(given: Given, row: PoolRow) -> str:
     return f"{given['pool']} runs at most {given['max_parallelism']:,} jobs at once{later}."
 
 
+def _paused(given: Given, _row: PoolRow) -> str:
+    return f"{given['pool']} is paused. Running jobs continue; no other ones start."
+
+
 def _resumed(given: Given, row: PoolRow) -> str:
     pool = given["pool"]
     if row.max_parallelism:
@@ -79,57 +86,19 @@ def _resumed(given: Given, row: PoolRow) -> str:
     return f"{pool} is resumed, but its limit is 0. Raise it with: penstock pools set {pool} --max-parallelism NUMBER"
 
 
-LIST = Operation(
-    "pools",
-    "",
-    "Show all pools: their limits, and the number of their jobs in each state.\n\n"
-    "Jobs at the gate are ready, and wait for their concurrency key or a rate limit. --keys reads the first "
-    "1,000 keys in order, and counts up to 1,000 jobs of each.",
-    _list,
-    (
-        Parameter(
-            "keys",
-            "number",
-            "Also show the N keys with the most waiting jobs.",
-            metavar="N",
-            least=1,
-            most=KEYS_READ,
-        ),
-    ),
-    answers=_listed,
-)
-SET = Operation(
-    "pools",
-    "set",
-    "Change the limit of a pool on all machines, until somebody sets or declares another.",
-    _set,
-    (_POOL, Parameter("max_parallelism", "number", _LIMIT, needed=True, least=0, most=MOST_PARALLEL)),
-    changes=True,
-    tells=_was_set,
-    answers=_changed,
-    refusals=_UNKNOWN,
-)
-PAUSE = Operation(
-    "pools",
-    "pause",
-    "Pause a pool on all machines: start none of its jobs.",
-    partial(_change, paused=True),
-    (_POOL,),
-    changes=True,
-    tells=lambda given, _row: f"{given['pool']} is paused. Running jobs continue; no other ones start.",
-    answers=_changed,
-    refusals=_UNKNOWN,
-)
-RESUME = Operation(
-    "pools",
-    "resume",
-    "Resume a paused pool.",
-    partial(_change, paused=False),
-    (_POOL,),
-    changes=True,
-    tells=_resumed,
-    answers=_changed,
-    refusals=_UNKNOWN,
-)
+@noun.changes(_POOL, _MOST, verb="set", tells=_was_set, answers=_changed, refusals=_UNKNOWN)
+async def limit(backend: Backend, given: Given) -> PoolRow:
+    """Change the limit of a pool on all machines, until somebody sets or declares another."""
+    return await _change(backend, given, max_parallelism=given["max_parallelism"])
 
-OPERATIONS = (LIST, SET, PAUSE, RESUME)
+
+@noun.changes(_POOL, tells=_paused, answers=_changed, refusals=_UNKNOWN)
+async def pause(backend: Backend, given: Given) -> PoolRow:
+    """Pause a pool on all machines: start none of its jobs."""
+    return await _change(backend, given, paused=True)
+
+
+@noun.changes(_POOL, tells=_resumed, answers=_changed, refusals=_UNKNOWN)
+async def resume(backend: Backend, given: Given) -> PoolRow:
+    """Resume a paused pool."""
+    return await _change(backend, given, paused=False)

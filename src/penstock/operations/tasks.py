@@ -5,34 +5,26 @@ Owns how a filter of rows is read. A request changes many rows in parts, a comma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
-from penstock.api.tasks.selection import (
-    WHOLE,
-    Part,
-    Verb,
-    change_rows,
-    changeable,
-    pause,
-    reconcile,
-    resume,
-    rows_by_text,
-    task_of,
-)
-from penstock.api.tasks.views import TaskExplanation, TaskRecord
+from penstock.api.tasks import selection
+from penstock.api.tasks.selection import WHOLE, Part, Verb, rows_by_text, task_of
+from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord
 from penstock.app import App, Backend
 from penstock.errors import DataError, UsageError, ValueInvalid
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.observe.readable import counted
-from penstock.operations.operation import Given, Operation, Parameter, Question, Refusal, ask_of
+from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Run, ask_of
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
 
 _PART_OF_TIMEOUT = 0.5  # of the setting `call_timeout`: when a change begins no further piece
 _UNTOLD = {"args", "options", "on_complete", "on_complete_error", "on_complete_attempts"}  # captured; or not of tasks
 
+noun = Noun("tasks")
 _TASK, _KEY = Parameter("task", needed=True), Parameter("key", "key", needed=True)
 _FILTER = (
     Parameter("task", "texts"),
@@ -91,26 +83,42 @@ async def _filter(backend: Backend, given: Given) -> TaskFilter[Any]:
 # ----- to see
 
 
-async def _list(backend: Backend, _given: Given) -> Any:
+_TABLE_UNKNOWN = {TableUnknown: Refusal(404, "TableNotFound", "{what}")}
+_NO_RECORD = Refusal(404, "RecordNotFound", "{task} has not heard of this row. Ask /admin/tasks/explain why.")
+_PAGE = (
+    Parameter("limit", "page", "How many rows to list.", default=50, most=10_000),
+    Parameter("after", about="Continue after this place, from the last list.", metavar="PLACE"),
+    Parameter(
+        "order",
+        "choice",
+        "Order by due time, or by task and key, which is faster. Default: due; with --rows only key.",
+        choices=("key", "due"),
+        metavar="[due|key]",
+    ),
+)
+
+
+@noun.lists()
+async def every(backend: Backend, _given: Given) -> Any:
+    """Show all reactive tasks and their backlogs.
+
+    Counts up to 100,000 runs of each kind.
+    """
     return {"tasks": await backend.app.tasks.list(backend)}
 
 
-async def _records(backend: Backend, given: Given) -> Any:
+@noun.shows(*_FILTER, *_PAGE, refusals=_TABLE_UNKNOWN)
+async def records(backend: Backend, given: Given) -> TaskPage:
+    """Show rows of TASK, or of all tasks, and the state of their runs."""
     where, order = await _filter(backend, given), given.get("order") or "key"
     tasks = backend.app.tasks
     return await tasks.records(backend, where, limit=given["limit"], after=given.get("after"), order=order)
 
 
-async def _count(backend: Backend, given: Given) -> Any:
+@noun.shows(*_FILTER, refusals=_TABLE_UNKNOWN)
+async def count(backend: Backend, given: Given) -> Any:
+    """Count rows of TASK, or of all tasks, by state."""
     return {"counts": await backend.app.tasks.count(backend, await _filter(backend, given))}
-
-
-async def _show(backend: Backend, given: Given) -> tuple[TaskRecord, JobStatus | None]:
-    task, key = given["task"], given["key"]
-    record = await backend.app.tasks.find(backend, task, key)
-    if record is None:
-        raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
-    return record, await backend.job_calls.find(job_uuid(record.job))
 
 
 def _shown(found: tuple[TaskRecord, JobStatus | None]) -> Any:
@@ -119,60 +127,27 @@ def _shown(found: tuple[TaskRecord, JobStatus | None]) -> Any:
     return {"record": record, "job": told}
 
 
-async def _explain(backend: Backend, given: Given) -> TaskExplanation:
-    return await backend.app.tasks.explain(backend, given["task"], given["key"])
+@noun.shows(_TASK, _KEY, answers=_shown, refusals={DataError: _NO_RECORD})
+async def show(backend: Backend, given: Given) -> tuple[TaskRecord, JobStatus | None]:
+    """Show the record of the row with this KEY; for its runs see penstock jobs show.
+
+    Write a KEY of several columns as a JSON array: '[7, "a"]'.
+    """
+    task, key = given["task"], given["key"]
+    record = await backend.app.tasks.find(backend, task, key)
+    if record is None:
+        raise DataError(f"{task} has no record of a row {key}.", fix=f"See penstock tasks explain {task} {key}.")
+    return record, await backend.job_calls.find(job_uuid(record.job))
 
 
 def _explained(found: TaskExplanation) -> Any:
     return {**asdict(found), "job": None if found.record is None else found.record.job, "text": str(found)}
 
 
-_TABLE_UNKNOWN = {TableUnknown: Refusal(404, "TableNotFound", "{what}")}
-_NO_RECORD = "{task} has not heard of this row. Ask /admin/tasks/explain why."
-
-LIST = Operation(
-    "tasks", "", "Show all reactive tasks and their backlogs.\n\nCounts up to 100,000 runs of each kind.", _list
-)
-RECORDS = Operation(
-    "tasks",
-    "records",
-    "Show rows of TASK, or of all tasks, and the state of their runs.",
-    _records,
-    (
-        *_FILTER,
-        Parameter("limit", "page", "How many rows to list.", default=50, most=10_000),
-        Parameter("after", about="Continue after this place, from the last list.", metavar="PLACE"),
-        Parameter(
-            "order",
-            "choice",
-            "Order by due time, or by task and key, which is faster. Default: due; with --rows only key.",
-            choices=("key", "due"),
-            metavar="[due|key]",
-        ),
-    ),
-    refusals=_TABLE_UNKNOWN,
-)
-COUNT = Operation(
-    "tasks", "count", "Count rows of TASK, or of all tasks, by state.", _count, _FILTER, refusals=_TABLE_UNKNOWN
-)
-SHOW = Operation(
-    "tasks",
-    "show",
-    "Show the record of the row with this KEY; for its runs see penstock jobs show.\n\n"
-    "Write a KEY of several columns as a JSON array: '[7, \"a\"]'.",
-    _show,
-    (_TASK, _KEY),
-    answers=_shown,
-    refusals={DataError: Refusal(404, "RecordNotFound", _NO_RECORD)},
-)
-EXPLAIN = Operation(
-    "tasks",
-    "explain",
-    "Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array.",
-    _explain,
-    (_TASK, _KEY),
-    answers=_explained,
-)
+@noun.shows(_TASK, _KEY, answers=_explained)
+async def explain(backend: Backend, given: Given) -> TaskExplanation:
+    """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
+    return await backend.app.tasks.explain(backend, given["task"], given["key"])
 
 
 # ----- to change rows
@@ -184,99 +159,82 @@ async def _change(verb: Verb, backend: Backend, given: Given) -> Any:
     if (limit := given.get("limit")) is not None:
         part = Part(limit, given.get("after"), backend.config.call_timeout * _PART_OF_TIMEOUT)
     own = [declared.task for declared in backend.app.tasks]
-    done = await change_rows(backend.job_calls, own, verb, where, part)
+    done = await selection.change_rows(backend.job_calls, own, verb, where, part)
     rest = {} if part is WHOLE else {"more": done.next is not None, "next": done.next}
     return {"found": done.found, "changed": done.changed, **rest}
 
 
 async def _ask(verb: Verb, backend: Backend, given: Given) -> Question:
-    counts = await backend.app.tasks.count(backend, changeable(verb, await _filter(backend, given)))
+    counts = await backend.app.tasks.count(backend, selection.changeable(verb, await _filter(backend, given)))
     return ask_of(verb, sum(number for state, number in counts.items() if state != GONE), "row")
 
 
-def _to_rows(verb: Verb, done: str, about: str) -> Operation:
+def _changing(verb: Verb, done: str) -> Callable[[Run], Operation]:
     def tell(_given: Given, found: Any) -> str:
         count = found["found"]
         return f"{counted(found['changed'], 'row')} {done}, of {count:,}." if count else "There are no such rows."
 
     meant = Refusal(400, "FilterEmpty", "{what} Say which, or send everything: true.")
-    return Operation(
-        "tasks",
-        verb,
-        about,
-        partial(_change, verb),
-        _CHANGE,
-        changes=True,
-        asks=partial(_ask, verb),
-        tells=tell,
-        refusals={**_TABLE_UNKNOWN, UsageError: meant},
-    )
+    refusals = {**_TABLE_UNKNOWN, UsageError: meant}
+    return noun.changes(*_CHANGE, asks=partial(_ask, verb), tells=tell, refusals=refusals)
 
 
-RETRY = _to_rows(
-    "retry",
-    "retried",
-    "Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.\n\n"
-    "Their attempts count from one. Running rows run once more afterwards.",
-)
-CANCEL = _to_rows(
-    "cancel",
-    "asked to be canceled",
-    "Cancel runs of TASK, or of all tasks.\n\nPending runs never start; running ones are asked to stop.",
-)
-SKIP = _to_rows("skip", "skipped", "End pending runs of TASK, or of all tasks, as skipped. A row's next change runs.")
-DELETE = _to_rows(
-    "delete",
-    "forgotten",
-    "Delete the records of TASK, or of all tasks. The rows of the table stay.\n\n"
-    "Cancels pending runs and asks running ones to stop; repeat the command afterwards.",
-)
+@_changing("retry", "retried")
+async def retry(backend: Backend, given: Given) -> Any:
+    """Run rows of TASK, or of all tasks, again; successful ones too, unless --state excludes them.
+
+    Their attempts count from one. Running rows run once more afterwards.
+    """
+    return await _change("retry", backend, given)
+
+
+@_changing("cancel", "asked to be canceled")
+async def cancel(backend: Backend, given: Given) -> Any:
+    """Cancel runs of TASK, or of all tasks.
+
+    Pending runs never start; running ones are asked to stop.
+    """
+    return await _change("cancel", backend, given)
+
+
+@_changing("skip", "skipped")
+async def skip(backend: Backend, given: Given) -> Any:
+    """End pending runs of TASK, or of all tasks, as skipped. A row's next change runs."""
+    return await _change("skip", backend, given)
+
+
+@_changing("delete", "forgotten")
+async def delete(backend: Backend, given: Given) -> Any:
+    """Delete the records of TASK, or of all tasks. The rows of the table stay.
+
+    Cancels pending runs and asks running ones to stop; repeat the command afterwards.
+    """
+    return await _change("delete", backend, given)
 
 
 # ----- to change whole tasks
 
 
-async def _pause(backend: Backend, given: Given) -> Any:
-    return {"task": await pause(backend.job_calls, given["task"]), "paused": True}
+@noun.changes(_TASK, tells="{task} is paused. Running ones continue; no other ones start.")
+async def pause(backend: Backend, given: Given) -> Any:
+    """Pause TASK on all machines. Running runs continue."""
+    return {"task": await selection.pause(backend.job_calls, given["task"]), "paused": True}
 
 
-async def _resume(backend: Backend, given: Given) -> Any:
-    done = await resume(backend.job_calls, given["task"], given.get("limit"))
+_RESUMED = "{task} runs again. Deferred runs that are due now: {changed:,}."
+
+
+@noun.changes(_TASK, Parameter("limit", "part"), tells=_RESUMED)
+async def resume(backend: Backend, given: Given) -> Any:
+    """Resume a paused TASK."""
+    done = await selection.resume(backend.job_calls, given["task"], given.get("limit"))
     return {"task": done.task, "paused": False, "changed": done.runs, "more": done.more}
 
 
-async def _reconcile(backend: Backend, given: Given) -> Any:
-    return {"task": await reconcile(backend.job_calls, given["task"]), "reconciling": True}
+@noun.changes(_TASK, tells="All rows of {task} will be checked by the planner.")
+async def reconcile(backend: Backend, given: Given) -> Any:
+    """Check all rows of TASK again. The planner does it; see its progress with penstock tasks."""
+    return {"task": await selection.reconcile(backend.job_calls, given["task"]), "reconciling": True}
 
 
-PAUSE = Operation(
-    "tasks",
-    "pause",
-    "Pause TASK on all machines. Running runs continue.",
-    _pause,
-    (_TASK,),
-    changes=True,
-    tells="{task} is paused. Running ones continue; no other ones start.",
-)
-RESUME = Operation(
-    "tasks",
-    "resume",
-    "Resume a paused TASK.",
-    _resume,
-    (_TASK, Parameter("limit", "part")),
-    changes=True,
-    tells="{task} runs again. Deferred runs that are due now: {changed:,}.",
-)
-RECONCILE = Operation(
-    "tasks",
-    "reconcile",
-    "Check all rows of TASK again. The planner does it; see its progress with penstock tasks.",
-    _reconcile,
-    (_TASK,),
-    changes=True,
-    tells="All rows of {task} will be checked by the planner.",
-)
-
-OF_ROWS = (RETRY, CANCEL, SKIP, DELETE)
-OF_TASKS = (PAUSE, RESUME, RECONCILE)
-OPERATIONS = (LIST, RECORDS, COUNT, SHOW, EXPLAIN, *OF_ROWS, *OF_TASKS)
+OF_ROWS = (retry, cancel, skip, delete)

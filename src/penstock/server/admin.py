@@ -22,7 +22,7 @@ from penstock.app import Backend
 from penstock.calls.run.dispatch import Places
 from penstock.config import Config
 from penstock.operations.every import OPERATIONS
-from penstock.operations.operation import Given, Operation, Parameter
+from penstock.operations.operation import Given, Noun, Operation, Parameter
 from penstock.server.access import admit, exchange_of
 from penstock.server.adminwords import read_words, values_of
 from penstock.server.answers import Answer, answer_error, name_of, refusal
@@ -37,21 +37,22 @@ _LONGEST = 1000  # characters of the arguments of a watched query
 _NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
 
 
-async def _live(backend: Backend, given: Given) -> Any:
-    """The watched queries of this process, those that cost most first."""
+_live = Noun("live")
+
+
+@_live.lists(Parameter("limit", "page"))
+async def _watched(backend: Backend, given: Given) -> Any:
+    """Show the watched queries of this process, those that cost most first."""
     limit = given["limit"]
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
     told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]
     return {"queries": told, "more": len(found) - len(told)}
 
 
-_LIVE = Operation("live", "", "Show the queries that this process watches.", _live, (Parameter("limit", "page"),))
-
-
 def admin_mount(opening: Opening) -> Mount:
     """The admin interface. There is none without the setting `admin_token`."""
     admin = Admin(opening)
-    router = Router([admin.route(one) for one in (*OPERATIONS, _LIVE)], redirect_slashes=False)
+    router = Router([admin.route(one) for one in (*OPERATIONS, _watched)], redirect_slashes=False)
     return Mount("/admin", app=ExceptionMiddleware(_gate(router, opening.config), handlers={HTTPException: not_routed}))
 
 
@@ -92,7 +93,7 @@ class Admin:
             async with self._places.take("It", limited=not operation.changes):  # a change ends by itself in time
                 if operation.changes:
                     act = f"admin: {operation.noun} {operation.verb}"
-                    async with audited(backend.engine, "the admin token", "edit", act, words.given) as outcome:
+                    async with audited(backend.engine, "the admin token", "edit", act, words) as outcome:
                         value = await operation.run(backend, given)
                         outcome.told = "Done."
                 else:

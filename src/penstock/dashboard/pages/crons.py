@@ -45,9 +45,9 @@ async def _load_one(view: View) -> Mapping[str, Any]:
 
 
 _ACTS = {
-    "run": act_of(crons.RUN, "{cron} runs now, as job {job}."),
-    "pause": act_of(crons.PAUSE, "{cron} is paused. A run in progress continues."),
-    "resume": act_of(crons.RESUME, "{cron} runs again, from its next planned time."),
+    "run": act_of(crons.run, "{cron} runs now, as job {job}."),
+    "pause": act_of(crons.pause, "{cron} is paused. A run in progress continues."),
+    "resume": act_of(crons.resume, "{cron} runs again, from its next planned time."),
 }
 
 PAGES = (

@@ -54,7 +54,7 @@ async def _sure_to_move(view: View) -> str:
 
 
 async def _sure_to_resend(view: View) -> str:
-    await outbox.ask_to_resend(view.backend, given_in(view, outbox.RESEND))  # refuse a wrong filter before asking
+    await outbox.ask_to_resend(view.backend, given_in(view, outbox.resend))  # refuse a wrong filter before asking
     return "Send these rows again? The handler gets each row that matches."
 
 
@@ -71,8 +71,8 @@ def _resent(_given: Given, found: Any) -> str:
 
 
 _PAUSE = {
-    "pause": act_of(outbox.PAUSE, "{outbox} is paused. New messages are kept."),
-    "resume": act_of(outbox.RESUME, "{outbox} is resumed."),
+    "pause": act_of(outbox.pause, "{outbox} is paused. New messages are kept."),
+    "resume": act_of(outbox.resume, "{outbox} is resumed."),
 }
 _SKIP = "Skip this message for good? Its handler never gets it."
 _REBUILD = "Rebuild it? What its handler has written is cleared, and incomplete until all rows are delivered."
@@ -86,11 +86,11 @@ PAGES = (
         _load_one,
         {
             **_PAUSE,
-            "retry": act_of(outbox.RETRY, _retried),
-            "skip": act_of(outbox.SKIP, "Message {number} is skipped.", sure=_SKIP),
-            "move": act_of(outbox.MOVE, _moved, sure=_sure_to_move),
-            "resend": act_of(outbox.RESEND, _resent, sure=_sure_to_resend),
-            "rebuild": act_of(outbox.REBUILD, "{outbox} starts again with all rows.", sure=_REBUILD),
+            "retry": act_of(outbox.retry, _retried),
+            "skip": act_of(outbox.skip, "Message {number} is skipped.", sure=_SKIP),
+            "move": act_of(outbox.move, _moved, sure=_sure_to_move),
+            "resend": act_of(outbox.resend, _resent, sure=_sure_to_resend),
+            "rebuild": act_of(outbox.rebuild, "{outbox} starts again with all rows.", sure=_REBUILD),
         },
         above="/outboxes",
     ),

@@ -36,7 +36,7 @@ async def _load_task(view: View) -> Mapping[str, Any]:
     backend, given = view.backend, {word: view.word(word) for word in _WORDS}
     row = task_of(await backend.engine.store.tasks.list(), view.needed("task"))
     name, condition, watch = row.plan.name, row.plan.spec.condition(), row.plan.spec.expressions()
-    page: TaskPage = await tasks.RECORDS.run(backend, {**given_in(view, tasks.RECORDS), "limit": _LISTED})
+    page: TaskPage = await tasks.records.run(backend, {**given_in(view, tasks.records), "limit": _LISTED})
     asked = {"task": name} | {word: value for word, value in given.items() if value is not None}
     return {
         "task": next(one for one in await tasks_now(view) if one.name == name),
@@ -68,12 +68,12 @@ def _changed(done: str) -> Callable[[Given, Any], str]:
     return lambda _given, found: f"{counted(found['changed'], 'row')} {done}."
 
 
-_DONE = ((tasks.RETRY, "retried"), (tasks.CANCEL, "asked to be canceled"), (tasks.SKIP, "skipped"))
+_DONE = ((tasks.retry, "retried"), (tasks.cancel, "asked to be canceled"), (tasks.skip, "skipped"))
 _PAUSE = {
-    "pause": act_of(tasks.PAUSE, "{task} is paused. Running runs continue."),
-    "resume": act_of(tasks.RESUME, "{task} runs again. Deferred runs that are due now: {changed:,}."),
+    "pause": act_of(tasks.pause, "{task} is paused. Running runs continue."),
+    "resume": act_of(tasks.resume, "{task} runs again. Deferred runs that are due now: {changed:,}."),
 }
-_RECONCILE = act_of(tasks.RECONCILE, "The planner looks at all rows of {task}.")
+_RECONCILE = act_of(tasks.reconcile, "The planner looks at all rows of {task}.")
 _OF_ROWS: Mapping[str, Act] = {one.verb: act_of(one, _changed(done)) for one, done in _DONE}
 
 PAGES = (

@@ -198,15 +198,15 @@ def _done(done: str, otherwise: str) -> Callable[[Given, Any], str]:
 
 
 _RETRY = act_of(
-    jobs.RETRY, _done("It is retried.", "only failed and canceled jobs are retried."), sure="", given=_named
+    jobs.retry, _done("It is retried.", "only failed and canceled jobs are retried."), sure="", given=_named
 )
 _RECALL = act_of(
-    jobs.RETRY,
+    jobs.retry,
     _done("Its on_complete is called again.", "its on_complete has not failed for good."),
     sure="",
     given=_to_recall,
 )
-_CANCEL = act_of(jobs.CANCEL, "Asked for it to be canceled.", sure="Cancel this job?", given=_named)
+_CANCEL = act_of(jobs.cancel, "Asked for it to be canceled.", sure="Cancel this job?", given=_named)
 
 PAGES = (
     Page(
@@ -218,8 +218,8 @@ PAGES = (
             "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
             "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
-            "retry all": act_of(jobs.RETRY, _all_retried, given=_meant),
-            "cancel all": act_of(jobs.CANCEL, jobs.CANCEL.told, given=_meant),
+            "retry all": act_of(jobs.retry, _all_retried, given=_meant),
+            "cancel all": act_of(jobs.cancel, jobs.cancel.told, given=_meant),
         },
     ),
     Page(
