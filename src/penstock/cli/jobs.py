@@ -27,7 +27,7 @@ from penstock.clock import SystemClock
 from penstock.jobs.job import Attempt, JobStatus
 from penstock.jobs.states import FINISHED, JobState
 from penstock.operations import jobs
-from penstock.operations.jobs import data_of, known_job, options_of
+from penstock.operations.jobs import data_of, find_job, options_of
 from penstock.operations.operation import Given
 
 _SHOWN = 60
@@ -147,7 +147,7 @@ async def _wait(backend: Backend, options: Options, ids: Sequence[str], seconds:
     while True:
         for job in ids:
             if job not in found or found[job].state not in FINISHED:
-                found[job] = await known_job(backend, job)
+                found[job] = await find_job(backend, job)
                 if found[job].state in FINISHED:
                     _tell(options, found[job])
         waiting = [status for status in found.values() if status.state not in FINISHED]

@@ -115,7 +115,7 @@ def command_of(operation: Operation, **how: Any) -> click.Command:
         elif look.show is not None:
             look.show(found)
         else:
-            say(operation.told(known, found))
+            say(operation.tell(known, found))
         return look.code(found)
 
     return command

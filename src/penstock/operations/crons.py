@@ -52,12 +52,12 @@ async def resume(backend: Backend, given: Given) -> Any:
     return {"cron": given["cron"], "paused": False}
 
 
-def _removed(given: Given, found: Any) -> str:
+def _tell_of_removal(given: Given, found: Any) -> str:
     cron = given["cron"]
     return f"{cron} is removed." if found["removed"] else f"The database knows no cron {cron!r}."
 
 
-@noun.changes(_CRON, tells=_removed, refusals={UsageError: Refusal(409, "NotRemovable")})
+@noun.changes(_CRON, tells=_tell_of_removal, refusals={UsageError: Refusal(409, "NotRemovable")})
 async def remove(backend: Backend, given: Given) -> Any:
     """Remove a cron that was created at run time, or that no program declares."""
     return {"cron": given["cron"], "removed": await backend.app.crons.remove(backend, given["cron"])}

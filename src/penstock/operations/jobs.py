@@ -17,7 +17,7 @@ from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
 from penstock.operations.moments import read_moment
-from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, ask_of
+from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals, ask_of
 from penstock.store.rows.retries import retry_parts
 from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
@@ -63,9 +63,9 @@ class JobUnknown(DataError):
     """There is no such job."""
 
 
-def made_filter(backend: Backend, given: Given) -> JobFilter:
+def build_filter(backend: Backend, given: Given) -> JobFilter:
     """The filter that parameters name; a function may go without its module."""
-    words = {name: given.get(name) for name in FILTER}
+    words: dict[str, Any] = {name: given.get(name) for name in FILTER}
     function = words["function"]
     words["function"] = None if function is None else backend.app.registry.full_name(function)
     words |= {name: read_moment(words[name]) for name in _TIMES if isinstance(words[name], str)}
@@ -80,10 +80,10 @@ async def filter_of(backend: Backend, given: Given) -> JobFilter:
         if pool not in known:
             names = f"Name one of {', '.join(known)}." if known else "Declare it with app.workpool."
             raise PoolUnknown(f"The database knows no pool {pool!r}.", fix=names)
-    return made_filter(backend, given)
+    return build_filter(backend, given)
 
 
-async def known_job(backend: Backend, job: str) -> JobStatus:
+async def find_job(backend: Backend, job: str) -> JobStatus:
     """The status of a job. Raises `JobUnknown`."""
     status = await backend.job(JobId(job))
     if status is None:
@@ -112,7 +112,7 @@ def data_of(job: JobStatus) -> dict[str, Any]:
     return {one.name: getattr(job, one.name) for one in fields(job)} | {"options": options_of(job)}
 
 
-def _sayable(job: JobStatus) -> dict[str, Any]:
+def _make_sayable(job: JobStatus) -> dict[str, Any]:
     """A job as HTTP sends it: values that cannot be sent, such as integers over 64 bits, become JSON as text."""
     found = data_of(job)
     for name in ("args", "result", "options", "progress"):
@@ -124,15 +124,15 @@ def _sayable(job: JobStatus) -> dict[str, Any]:
 
 
 _LIMIT = Parameter("limit", "page", "How many jobs to list.", default=20, most=10_000)
-_POOL_UNKNOWN = {PoolUnknown: Refusal(404, "PoolNotFound")}
-_JOB_UNKNOWN = {JobUnknown: Refusal(404, "JobNotFound")}
+_POOL_UNKNOWN: Refusals = {PoolUnknown: Refusal(404, "PoolNotFound")}
+_JOB_UNKNOWN: Refusals = {JobUnknown: Refusal(404, "JobNotFound")}
 
 
 @noun.lists(
     *_filter(_STATES),
     _ON_COMPLETE_ERROR,
     _LIMIT,
-    answers=lambda found: {"counts": found[0], "jobs": [_sayable(job) for job in found[1]]},
+    answers=lambda found: {"counts": found[0], "jobs": [_make_sayable(job) for job in found[1]]},
     refusals=_POOL_UNKNOWN,
 )
 async def every(backend: Backend, given: Given) -> tuple[Mapping[str, int], list[JobStatus]]:
@@ -141,10 +141,10 @@ async def every(backend: Backend, given: Given) -> tuple[Mapping[str, int], list
     return await backend.job_counts(), await backend.jobs(None, given["limit"], where=where)
 
 
-@noun.shows(Parameter("job", needed=True), answers=_sayable, refusals=_JOB_UNKNOWN)
+@noun.shows(Parameter("job", needed=True), answers=_make_sayable, refusals=_JOB_UNKNOWN)
 async def show(backend: Backend, given: Given) -> JobStatus:
     """Show a job: its options, its result, and the traceback of each failed attempt."""
-    return await known_job(backend, given["job"])
+    return await find_job(backend, given["job"])
 
 
 # ----- to change
@@ -159,11 +159,11 @@ def _refuse_unclear(verb: str, given: Given) -> None:
         raise UsageError(f"This would {verb} all jobs.")
 
 
-async def _named(backend: Backend, given: Given) -> list[JobStatus]:
-    return [await known_job(backend, job) for job in dict.fromkeys(given["job"])]
+async def _find_jobs(backend: Backend, given: Given) -> list[JobStatus]:
+    return [await find_job(backend, job) for job in dict.fromkeys(given["job"])]
 
 
-async def _retriable(backend: Backend, given: Given) -> JobFilter:
+async def _filter_of_retry(backend: Backend, given: Given) -> JobFilter:
     where = await filter_of(backend, given)
     return recallable(where) if given.get("on_complete") else retriable(where)
 
@@ -172,23 +172,23 @@ async def _ask_to_retry(backend: Backend, given: Given) -> Question:
     """Find the jobs that are retried then, and none that fail while somebody is asked."""
     if given["job"]:
         return Question("", count=1)
-    found = await backend.job_calls.matching(await _retriable(backend, given))
+    found = await backend.job_calls.matching(await _filter_of_retry(backend, given))
     if not given.get("on_complete"):
         return ask_of("retry", len(found), "job", found=found)
     text = f"Call the on_complete of {counted(len(found), 'job')} again?"
     return Question(text, count=len(found), none=_NONE, found={"found": found})
 
 
-def _retried(given: Given, found: Mapping[str, Any]) -> str:
+def _tell_of_retry(given: Given, found: Mapping[str, Any]) -> str:
     on_complete = given["on_complete"]
     if "jobs" in found:
-        return "\n".join(_retried_or_not(*one, on_complete=on_complete) for one in found["jobs"])
+        return "\n".join(_tell_of_one_retry(*one, on_complete=on_complete) for one in found["jobs"])
     retried = counted(len(found["retried"]), "job")
     done = f"The on_complete of {retried} is called again" if on_complete else f"{retried} retried"
     return f"{done}, of {found['found']:,}." if found["found"] else _NONE
 
 
-def _retried_or_not(status: JobStatus, won: bool, *, on_complete: bool) -> str:
+def _tell_of_one_retry(status: JobStatus, won: bool, *, on_complete: bool) -> str:
     job, state = status.id, status.state.value
     if on_complete:
         not_done = f"is not called again: it has not failed for good; the job is {state}."
@@ -199,7 +199,7 @@ def _retried_or_not(status: JobStatus, won: bool, *, on_complete: bool) -> str:
     return text if status.on_complete_error is None else f"{text} Its on_complete has failed: see --on-complete."
 
 
-def _retried_data(found: Mapping[str, Any]) -> Any:
+def _describe_retry(found: Mapping[str, Any]) -> Any:
     if "jobs" not in found:
         return found
     return {"jobs": [{"id": one.id, "state": one.state.value, "retried": won} for one, won in found["jobs"]]}
@@ -208,7 +208,7 @@ def _retried_data(found: Mapping[str, Any]) -> Any:
 _JOBS = Parameter("job", "texts", metavar="[JOB]...")
 _ON_COMPLETE = "Only call a permanently failed on_complete again; in any state."
 _MEANT = Refusal(400, "FilterEmpty", "{what} Say which, by ids or by a filter.")
-_REFUSALS = {**_POOL_UNKNOWN, **_JOB_UNKNOWN, UsageError: _MEANT}
+_REFUSALS: Refusals = {**_POOL_UNKNOWN, **_JOB_UNKNOWN, UsageError: _MEANT}
 
 
 @noun.changes(
@@ -218,8 +218,8 @@ _REFUSALS = {**_POOL_UNKNOWN, **_JOB_UNKNOWN, UsageError: _MEANT}
     Parameter("on_complete", "flag", _ON_COMPLETE),
     Parameter("limit", "part"),
     asks=_ask_to_retry,
-    tells=_retried,
-    answers=_retried_data,
+    tells=_tell_of_retry,
+    answers=_describe_retry,
     refusals=_REFUSALS,
 )
 async def retry(backend: Backend, given: Given) -> Mapping[str, Any]:
@@ -230,12 +230,12 @@ async def retry(backend: Backend, given: Given) -> Mapping[str, Any]:
     _refuse_unclear("retry", given)
     calls, on_complete = backend.job_calls, bool(given.get("on_complete"))
     if given["job"]:
-        jobs = [one.id for one in await _named(backend, given)]
+        jobs = [one.id for one in await _find_jobs(backend, given)]
         retried = await calls.retry([job_uuid(job) for job in jobs], on_complete=on_complete)
-        return {"jobs": [(await known_job(backend, job), job_uuid(job) in retried) for job in jobs]}
+        return {"jobs": [(await find_job(backend, job), job_uuid(job) in retried) for job in jobs]}
     found = given.get("found")
     if found is None:
-        found = await calls.matching(await _retriable(backend, given))
+        found = await calls.matching(await _filter_of_retry(backend, given))
     some = found if given.get("limit") is None else found[: given["limit"]]
     retried = await calls.retry(some, on_complete=on_complete)
     return {"found": len(found), "retried": [job_id(uuid) for uuid in retried]}
@@ -252,13 +252,13 @@ def _may_stop(status: JobStatus) -> bool:
     return status.state not in {*FINISHED, JobState.COMPLETING}
 
 
-def _canceled(_given: Given, found: Mapping[str, Any]) -> str:
+def _tell_of_cancel(_given: Given, found: Mapping[str, Any]) -> str:
     if "jobs" in found:
-        return "\n".join(map(_canceled_or_not, found["jobs"]))
+        return "\n".join(map(_tell_of_one_cancel, found["jobs"]))
     return f"Asked for {counted(found['requested'], 'job')} to be canceled." if found["requested"] else _NONE
 
 
-def _canceled_or_not(status: JobStatus) -> str:
+def _tell_of_one_cancel(status: JobStatus) -> str:
     if status.state in FINISHED:
         return f"{status.id} has ended already: {status.state.value}."
     if status.state is JobState.COMPLETING:
@@ -266,7 +266,7 @@ def _canceled_or_not(status: JobStatus) -> str:
     return f"Asked for {status.id} to be canceled; it was {status.state.value}."
 
 
-def _canceled_data(found: Mapping[str, Any]) -> Any:
+def _describe_cancel(found: Mapping[str, Any]) -> Any:
     if "jobs" not in found:
         return found
     requested = [{"id": one.id, "state": one.state.value, "requested": _may_stop(one)} for one in found["jobs"]]
@@ -277,8 +277,8 @@ def _canceled_data(found: Mapping[str, Any]) -> Any:
     _JOBS,
     *_filter(("pending", "running")),
     asks=_ask_to_cancel,
-    tells=_canceled,
-    answers=_canceled_data,
+    tells=_tell_of_cancel,
+    answers=_describe_cancel,
     refusals=_REFUSALS,
 )
 async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
@@ -289,6 +289,6 @@ async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
     _refuse_unclear("cancel", given)
     if not given["job"]:
         return {"requested": await backend.job_calls.cancel_all(cancelable(await filter_of(backend, given)))}
-    found = await _named(backend, given)
+    found = await _find_jobs(backend, given)
     await backend.job_calls.cancel([job_uuid(status.id) for status in found if _may_stop(status)])
     return {"jobs": found}

@@ -74,7 +74,7 @@ class Question:
         text: The question.
         consequence: What would happen.
         count: How many things are to be changed: up to one is changed without asking. None to ask in any case.
-        none: What is told if there are none.
+        none: What is tell if there are none.
         found: Parameters that are decided by now, for the run after the answer.
     """
 
@@ -104,6 +104,9 @@ class Refusal(NamedTuple):
     text: str = ""
 
 
+Refusals = Mapping[type[PenstockError], Refusal]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """Something that can be done to a noun, or seen of it.
@@ -116,7 +119,7 @@ class Operation:
         takes: Its parameters.
         changes: Whether it changes something. It is then a POST, and stands in the audit log.
         asks: Makes the question that the command line asks before.
-        tells: What a person is told after: a text with places for parameters and parts of the result, or what makes it.
+        tells: What a person is tell after: a text with places for parameters and parts of the result, or what makes it.
         answers: Makes JSON of the result.
         refusals: How HTTP answers certain errors.
     """
@@ -130,15 +133,15 @@ class Operation:
     asks: Callable[[Backend, Given], Awaitable[Question]] | None = None
     tells: str | Callable[[Given, Any], str] = ""
     answers: Callable[[Any], Any] = lambda found: found
-    refusals: Mapping[type[PenstockError], Refusal] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=dict)
 
     @property
     def path(self) -> str:
         """Its path below ``/admin``."""
         return f"/{self.noun}/{self.verb}".rstrip("/")
 
-    def told(self, given: Given, found: Any) -> str:
-        """What a person is told about a result."""
+    def tell(self, given: Given, found: Any) -> str:
+        """What a person is tell about a result."""
         if isinstance(self.tells, str):
             return self.tells.format(**{**found, **given})
         return self.tells(given, found)

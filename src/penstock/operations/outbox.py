@@ -37,7 +37,7 @@ async def _status(backend: Backend, given: Given) -> OutboxStatus:
 # ----- to see
 
 
-def _sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:
+def _make_sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:
     """Contents that cannot be sent, such as integers over 64 bits, become JSON as text."""
     found = []
     for one in messages:
@@ -59,7 +59,7 @@ async def every(backend: Backend, _given: Given) -> Any:
     return {"outboxes": await backend.app.outboxes.list(backend)}
 
 
-@noun.shows(_OUTBOX, answers=lambda found: {"outbox": found[0], "messages": _sayable(found[1])})
+@noun.shows(_OUTBOX, answers=lambda found: {"outbox": found[0], "messages": _make_sayable(found[1])})
 async def show(backend: Backend, given: Given) -> tuple[OutboxStatus, list[OutboxMessage]]:
     """Show the state of OUTBOX, and the message that blocks it, with its traceback."""
     store, find = backend.engine.store, backend.app.outboxes.find
@@ -73,7 +73,7 @@ _PAGE = (
 )
 
 
-@noun.shows(_OUTBOX, *_PAGE, answers=lambda page: {"messages": _sayable(page.messages), "next": page.next})
+@noun.shows(_OUTBOX, *_PAGE, answers=lambda page: {"messages": _make_sayable(page.messages), "next": page.next})
 async def messages(backend: Backend, given: Given) -> OutboxPage:
     """Show messages of OUTBOX that failed, are parked, or wait for a failed one.
 
@@ -86,14 +86,14 @@ async def messages(backend: Backend, given: Given) -> OutboxPage:
 # ----- to change messages
 
 
-def _retried(given: Given, found: Any) -> str:
+def _tell_of_retry(given: Given, found: Any) -> str:
     outbox, count = given["outbox"], found["retried"]
     if given["number"] and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
     return f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed."
 
 
-@noun.changes(_OUTBOX, Parameter("number", "numbers", metavar="[NUMBERS]..."), tells=_retried)
+@noun.changes(_OUTBOX, Parameter("number", "numbers", metavar="[NUMBERS]..."), tells=_tell_of_retry)
 async def retry(backend: Backend, given: Given) -> Any:
     """Retry failed messages of OUTBOX now: those with these NUMBERS, or all.
 
@@ -148,7 +148,7 @@ async def resume(backend: Backend, given: Given) -> Any:
     return {"outbox": name, "paused": False}
 
 
-def _left(one: OutboxStatus) -> str:
+def _count_left(one: OutboxStatus) -> str:
     messages = [counted(one.messages, "message")] if one.messages else []
     rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
@@ -159,10 +159,10 @@ async def _ask_to_move(backend: Backend, given: Given) -> Question:
     if isinstance(place, str) and place not in {"beginning", "end"}:
         Position.parse(place)  # refuse a wrong place before asking anybody
     end = "None of these will be delivered." if to == "end" else "Messages are skipped, or delivered again."
-    return Question(f"Move {before.name} to {to}?", f"{before.name} has {_left(before)} to deliver.\n{end}")
+    return Question(f"Move {before.name} to {to}?", f"{before.name} has {_count_left(before)} to deliver.\n{end}")
 
 
-def _moved(one: OutboxStatus) -> Any:
+def _describe_place(one: OutboxStatus) -> Any:
     return {"outbox": one.name, "position": one.position, "messages": one.messages, "older_rows": one.older_rows}
 
 
@@ -170,8 +170,8 @@ def _moved(one: OutboxStatus) -> Any:
     _OUTBOX,
     Parameter("to", about="beginning, end, a time, or a position.", needed=True, metavar="PLACE"),
     asks=_ask_to_move,
-    tells=lambda _given, moved: f"{moved.name} is moved, and has {_left(moved)} to deliver.",
-    answers=_moved,
+    tells=lambda _given, moved: f"{moved.name} is moved, and has {_count_left(moved)} to deliver.",
+    answers=_describe_place,
 )
 async def move(backend: Backend, given: Given) -> OutboxStatus:
     """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
@@ -231,16 +231,16 @@ async def _ask_to_drop(backend: Backend, given: Given) -> Question:
     read_by = f"\nIt is read by {one.read_by} now." if one.read_by else ""
     aside = f" {counted(one.parked, 'message')} parked will be forgotten." if one.parked else ""
     never = ", and never will" if one.messages or one.older_rows is not None else ""
-    left = f"{one.name} has {_left(one)} to deliver{never}.{aside}{read_by}"
+    left = f"{one.name} has {_count_left(one)} to deliver{never}.{aside}{read_by}"
     return Question(f"Drop {one.name}?", left, found={"declared": one.declared})
 
 
-def _dropped(given: Given, _found: Any) -> str:
+def _tell_of_drop(given: Given, _found: Any) -> str:
     told = f"{given['outbox']} is dropped."
     return f"{told} This program declares it, and creates it again at its start." if given["declared"] else told
 
 
-@noun.changes(_OUTBOX, asks=_ask_to_drop, tells=_dropped)
+@noun.changes(_OUTBOX, asks=_ask_to_drop, tells=_tell_of_drop)
 async def drop(backend: Backend, given: Given) -> Any:
     """Remove OUTBOX: its cursor, its parked messages, and its capture."""
     name = await _name(backend, given)

@@ -28,14 +28,14 @@ _UNKNOWN = {DataError: Refusal(404, "PoolNotFound")}
 SeenPool = tuple[PoolRow, Sequence[KeyRow] | None]
 
 
-def _data(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
+def _describe_row(row: PoolRow, keys: Sequence[KeyRow] | None) -> dict[str, Any]:
     own = {one.name: getattr(row, one.name) for one in fields(row)}
-    rates = {word: _rate_data(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
+    rates = {word: _describe_rate(getattr(row, word)) for word in ("rate_limit", "key_rate_limit")}
     waiting = {} if keys is None else {"keys": [{**asdict(one), "key": one.key or None} for one in keys]}
     return {**own, **rates, **waiting}
 
 
-def _rate_data(policy: RateLimit | None) -> Mapping[str, Any] | None:
+def _describe_rate(policy: RateLimit | None) -> Mapping[str, Any] | None:
     if policy is None:
         return None
     known = {name: value for name, value in asdict(policy).items() if name != "max_reserved"}  # jobs do not reserve
@@ -44,7 +44,7 @@ def _rate_data(policy: RateLimit | None) -> Mapping[str, Any] | None:
 
 @noun.lists(
     Parameter("keys", "number", _KEYS, metavar="N", least=1, most=KEYS_READ),
-    answers=lambda pools: {"pools": [_data(*pool) for pool in pools]},
+    answers=lambda pools: {"pools": [_describe_row(*pool) for pool in pools]},
 )
 async def every(backend: Backend, given: Given) -> list[SeenPool]:
     """Show all pools: their limits, and the number of their jobs in each state.
@@ -66,39 +66,39 @@ async def _change(backend: Backend, given: Given, **change: Any) -> PoolRow:
     return next(row for row in await backend.pools() if row.name == given["pool"])
 
 
-def _changed(row: PoolRow) -> Any:
+def _describe_pool(row: PoolRow) -> Any:
     return {"pool": row.name, "max_parallelism": row.max_parallelism, "paused": row.paused}
 
 
-def _was_set(given: Given, row: PoolRow) -> str:
+def _tell_of_limit(given: Given, row: PoolRow) -> str:
     later = ", once it is resumed" if row.paused else ""
     return f"{given['pool']} runs at most {given['max_parallelism']:,} jobs at once{later}."
 
 
-def _paused(given: Given, _row: PoolRow) -> str:
+def _tell_of_pause(given: Given, _row: PoolRow) -> str:
     return f"{given['pool']} is paused. Running jobs continue; no other ones start."
 
 
-def _resumed(given: Given, row: PoolRow) -> str:
+def _tell_of_resume(given: Given, row: PoolRow) -> str:
     pool = given["pool"]
     if row.max_parallelism:
         return f"{pool} starts jobs again."
     return f"{pool} is resumed, but its limit is 0. Raise it with: penstock pools set {pool} --max-parallelism NUMBER"
 
 
-@noun.changes(_POOL, _MOST, verb="set", tells=_was_set, answers=_changed, refusals=_UNKNOWN)
+@noun.changes(_POOL, _MOST, verb="set", tells=_tell_of_limit, answers=_describe_pool, refusals=_UNKNOWN)
 async def limit(backend: Backend, given: Given) -> PoolRow:
     """Change the limit of a pool on all machines, until somebody sets or declares another."""
     return await _change(backend, given, max_parallelism=given["max_parallelism"])
 
 
-@noun.changes(_POOL, tells=_paused, answers=_changed, refusals=_UNKNOWN)
+@noun.changes(_POOL, tells=_tell_of_pause, answers=_describe_pool, refusals=_UNKNOWN)
 async def pause(backend: Backend, given: Given) -> PoolRow:
     """Pause a pool on all machines: start none of its jobs."""
     return await _change(backend, given, paused=True)
 
 
-@noun.changes(_POOL, tells=_resumed, answers=_changed, refusals=_UNKNOWN)
+@noun.changes(_POOL, tells=_tell_of_resume, answers=_describe_pool, refusals=_UNKNOWN)
 async def resume(backend: Backend, given: Given) -> PoolRow:
     """Resume a paused pool."""
     return await _change(backend, given, paused=False)

@@ -17,7 +17,7 @@ from penstock.app import App, Backend
 from penstock.errors import DataError, UsageError, ValueInvalid
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.observe.readable import counted
-from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Run, ask_of
+from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Refusals, Run, ask_of
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
 
@@ -83,7 +83,7 @@ async def _filter(backend: Backend, given: Given) -> TaskFilter[Any]:
 # ----- to see
 
 
-_TABLE_UNKNOWN = {TableUnknown: Refusal(404, "TableNotFound", "{what}")}
+_TABLE_UNKNOWN: Refusals = {TableUnknown: Refusal(404, "TableNotFound", "{what}")}
 _NO_RECORD = Refusal(404, "RecordNotFound", "{task} has not heard of this row. Ask /admin/tasks/explain why.")
 _PAGE = (
     Parameter("limit", "page", "How many rows to list.", default=50, most=10_000),
@@ -110,9 +110,8 @@ async def every(backend: Backend, _given: Given) -> Any:
 @noun.shows(*_FILTER, *_PAGE, refusals=_TABLE_UNKNOWN)
 async def records(backend: Backend, given: Given) -> TaskPage:
     """Show rows of TASK, or of all tasks, and the state of their runs."""
-    where, order = await _filter(backend, given), given.get("order") or "key"
-    tasks = backend.app.tasks
-    return await tasks.records(backend, where, limit=given["limit"], after=given.get("after"), order=order)
+    where, limit, after = await _filter(backend, given), given["limit"], given.get("after")
+    return await backend.app.tasks.records(backend, where, limit=limit, after=after, order=given.get("order") or "key")
 
 
 @noun.shows(*_FILTER, refusals=_TABLE_UNKNOWN)
@@ -121,13 +120,13 @@ async def count(backend: Backend, given: Given) -> Any:
     return {"counts": await backend.app.tasks.count(backend, await _filter(backend, given))}
 
 
-def _shown(found: tuple[TaskRecord, JobStatus | None]) -> Any:
+def _describe_record(found: tuple[TaskRecord, JobStatus | None]) -> Any:
     record, job = found
     told = None if job is None else {one.name: getattr(job, one.name) for one in fields(job) if one.name not in _UNTOLD}
     return {"record": record, "job": told}
 
 
-@noun.shows(_TASK, _KEY, answers=_shown, refusals={DataError: _NO_RECORD})
+@noun.shows(_TASK, _KEY, answers=_describe_record, refusals={DataError: _NO_RECORD})
 async def show(backend: Backend, given: Given) -> tuple[TaskRecord, JobStatus | None]:
     """Show the record of the row with this KEY; for its runs see penstock jobs show.
 
@@ -140,11 +139,11 @@ async def show(backend: Backend, given: Given) -> tuple[TaskRecord, JobStatus | 
     return record, await backend.job_calls.find(job_uuid(record.job))
 
 
-def _explained(found: TaskExplanation) -> Any:
+def _describe_explanation(found: TaskExplanation) -> Any:
     return {**asdict(found), "job": None if found.record is None else found.record.job, "text": str(found)}
 
 
-@noun.shows(_TASK, _KEY, answers=_explained)
+@noun.shows(_TASK, _KEY, answers=_describe_explanation)
 async def explain(backend: Backend, given: Given) -> TaskExplanation:
     """Say why TASK has run, or not, for the row with this KEY; several columns as a JSON array."""
     return await backend.app.tasks.explain(backend, given["task"], given["key"])

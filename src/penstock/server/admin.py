@@ -41,7 +41,7 @@ _live = Noun("live")
 
 
 @_live.lists(Parameter("limit", "page"))
-async def _watched(backend: Backend, given: Given) -> Any:
+async def _show_watched(backend: Backend, given: Given) -> Any:
     """Show the watched queries of this process, those that cost most first."""
     limit = given["limit"]
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
@@ -52,7 +52,7 @@ async def _watched(backend: Backend, given: Given) -> Any:
 def admin_mount(opening: Opening) -> Mount:
     """The admin interface. There is none without the setting `admin_token`."""
     admin = Admin(opening)
-    router = Router([admin.route(one) for one in (*OPERATIONS, _watched)], redirect_slashes=False)
+    router = Router([admin.route(one) for one in (*OPERATIONS, _show_watched)], redirect_slashes=False)
     return Mount("/admin", app=ExceptionMiddleware(_gate(router, opening.config), handlers={HTTPException: not_routed}))
 
 

@@ -58,15 +58,15 @@ async def _sure_to_resend(view: View) -> str:
     return "Send these rows again? The handler gets each row that matches."
 
 
-def _retried(_given: Given, found: Any) -> str:
+def _tell_of_retry(_given: Given, found: Any) -> str:
     return f"{counted(found['retried'], 'message')} will be retried."
 
 
-def _moved(_given: Given, one: OutboxStatus) -> str:
+def _tell_of_move(_given: Given, one: OutboxStatus) -> str:
     return f"{one.name} is moved, and has {counted(one.messages, 'message')} to deliver."
 
 
-def _resent(_given: Given, found: Any) -> str:
+def _tell_of_resend(_given: Given, found: Any) -> str:
     return f"{counted(found['resent'], 'row')} will be sent again."
 
 
@@ -86,10 +86,10 @@ PAGES = (
         _load_one,
         {
             **_PAUSE,
-            "retry": act_of(outbox.retry, _retried),
+            "retry": act_of(outbox.retry, _tell_of_retry),
             "skip": act_of(outbox.skip, "Message {number} is skipped.", sure=_SKIP),
-            "move": act_of(outbox.move, _moved, sure=_sure_to_move),
-            "resend": act_of(outbox.resend, _resent, sure=_sure_to_resend),
+            "move": act_of(outbox.move, _tell_of_move, sure=_sure_to_move),
+            "resend": act_of(outbox.resend, _tell_of_resend, sure=_sure_to_resend),
             "rebuild": act_of(outbox.rebuild, "{outbox} starts again with all rows.", sure=_REBUILD),
         },
         above="/outboxes",

@@ -64,7 +64,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
     }
 
 
-def _changed(done: str) -> Callable[[Given, Any], str]:
+def _tell_of_rows(done: str) -> Callable[[Given, Any], str]:
     return lambda _given, found: f"{counted(found['changed'], 'row')} {done}."
 
 
@@ -74,7 +74,7 @@ _PAUSE = {
     "resume": act_of(tasks.resume, "{task} runs again. Deferred runs that are due now: {changed:,}."),
 }
 _RECONCILE = act_of(tasks.reconcile, "The planner looks at all rows of {task}.")
-_OF_ROWS: Mapping[str, Act] = {one.verb: act_of(one, _changed(done)) for one, done in _DONE}
+_OF_ROWS: Mapping[str, Act] = {one.verb: act_of(one, _tell_of_rows(done)) for one, done in _DONE}
 
 PAGES = (
     Page("/tasks", "Reactive tasks", "tasks.html", _load, _PAUSE),

@@ -43,7 +43,7 @@ _MAY_BE_CANCELED = {None, JobState.PENDING.value, JobState.RUNNING.value}
 
 async def _load(view: View) -> Mapping[str, Any]:
     asked, after, state = _asked(view), view.word("after"), view.word("state")
-    where, (seen, pools) = jobs.made_filter(view.backend, _given(view)), await view.activity.look()
+    where, (seen, pools) = jobs.build_filter(view.backend, _given(view)), await view.activity.look()
     calls = view.backend.job_calls
     below, store = ABOVE_ALL if after is None else job_uuid(after), calls.store
     listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below))
@@ -131,7 +131,7 @@ def _meant(view: View) -> Given:
     return {"job": (), **_given(view)}
 
 
-def _all_retried(_given: Given, found: Any) -> str:
+def _tell_of_retries(_given: Given, found: Any) -> str:
     return f"{counted(len(found['retried']), 'job')} retried."
 
 
@@ -185,28 +185,28 @@ def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, k
         yield f"Its pool starts jobs at a limited rate: {' and '.join(limits)}."
 
 
-def _named(view: View) -> Given:
+def _name_job(view: View) -> Given:
     return {"job": (view.needed("job"),)}
 
 
-def _to_recall(view: View) -> Given:
-    return {**_named(view), "on_complete": True}
+def _name_recall(view: View) -> Given:
+    return {**_name_job(view), "on_complete": True}
 
 
-def _done(done: str, otherwise: str) -> Callable[[Given, Any], str]:
+def _tell_whether(done: str, otherwise: str) -> Callable[[Given, Any], str]:
     return lambda _given, found: done if found["jobs"][0][1] else f"Not done: {otherwise}"
 
 
 _RETRY = act_of(
-    jobs.retry, _done("It is retried.", "only failed and canceled jobs are retried."), sure="", given=_named
+    jobs.retry, _tell_whether("It is retried.", "only failed and canceled jobs are retried."), sure="", given=_name_job
 )
 _RECALL = act_of(
     jobs.retry,
-    _done("Its on_complete is called again.", "its on_complete has not failed for good."),
+    _tell_whether("Its on_complete is called again.", "its on_complete has not failed for good."),
     sure="",
-    given=_to_recall,
+    given=_name_recall,
 )
-_CANCEL = act_of(jobs.cancel, "Asked for it to be canceled.", sure="Cancel this job?", given=_named)
+_CANCEL = act_of(jobs.cancel, "Asked for it to be canceled.", sure="Cancel this job?", given=_name_job)
 
 PAGES = (
     Page(
@@ -218,8 +218,8 @@ PAGES = (
             "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
             "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
-            "retry all": act_of(jobs.retry, _all_retried, given=_meant),
-            "cancel all": act_of(jobs.cancel, jobs.cancel.told, given=_meant),
+            "retry all": act_of(jobs.retry, _tell_of_retries, given=_meant),
+            "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_meant),
         },
     ),
     Page(
