@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from stage.desk import OF_OUTBOXES, SECRET, TO_OUTBOXES, before, desk, refused
-from stage.examples import examples
-from stage.mailroom import app, failing, hand_over, put, put_and_fail
+from stage.desk import TO_OUTBOXES, desk, refused
+from stage.mailroom import app, failing, hand_over, put_and_fail
 from stage.outboxes import send
-from stage.stories import one_backend
 
 from penstock.testing import TestApp
 
@@ -253,42 +249,3 @@ async def test_thousands_of_messages_are_retried_by_number(database_url: str) ->
         await put_and_fail(admin.backend)
         numbers = list(range(10_000))
         assert (await admin.post("outbox/retry", outbox="files", number=numbers))["retried"] == 2
-
-
-# ----- anything at all
-
-
-def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
-    values = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=4,
-    )
-    likely = st.sampled_from(["post", "files", "counts", "parked", "beginning", "end", 1, [1, 2], json.dumps(POSITION)])
-    names = st.sampled_from(["outbox", "state", "limit", "after", "number", "reason", "to"])
-    words = st.dictionaries(names, likely | values, max_size=5)
-    usual = st.fixed_dictionaries({"outbox": st.sampled_from(["post", "files", "counts"])}, optional={})
-    told = words | st.tuples(usual, words).map(lambda two: two[1] | two[0])
-    requests = st.lists(st.tuples(st.sampled_from([*OF_OUTBOXES, *TO_OUTBOXES]), told), max_size=5)
-
-    with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
-
-        @given(requests)
-        @settings(max_examples=examples(60))
-        def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
-            async def story(backend: TestApp) -> None:
-                async with before(backend) as admin:
-                    for path, given in sent:
-                        text = json.dumps(given)
-                        if path in TO_OUTBOXES:
-                            answer = await admin.http.post(f"/admin/{path}", content=text)
-                        else:
-                            query = {name: str(value) for name, value in json.loads(text).items()}
-                            answer = await admin.http.get(f"/admin/{path}", params=query)
-                        assert answer.status_code in {200, 400, 404, 409}, (path, given, answer.text)
-                        assert answer.status_code == 200 or answer.json().keys() == {"code", "message"}
-                    await backend.run_mutation(put, ["a"])
-
-            tell(story)
-
-        whatever()

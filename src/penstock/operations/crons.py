@@ -9,7 +9,7 @@ from penstock.errors import DataError, UsageError
 from penstock.operations.operation import Given, Noun, Parameter, Refusal
 
 noun = Noun("crons")
-_CRON = Parameter("cron", needed=True)
+_CRON = Parameter("cron", "name", needed=True)
 _UNKNOWN = Refusal(404, "CronNotFound")
 
 

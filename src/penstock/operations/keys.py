@@ -21,7 +21,9 @@ async def every(backend: Backend, _given: Given) -> Any:
 
 
 @noun.changes(
-    Parameter("name", needed=True), tells="{name} is revoked.", refusals={DataError: Refusal(404, "KeyNotFound")}
+    Parameter("name", "name", needed=True),
+    tells="{name} is revoked.",
+    refusals={DataError: Refusal(404, "KeyNotFound")},
 )
 async def revoke(backend: Backend, given: Given) -> Any:
     """Revoke the API key NAME. All processes refuse it within a few seconds."""

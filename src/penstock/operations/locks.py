@@ -22,7 +22,7 @@ async def every(backend: Backend, given: Given) -> Any:
 
 
 @noun.changes(
-    Parameter("key", needed=True), _FENCE, tells="{key} is free.", refusals={LockLost: Refusal(409, "LockLost")}
+    Parameter("key", "name", needed=True), _FENCE, tells="{key} is free.", refusals={LockLost: Refusal(409, "LockLost")}
 )
 async def release(backend: Backend, given: Given) -> Any:
     """Take a lock from its holder. The holder learns of it within a third of its lease."""

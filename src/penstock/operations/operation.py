@@ -21,6 +21,7 @@ Run = Callable[[Backend, Given], Awaitable[Any]]
 Kind = Literal[
     "text",
     "any text",  # also an empty one
+    "name",  # a text that a database can hold
     "texts",  # one or several
     "states",  # one or several, also with commas between
     "key",  # of a row: a text, a number, or several of them

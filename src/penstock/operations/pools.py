@@ -18,7 +18,7 @@ from penstock.store.nouns.pools import KeyRow, PoolRow
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 
 noun = Noun("pools")
-_POOL = Parameter("pool", needed=True)
+_POOL = Parameter("pool", "name", needed=True)
 _KEYS = "Also show the N keys with the most waiting jobs."
 _LIMIT = "How many of its jobs may run at once."
 _MOST = Parameter("max_parallelism", "number", _LIMIT, needed=True, least=0, most=MOST_PARALLEL)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from penstock.config import Config
 from penstock.operations.operation import Given, Kind, Operation, Parameter
 from penstock.server.requests import Refused, read_object
+from penstock.values import check_text
 
 _LIMITS = {"page": (50, 1000), "part": (1000, 10_000)}  # default and most; more would keep the process from its calls
 _LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
@@ -90,6 +91,7 @@ _OF_LIMIT = _Form("a whole number from {least} to {most}", _is_number, _whole)
 _FORMS: Mapping[Kind, _Form] = {
     "text": _Form(_TEXT, _is_text),
     "any text": _Form("a text", lambda value, _one: isinstance(value, str)),
+    "name": _Form(_TEXT, _is_text),
     "moment": _Form(_TEXT, _is_text),
     "texts": _Form(f"{_TEXT}, or several", _is_text, several=True),
     "states": _Form(f"{_TEXT}, or several", _is_text, several=True, commas=True),
@@ -124,6 +126,8 @@ def _value_of(word: Any, one: Parameter, *, in_url: bool) -> Any:
         raise _refused(
             f"{one.name} must be {form.must_be}.".format(least=least, most=most, choices=" or ".join(one.choices))
         )
+    if one.kind == "name":
+        check_text(values[0], one.name)
     if not form.several:
         return values[0]
     return (
