@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -208,29 +207,6 @@ async def test_tasks_of_other_programs_are_seen_and_changed(database_url: str) -
 # ----- what is changed
 
 
-async def test_rows_are_retried_canceled_skipped_and_forgotten(database_url: str) -> None:
-    failing.update(("a", "b"))
-    async with desk(database_url) as admin:
-        first, *_ = await admin.orders("a", "b", "c")
-        await admin.run()
-        assert await admin.counts() == {"failed": 2, "success": 1}
-        failing.clear()
-        done = await admin.post("tasks/retry", task="ship", state="failed", error="for a")
-        assert done == {"found": 1, "changed": 1, "more": False, "next": None}
-        await admin.run()
-        assert await admin.counts() == {"failed": 1, "success": 2}
-        assert (await admin.post("tasks/retry", state=["failed", "canceled"]))["changed"] == 1
-        assert (await admin.post("tasks/skip", task=["ship", "note"]))["changed"] == 1
-        assert await admin.counts() == {"skipped": 1, "success": 2}
-        assert (await admin.post("tasks/retry", key=first))["changed"] == 1
-        assert (await admin.post("tasks/cancel", task="ship", has_error=False))["changed"] == 1
-        await admin.run()
-        assert await admin.counts() == {"skipped": 1, "success": 1, "canceled": 1}
-        assert (await admin.post("tasks/delete", everything=True, limit=2))["more"] is True
-        assert (await admin.post("tasks/delete", everything=True))["changed"] == 1
-        assert await admin.counts() == {}
-
-
 async def test_tm16_rows_are_named_by_a_condition_over_http(database_url: str) -> None:
     failing.update(("a", "b"))
     async with desk(database_url) as admin:
@@ -315,19 +291,6 @@ async def test_tasks_are_paused_and_resumed_in_parts(database_url: str) -> None:
         assert (first.who, first.act) == ("the admin token", "admin: tasks pause")
         assert (first.about, first.outcome) == ({"task": "ship"}, "Done.")
         assert (last.outcome or "").startswith("Not done: ")
-
-
-async def test_all_rows_of_a_task_are_looked_at_on_demand(database_url: str) -> None:
-    async with desk(database_url) as admin:
-        await admin.orders("a")
-        await admin.run()
-        assert await admin.post("tasks/reconcile", task="ship") == {"task": "ship", "reconciling": True}
-        (_, task) = (await admin.get("tasks"))["tasks"]
-        assert (task["reconciling"]["part"], task["reconciling"]["looked"]) == ("rows", 0)
-        admin.backend.clock.advance(timedelta(seconds=1))
-        await admin.run()
-        (_, task) = (await admin.get("tasks"))["tasks"]
-        assert (task["reconciling"], task["reconciled_at"]) == (None, "2030-01-01T00:00:01Z")
 
 
 # ----- many rows

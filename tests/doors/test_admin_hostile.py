@@ -15,8 +15,11 @@ from stage.desk import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, TOKEN, Desk, 
 from stage.examples import examples
 from stage.listening import listening
 from stage.stories import one_backend
+from stage.yard import app as yard
 
 from penstock import asgi_app
+from penstock.operations.every import OPERATIONS
+from penstock.operations.operation import Operation
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.one_store_each
@@ -35,7 +38,6 @@ QUESTIONS = [
     ("tasks/records", "rows=1", 400, "ValueInvalid"),
     ("tasks/records", "everything=true", 400, "UnknownWord"),
     ("tasks/records", "state=dirty", 400, "ValueInvalid"),
-    ("tasks/records", "state=", 400, "BadRequest"),
     ("tasks/records", "state=failed,", 400, "ValueInvalid"),
     ("tasks/records", "task=shipp", 404, "TaskNotFound"),
     ("tasks/records", "task=ship&task=shipp", 404, "TaskNotFound"),
@@ -43,33 +45,16 @@ QUESTIONS = [
     ("tasks/records", "task=ship&task=shipp&rows=name == 'a'", 404, "TaskNotFound"),
     ("tasks/count", "task=shipp&rows=((", 404, "TaskNotFound"),
     ("tasks/records", "task=shipp&rows=name == 'a'&table=order_of_admins", 404, "TaskNotFound"),
-    ("tasks/records", "task=", 400, "BadRequest"),
     ("tasks/records", "task=%00", 400, "ValueInvalid"),
     ("tasks/records", "table=nothing", 404, "TableNotFound"),
-    ("tasks/records", "error=a&error=b", 400, "BadRequest"),
     ("tasks/records", "error=%00", 400, "ValueInvalid"),
-    ("tasks/records", "error=", 400, "BadRequest"),
-    ("tasks/records", "has_error=1", 400, "BadRequest"),
-    ("tasks/records", "limit=0", 400, "BadRequest"),
-    ("tasks/records", "limit=1001", 400, "BadRequest"),
-    ("tasks/records", "limit=10000", 400, "BadRequest"),
-    ("tasks/records", "limit=-1", 400, "BadRequest"),
-    ("tasks/records", "limit=1e3", 400, "BadRequest"),
-    ("tasks/records", "limit=%D9%A3", 400, "BadRequest"),
-    ("tasks/records", "limit=" + "9" * 5000, 400, "BadRequest"),
-    ("tasks/records", "limit=1&limit=2", 400, "BadRequest"),
-    ("tasks/records", "order=name", 400, "BadRequest"),
     ("tasks/records", "after=x", 400, "CursorInvalid"),
-    ("tasks/records", "after=", 400, "BadRequest"),
     ("tasks/records", "key=nonsense&task=ship", 400, "IdInvalid"),
     ("tasks/records", "error=" + "x" * 20_000, 414, "UriTooLong"),
     ("tasks/count", "limit=1", 400, "UnknownWord"),
-    ("tasks/show", "", 400, "BadRequest"),
-    ("tasks/show", "task=ship", 400, "BadRequest"),
     ("tasks/show", "task=ship&key=nonsense", 400, "IdInvalid"),
     ("tasks/show", "task=shipp&key=1", 404, "TaskNotFound"),
     ("tasks/show", "task=ship&key=order_of_admins_00000000000000000000000000", 404, "RecordNotFound"),
-    ("tasks/explain", "key=1", 400, "BadRequest"),
     ("tasks/explain", "task=ship&key=%00", 400, "IdInvalid"),
     ("tasks/explain", "task=shipp&key=1", 404, "TaskNotFound"),
     ("nothing", "", 404, "NotFound"),
@@ -102,31 +87,9 @@ async def test_changes_that_cannot_be_taken(sqlite_url: str) -> None:
         ({"task": "ship", "": 1}, 400, "UnknownWord"),
         ({"task": "shipp"}, 404, "TaskNotFound"),
         ({"task": ["ship", "shipp"]}, 404, "TaskNotFound"),
-        ({"task": []}, 400, "BadRequest"),
-        ({"task": ""}, 400, "BadRequest"),
-        ({"task": [""]}, 400, "BadRequest"),
-        ({"task": {"$ne": ""}}, 400, "BadRequest"),
-        ({"task": 1}, 400, "BadRequest"),
-        ({"task": True}, 400, "BadRequest"),
         ({"task": "ship\0"}, 400, "ValueInvalid"),
         ({"state": "pending,running"}, 400, "ValueInvalid"),
-        ({"state": []}, 400, "BadRequest"),
-        ({"error": ["x"]}, 400, "BadRequest"),
-        ({"error": ""}, 400, "BadRequest"),
-        ({"has_error": "true"}, 400, "BadRequest"),
-        ({"has_error": 1}, 400, "BadRequest"),
-        ({"everything": "yes"}, 400, "BadRequest"),
-        ({"everything": 1}, 400, "BadRequest"),
-        ({"task": "ship", "limit": 0}, 400, "BadRequest"),
-        ({"task": "ship", "limit": 10_001}, 400, "BadRequest"),
-        ({"task": "ship", "limit": 1.5}, 400, "BadRequest"),
-        ({"task": "ship", "limit": True}, 400, "BadRequest"),
-        ({"task": "ship", "limit": "5"}, 400, "BadRequest"),
-        ({"task": "ship", "after": 5}, 400, "BadRequest"),
         ({"task": "ship", "after": "5"}, 400, "CursorInvalid"),
-        ({"task": "ship", "key": {}}, 400, "BadRequest"),
-        ({"task": "ship", "key": []}, 400, "BadRequest"),
-        ({"task": "ship", "key": [[1]]}, 400, "BadRequest"),
         ({"task": "ship", "key": 7}, 400, "IdInvalid"),
         ({"task": "ship", "key": "x"}, 400, "IdInvalid"),
         ({"table": "order_of_admin"}, 404, "TableNotFound"),
@@ -352,34 +315,68 @@ async def test_what_nobody_expects_is_told_to_the_log_only(
 # ----- anything at all
 
 
-def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
+async def test_names_that_no_database_can_hold_are_refused(database_url: str) -> None:
+    async with desk(database_url, yard) as admin:
+        for operation in OPERATIONS:
+            texts = {one.name: "a\0" for one in operation.takes if one.kind in {"text", "name", "key"}}
+            numbers = {one.name: 1 for one in operation.takes if one.needed and one.kind == "number"}
+            path = f"/admin{operation.path}"
+            if operation.changes:
+                answer = await admin.http.post(path, json={**texts, **numbers})
+            else:
+                answer = await admin.http.get(path, params={**texts, **numbers})
+            assert answer.status_code in {400, 404} or not texts, (path, answer.text)
+
+
+def test_whatever_is_sent_gets_an_answer(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.api.pools.workpool.NONE_HOLDS_AFTER", 0.0)
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         max_leaves=4,
     )
-    likely = st.sampled_from(["ship", "note", "pending", "failed", ["ship"], True, 1, '[1, "x"]', "key"])
-    names = st.sampled_from(
-        ["task", "state", "error", "has_error", "key", "table", "limit", "after", "order", "everything"]
+    likely = st.sampled_from(
+        [
+            "ship",
+            "files",
+            "counts",
+            "mail",
+            "remind",
+            "pending",
+            "failed",
+            "parked",
+            "end",
+            "15m",
+            ["ship"],
+            [1, 2],
+            True,
+            1,
+        ]
     )
-    words = st.dictionaries(names, likely | values, max_size=5)
-    requests = st.lists(st.tuples(st.sampled_from([*READS, *CHANGES]), words), max_size=5)
 
-    with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
+    def requests_to(operation: Operation) -> st.SearchStrategy[tuple[Operation, dict[str, Any]]]:
+        names = [one.name for one in operation.takes]
+        words = st.dictionaries(st.sampled_from(names or ["task"]), likely | values, max_size=5)
+        usual = st.fixed_dictionaries({one.name: likely for one in operation.takes if one.needed})
+        return st.tuples(st.just(operation), words | st.tuples(usual, words).map(lambda two: two[1] | two[0]))
+
+    requests = st.lists(st.sampled_from(OPERATIONS).flatmap(requests_to), max_size=5)
+
+    with one_backend(yard, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=examples(60))
-        def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
+        @settings(max_examples=examples(100))
+        def whatever(sent: list[tuple[Operation, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:
-                    for path, given in sent:
-                        text = json.dumps(given)
-                        if path in CHANGES:
-                            answer = await admin.http.post(f"/admin/{path}", content=text)
+                    for operation, given in sent:
+                        path, text = f"/admin{operation.path}", json.dumps(given)
+                        if operation.changes:
+                            answer = await admin.http.post(path, content=text)
                         else:
                             query = {name: str(value) for name, value in json.loads(text).items()}
-                            answer = await admin.http.get(f"/admin/{path}", params=query)
-                        assert answer.status_code in {200, 400, 404}, (path, given, answer.text)
+                            answer = await admin.http.get(path, params=query)
+                        assert answer.status_code in {200, 400, 404, 409}, (path, given, answer.text)
                         assert answer.status_code == 200 or answer.json().keys() == {"code", "message"}
 
             tell(story)

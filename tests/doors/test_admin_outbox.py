@@ -153,21 +153,6 @@ async def test_outboxes_of_other_programs_are_seen_and_changed(database_url: str
 # ----- what is changed
 
 
-async def test_messages_are_retried(database_url: str) -> None:
-    async with mailroom(database_url) as admin:
-        first, second = [one["number"] for one in await messages(admin, "files")]
-        failing.clear()
-        assert await admin.post("outbox/retry", outbox="files", number=first) == {"outbox": "files", "retried": 1}
-        assert [one["state"] for one in await messages(admin, "files")] == ["waiting", "parked"]
-        assert (await admin.post("outbox/retry", outbox="files", number=[first, second, 10**12]))["retried"] == 1
-        assert (await admin.post("outbox/retry", outbox="files", number=-1))["retried"] == 0
-        assert (await admin.post("outbox/retry", outbox="sorted", number=None))["retried"] == 1
-        await hand_over(admin.backend)
-        assert await messages(admin, "files") == []
-        assert (await status(admin, "files"))["delivered"] == 4
-        assert (await status(admin, "sorted"))["delivered"] == 4
-
-
 async def test_a_message_is_skipped_for_a_reason(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with mailroom(database_url) as admin:
         (failed,) = await messages(admin, "post")
@@ -182,39 +167,6 @@ async def test_a_message_is_skipped_for_a_reason(database_url: str, caplog: pyte
         await hand_over(admin.backend)
         assert [name for outbox, name in got if outbox == "post"] == ["worse", "bad"]
         assert (await status(admin, "post"))["messages"] == 0
-
-
-async def test_an_outbox_is_paused_and_resumed(database_url: str) -> None:
-    async with desk(database_url, app) as admin:
-        await hand_over(admin.backend)
-        for _ in range(2):
-            assert await admin.post("outbox/pause", outbox="post") == {"outbox": "post", "paused": True}
-        await admin.backend.run_mutation(put, ["a"])
-        await hand_over(admin.backend)
-        shown = await status(admin, "post")
-        assert (shown["paused"], shown["messages"]) == (True, 1)
-        for _ in range(2):
-            assert await admin.post("outbox/resume", outbox="post") == {"outbox": "post", "paused": False}
-        await hand_over(admin.backend)
-        assert (await status(admin, "post"))["messages"] == 0
-
-
-async def test_an_outbox_is_moved(database_url: str) -> None:
-    async with mailroom(database_url) as admin:
-        failing.clear()
-        position = (await status(admin, "post"))["position"]
-        moved = await admin.post("outbox/move", outbox="post", to="end")
-        assert (moved["outbox"], moved["messages"], moved["older_rows"]) == ("post", 0, None)
-        assert moved["position"] == (await status(admin, "post"))["position"] != position
-        assert (await admin.post("outbox/move", outbox="post", to=position))["messages"] == 3
-        assert (await admin.post("outbox/move", outbox="post", to="beginning"))["messages"] == 4
-        later = await admin.post("outbox/move", outbox="post", to="2200-01-01T00:00:00+02:00")
-        assert later["messages"] == 0
-        long_ago = await admin.post("outbox/move", outbox="post", to="2000-01-01T00:00:00Z")
-        assert long_ago["messages"] == 4
-        got.clear()
-        await hand_over(admin.backend)
-        assert [name for outbox, name in got if outbox == "post"] == ["good", "bad", "worse", "bad"]
 
 
 async def test_an_outbox_is_rebuilt(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,13 +210,6 @@ async def test_a_reset_that_writes_too_much_is_told_as_such(database_url: str) -
         answer = await admin.http.post("/admin/outbox/rebuild", json={"outbox": "counts"})
         refused(answer, 400, "LimitExceeded")
         assert (await status(admin, "counts"))["older_rows"] is None
-
-
-async def test_an_outbox_is_dropped(database_url: str) -> None:
-    async with mailroom(database_url) as admin:
-        assert await admin.post("outbox/drop", outbox="files") == {"outbox": "files", "dropped": True}
-        assert [one["name"] for one in (await admin.get("outbox"))["outboxes"]] == sorted({*NAMES} - {"files"})
-        refused(await admin.http.post("/admin/outbox/drop", json={"outbox": "files"}), 404, "OutboxNotFound")
 
 
 async def test_a_name_may_go_without_its_module_if_it_is_the_only_one(database_url: str) -> None:

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from stage.desk import OF_OUTBOXES, SECRET, TO_OUTBOXES, before, desk, refused
-from stage.examples import examples
-from stage.mailroom import app, failing, hand_over, put, put_and_fail
+from stage.desk import TO_OUTBOXES, desk, refused
+from stage.mailroom import app, failing, hand_over, put_and_fail
 from stage.outboxes import send
-from stage.stories import one_backend
 
 from penstock.testing import TestApp
 
@@ -42,10 +38,7 @@ async def standing(backend: TestApp) -> list[Any]:
 QUESTIONS = [
     ("outbox", "outbox=post", 400, "UnknownWord"),
     ("outbox", "limit=1", 400, "UnknownWord"),
-    ("outbox/show", "", 400, "BadRequest"),
     ("outbox/show", "name=post", 400, "UnknownWord"),
-    ("outbox/show", "outbox=", 400, "BadRequest"),
-    ("outbox/show", "outbox=post&outbox=files", 400, "BadRequest"),
     ("outbox/show", "outbox=postt", 404, "OutboxNotFound"),
     ("outbox/show", "outbox=%00", 404, "OutboxNotFound"),
     ("outbox/show", "outbox=%ED%A0%80", 404, "OutboxNotFound"),
@@ -53,23 +46,11 @@ QUESTIONS = [
     ("outbox/show", "outbox=%F0%9F%93%AE", 404, "OutboxNotFound"),
     ("outbox/show", "outbox=" + "x" * 16_000, 404, "OutboxNotFound"),
     ("outbox/show", "outbox=" + "x" * 20_000, 414, "UriTooLong"),
-    ("outbox/messages", "", 400, "BadRequest"),
     ("outbox/messages", "outbox=postt", 404, "OutboxNotFound"),
     ("outbox/messages", "outbox=post&state=dirty", 400, "ValueInvalid"),
-    ("outbox/messages", "outbox=post&state=", 400, "BadRequest"),
     ("outbox/messages", "outbox=post&state=parked,", 400, "ValueInvalid"),
-    ("outbox/messages", "outbox=post&limit=0", 400, "BadRequest"),
     ("outbox/messages", "outbox=post&limit=1001", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&limit=%D9%A3", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&limit=1&limit=2", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&limit=" + "9" * 5000, 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=x", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=1.5", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=--1", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=1&after=2", 400, "BadRequest"),
     ("outbox/messages", f"outbox=post&after={2**63}", 400, "BadRequest"),
-    ("outbox/messages", "outbox=post&after=" + "9" * 5000, 400, "BadRequest"),
     ("outbox/messages", "outbox=post&number=1", 400, "UnknownWord"),
     ("outbox/post", "", 404, "NotFound"),
     ("outbox/", "", 404, "NotFound"),
@@ -114,35 +95,14 @@ async def test_changes_of_outboxes_that_cannot_be_taken(database_url: str) -> No
     ]
     wrong: dict[str, list[tuple[dict[str, Any], int, str]]] = {
         "retry": [
-            ({"number": "1"}, 400, "BadRequest"),
-            ({"number": 1.0}, 400, "BadRequest"),
-            ({"number": True}, 400, "BadRequest"),
-            ({"number": []}, 400, "BadRequest"),
-            ({"number": {}}, 400, "BadRequest"),
-            ({"number": [1, None]}, 400, "BadRequest"),
-            ({"number": [[1]]}, 400, "BadRequest"),
-            ({"number": 2**63}, 400, "BadRequest"),
-            ({"number": [1, -(2**63) - 1]}, 400, "BadRequest"),
-            ({"number": int("9" * 4000)}, 400, "BadRequest"),
             ({"numbers": [1]}, 400, "UnknownWord"),
         ],
         "skip": [
-            ({"reason": "x"}, 400, "BadRequest"),
-            ({"number": 1}, 400, "BadRequest"),
-            ({"number": [1], "reason": "x"}, 400, "BadRequest"),
-            ({"number": 1e3, "reason": "x"}, 400, "BadRequest"),
-            ({"number": 2**63, "reason": "x"}, 400, "BadRequest"),
-            ({"number": 1, "reason": ""}, 400, "BadRequest"),
             ({"number": 1, "reason": " \n"}, 400, "ValueInvalid"),
-            ({"number": 1, "reason": ["x"]}, 400, "BadRequest"),
             ({"number": 10**12, "reason": "x"}, 404, "MessageNotFound"),
             ({"number": -1, "reason": "x\x00" * 5000}, 404, "MessageNotFound"),
         ],
         "move": [
-            ({}, 400, "BadRequest"),
-            ({"to": ""}, 400, "BadRequest"),
-            ({"to": 5}, 400, "BadRequest"),
-            ({"to": POSITION}, 400, "BadRequest"),
             ({"to": "Beginning"}, 400, "ValueInvalid"),
             ({"to": "2030-13-01T00:00Z"}, 400, "ValueInvalid"),
             ({"to": "2030-01-01T00:00"}, 400, "ValueInvalid"),
@@ -164,12 +124,6 @@ async def test_changes_of_outboxes_that_cannot_be_taken(database_url: str) -> No
             others = [
                 (rest.get(verb, {}) | {"outbox": name}, status, code)
                 for name, status, code in (
-                    (None, 400, "BadRequest"),
-                    ("", 400, "BadRequest"),
-                    (7, 400, "BadRequest"),
-                    (True, 400, "BadRequest"),
-                    (["post"], 400, "BadRequest"),
-                    ({"$ne": ""}, 400, "BadRequest"),
                     ("postt", 404, "OutboxNotFound"),
                     ("post\0", 404, "OutboxNotFound"),
                     ("../post", 404, "OutboxNotFound"),
@@ -253,42 +207,3 @@ async def test_thousands_of_messages_are_retried_by_number(database_url: str) ->
         await put_and_fail(admin.backend)
         numbers = list(range(10_000))
         assert (await admin.post("outbox/retry", outbox="files", number=numbers))["retried"] == 2
-
-
-# ----- anything at all
-
-
-def test_whatever_is_sent_gets_an_answer(sqlite_url: str) -> None:
-    values = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=4,
-    )
-    likely = st.sampled_from(["post", "files", "counts", "parked", "beginning", "end", 1, [1, 2], json.dumps(POSITION)])
-    names = st.sampled_from(["outbox", "state", "limit", "after", "number", "reason", "to"])
-    words = st.dictionaries(names, likely | values, max_size=5)
-    usual = st.fixed_dictionaries({"outbox": st.sampled_from(["post", "files", "counts"])}, optional={})
-    told = words | st.tuples(usual, words).map(lambda two: two[1] | two[0])
-    requests = st.lists(st.tuples(st.sampled_from([*OF_OUTBOXES, *TO_OUTBOXES]), told), max_size=5)
-
-    with one_backend(app, sqlite_url, admin_token=SECRET) as tell:
-
-        @given(requests)
-        @settings(max_examples=examples(60))
-        def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
-            async def story(backend: TestApp) -> None:
-                async with before(backend) as admin:
-                    for path, given in sent:
-                        text = json.dumps(given)
-                        if path in TO_OUTBOXES:
-                            answer = await admin.http.post(f"/admin/{path}", content=text)
-                        else:
-                            query = {name: str(value) for name, value in json.loads(text).items()}
-                            answer = await admin.http.get(f"/admin/{path}", params=query)
-                        assert answer.status_code in {200, 400, 404, 409}, (path, given, answer.text)
-                        assert answer.status_code == 200 or answer.json().keys() == {"code", "message"}
-                    await backend.run_mutation(put, ["a"])
-
-            tell(story)
-
-        whatever()

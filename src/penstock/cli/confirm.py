@@ -14,7 +14,6 @@ import click
 
 from penstock.cli.output import say
 from penstock.errors import ConfigError
-from penstock.observe.readable import counted
 
 
 def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
@@ -32,11 +31,6 @@ def confirm(question: str, consequence: str = "", *, sure: bool) -> None:
             if error.__context__ is not None:  # the input has ended, and the line of the question is still open
                 say("")
             raise
-
-
-def confirm_many(count: int, verb: str, noun: str, *, sure: bool) -> None:
-    """Ask before several things are changed at once; one is changed without asking."""
-    confirm(f"{verb.capitalize()} {counted(count, noun)}?", sure=sure or count <= 1)
 
 
 @contextmanager

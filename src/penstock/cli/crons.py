@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
 from penstock.api.crons.crons import CronStatus
-from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, listing, pass_options
-from penstock.cli.output import print_list, readable_time, say
-from penstock.cli.verbs import add_verb
-
-
-@listing("crons")
-def command(options: Options) -> None:
-    """Show all crons: when each is due next, and how its last run ended."""
-    crons = with_backend(options, lambda backend: backend.app.crons.list(backend))
-    headers = ("cron", "schedule", "time zone", "next due", "last run", "state")
-    print_list("crons", crons, headers, _row, as_json=options.json)
-
-
-@command.command("run")
-@click.argument("cron")
-@pass_options
-def run(options: Options, cron: str) -> None:
-    """Run a cron now and print the job's id. Refused while a run is in progress."""
-    click.echo(with_backend(options, lambda backend: backend.app.crons.run(backend, cron)))
-
-
-_verb = partial(add_verb, command, "crons", "cron")
-_verb("pause", "Pause a cron on all machines.", "{} is paused. A current run continues; no other one starts.")
-_verb("resume", "Resume a paused cron, from its next planned time.", "{} runs again.")
-
-
-@command.command("remove")
-@click.argument("cron")
-@pass_options
-def remove(options: Options, cron: str) -> None:
-    """Remove a cron that was created at run time, or that no program declares."""
-    found = with_backend(options, lambda backend: backend.app.crons.remove(backend, cron))
-    say(f"{cron} is removed." if found else f"The database knows no cron {cron!r}.")
+from penstock.cli.operations import add_commands, list_command
+from penstock.cli.output import readable_time
+from penstock.operations import crons
 
 
 def _row(cron: CronStatus) -> tuple[str, ...]:
@@ -54,3 +21,8 @@ def _row(cron: CronStatus) -> tuple[str, ...]:
         last,
         "" if cron.state is None else cron.state.value,
     )
+
+
+command = list_command(crons.every, ("cron", "schedule", "time zone", "next due", "last run", "state"), _row)
+add_commands(command, crons.run, show=lambda found: click.echo(found["job"]))
+add_commands(command, crons.pause, crons.resume, crons.remove)

@@ -8,29 +8,31 @@ from datetime import timedelta
 import click
 
 from penstock.app import Backend
-from penstock.cli.jobs import Duration
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Options, json_option, listing, pass_options
-from penstock.cli.output import print_json, print_list, readable_time, say
+from penstock.cli.operations import DURATION, add_commands, list_command
+from penstock.cli.options import Options, json_option
+from penstock.cli.output import print_json, readable_time, say
 from penstock.clock import secret
 from penstock.errors import DataError
 from penstock.identity.api_key import PREFIX, hash_of
+from penstock.operations import keys
 from penstock.store.nouns.api_keys import ApiKeyRow
 
 _NAME = re.compile(r"[\w.@:-]{1,100}")
 
 
-@listing("keys")
-def command(options: Options) -> None:
-    """Show API keys, by name. Nobody can show their secrets."""
-    keys = with_backend(options, lambda backend: backend.engine.store.api_keys.list())
-    print_list("keys", keys, ("name", "scopes", "created", "expires"), _row, as_json=options.json)
+def _row(key: ApiKeyRow) -> tuple[str, ...]:
+    expires = "never" if key.expires_at is None else readable_time(key.expires_at)
+    return key.name, " ".join(key.scopes), readable_time(key.created_at), expires
+
+
+command = list_command(keys.every, ("name", "scopes", "created", "expires"), _row)
 
 
 @command.command("create")
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, help="A word that functions can ask for; may be given several times.")
-@click.option("--expires", type=Duration(), help="How long the key holds, such as 90d; without an end by default.")
+@click.option("--expires", type=DURATION, help="How long the key holds, such as 90d; without an end by default.")
 @json_option("Print the key as JSON.")
 def create(options: Options, name: str, scopes: tuple[str, ...], expires: float | None) -> None:
     """Create the API key NAME and print it, this one time."""
@@ -47,14 +49,7 @@ def create(options: Options, name: str, scopes: tuple[str, ...], expires: float 
         click.echo(key)
 
 
-@command.command("revoke")
-@click.argument("name")
-@pass_options
-def revoke(options: Options, name: str) -> None:
-    """Revoke the API key NAME. All processes refuse it within a few seconds."""
-    if not with_backend(options, lambda backend: backend.engine.store.api_keys.revoke(name)):
-        raise DataError(f"There is no key {name!r}.", fix="Look at penstock keys.")
-    say(f"{name} is revoked.")
+add_commands(command, keys.revoke)
 
 
 async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...], expires: float | None) -> None:
@@ -62,8 +57,3 @@ async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...]
     until = None if expires is None else now + timedelta(seconds=expires)
     if not await backend.engine.store.api_keys.create(name, hash_of(key), scopes, now, until):
         raise DataError(f"There is a key {name!r} already.", fix="Revoke it first, or choose another name.")
-
-
-def _row(key: ApiKeyRow) -> tuple[str, ...]:
-    expires = "never" if key.expires_at is None else readable_time(key.expires_at)
-    return key.name, " ".join(key.scopes), readable_time(key.created_at), expires

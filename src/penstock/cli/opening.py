@@ -56,7 +56,7 @@ async def open_backend(app: App, options: Options, *, fitting: bool = False, **s
         try:
             yield backend
         except DataError as error:
-            if type(error) is DataError:
+            if error.code == DataError.code:  # and no kind of its own
                 await _expect_fit(app, config)
             raise
 

@@ -94,7 +94,7 @@ class Listing(click.Group):
         return super().resolve_command(context, arguments)
 
 
-def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
+def listing(name: str, about: str | None = None) -> Callable[[Callable[..., None]], click.Group]:
     """A group of commands that lists what there is, unless one of them is named."""
 
     def make(show: Callable[..., None]) -> click.Group:
@@ -103,7 +103,8 @@ def listing(name: str) -> Callable[[Callable[..., None]], click.Group]:
             if context.invoked_subcommand is None:
                 show(options, **given)
 
-        return click.group(name, invoke_without_command=True)(json_option()(click.pass_context(unless_named)))
+        made = click.group(name, invoke_without_command=True, help=about)
+        return made(json_option()(click.pass_context(unless_named)))
 
     return make
 

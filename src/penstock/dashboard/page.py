@@ -20,7 +20,7 @@ from penstock.dashboard.activity import Activity
 from penstock.dashboard.mask import masked
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
-from penstock.observe.readable import counted
+from penstock.operations.operation import Given, Operation, Parameter
 from penstock.store.contract.jobs import ABOVE_ALL
 
 
@@ -81,6 +81,13 @@ class View:
             replace(one, facts={name: masked(fact, self.secrets) for name, fact in one.facts.items()}) for one in found
         ]
 
+    def integer(self, name: str) -> int:
+        """A number of a message, which is negative of rows that are older than their outbox."""
+        try:
+            return int(self.needed(name))
+        except ValueError:
+            raise ValueInvalid(f"{name} is the number of a message.") from None
+
     def number(self, name: str, least: int, most: int) -> int:
         """A whole number. Raises `ValueInvalid` if it is none, or out of range."""
         text = self.needed(name)
@@ -113,29 +120,66 @@ class Act:
         role: Who may do it.
         sure: The question that is asked before it is done, or what asks it of a view; an empty one to do it at once.
         about: What the audit log says of it; by default the words of the form.
+        operation: The operation that it does, if it is one.
     """
 
     run: Callable[[View], Awaitable[str | Answer]]
     role: Role = Role.operate
     sure: str | Callable[[View], Awaitable[str]] = ""
     about: Callable[[View], Mapping[str, Any]] | None = None
+    operation: Operation | None = None
 
 
-def act_on(nouns: str, noun: str, verb: str, told: str, sure: str = "") -> Act:
-    """An act that the API has on the thing that a form names; `told` has places for its name and for the outcome."""
+Sure = str | Callable[[View], Awaitable[str]]
+
+
+def given_in(view: View, operation: Operation) -> Given:
+    """The parameters of an operation, as the words of a view give them."""
+    return {one.name: _value_of(view, one) for one in operation.takes}
+
+
+def _value_of(view: View, one: Parameter) -> Any:
+    match one.kind:
+        case "flag" | "part" | "page":  # a page has its own length, and an act is whole
+            return None
+        case "number" | "numbers" if one.needed or view.word(one.name) is not None:
+            return view.integer(one.name) if one.kind == "number" else [view.integer(one.name)]
+    return view.needed(one.name) if one.needed else view.word(one.name)
+
+
+def act_of(
+    operation: Operation,
+    told: str | Callable[[Given, Any], str],
+    *,
+    sure: Sure | None = None,
+    given: Callable[[View], Given] | None = None,
+) -> Act:
+    """An act that does an operation.
+
+    Args:
+        operation: The operation.
+        told: What is told then: a text with places for parameters and parts of the result, or what makes it.
+        sure: The question before; by default the one that the operation asks.
+        given: Makes the parameters of a view; by default its words are.
+    """
+
+    def read(view: View) -> Given:
+        return given_in(view, operation) if given is None else given(view)
 
     async def run(view: View) -> str:
-        name = view.needed(noun)
-        return told.format(name, await getattr(getattr(view.backend.app, nouns), verb)(view.backend, name))
+        known = read(view)
+        found = await operation.run(view.backend, known)
+        return told.format(**{**found, **known}) if isinstance(told, str) else told(known, found)
 
-    return Act(run, sure=sure)
+    async def ask(view: View) -> str:
+        if operation.asks is None:
+            return ""
+        question = await operation.asks(view.backend, read(view))
+        if question.count == 0:
+            raise ValueInvalid(question.none)
+        return f"{question.text} {question.consequence}".rstrip()
 
-
-def sure_of(verb: str, count: int, noun: str) -> str:
-    """The question before an act on so many things. Raises `ValueInvalid` if there are none."""
-    if not count:
-        raise ValueInvalid(f"There is no {noun} to {verb.lower()}.")
-    return f"{verb} {counted(count, noun)}?"
+    return Act(run, sure=ask if sure is None else sure, operation=operation)
 
 
 @dataclass(frozen=True, slots=True)

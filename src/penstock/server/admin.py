@@ -1,12 +1,13 @@
-"""``/admin``: looks after reactive tasks, outboxes and live queries, for people and programs that have the admin token.
+"""``/admin``: each operation as a route, ``/admin/<noun>/<verb>``, for people and programs that have the admin token.
 
-Owns admission, the number of requests at once, and the form of answers and errors. Each noun has a file of
-its own with its routes, ``/admin/<noun>/<verb>``, in the words of the command line.
+Owns admission, the number of requests at once, and the form of answers and errors. `operations` says what can be done.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -20,10 +21,10 @@ from penstock import errors
 from penstock.app import Backend
 from penstock.calls.run.dispatch import Places
 from penstock.config import Config
+from penstock.operations.every import OPERATIONS
+from penstock.operations.operation import Given, Noun, Operation, Parameter
 from penstock.server.access import admit, exchange_of
-from penstock.server.adminoutbox import OUTBOX_ROUTES
-from penstock.server.admintasks import TASK_ROUTES
-from penstock.server.adminwords import LISTED, MOST_LISTED, AdminRoute, Words, read_words
+from penstock.server.adminwords import read_words, values_of
 from penstock.server.answers import Answer, answer_error, name_of, refusal
 from penstock.server.audited import audited
 from penstock.server.http import not_routed, opened, send_answer, send_json
@@ -36,21 +37,22 @@ _LONGEST = 1000  # characters of the arguments of a watched query
 _NOT_FOUND = (errors.TaskNotFound, errors.OutboxNotFound)
 
 
-async def _live(backend: Backend, words: Words) -> Any:
-    """The watched queries of this process, those that cost most first."""
-    limit = words.number("limit", LISTED, MOST_LISTED)
+_live = Noun("live")
+
+
+@_live.lists(Parameter("limit", "page"))
+async def _show_watched(backend: Backend, given: Given) -> Any:
+    """Show the watched queries of this process, those that cost most first."""
+    limit = given["limit"]
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
     told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]
     return {"queries": told, "more": len(found) - len(told)}
 
 
-_ROUTES = (*TASK_ROUTES, *OUTBOX_ROUTES, AdminRoute("/live", ("limit",), _live))
-
-
 def admin_mount(opening: Opening) -> Mount:
     """The admin interface. There is none without the setting `admin_token`."""
     admin = Admin(opening)
-    router = Router([admin.route(route) for route in _ROUTES], redirect_slashes=False)
+    router = Router([admin.route(one) for one in (*OPERATIONS, _show_watched)], redirect_slashes=False)
     return Mount("/admin", app=ExceptionMiddleware(_gate(router, opening.config), handlers={HTTPException: not_routed}))
 
 
@@ -72,30 +74,31 @@ class Admin:
         taken = f"{_MOST_AT_ONCE} requests to the admin interface are in progress."
         self._places = Places(_MOST_AT_ONCE, self._config.call_timeout, taken)
 
-    def route(self, route: AdminRoute) -> Route:
+    def route(self, operation: Operation) -> Route:
         async def endpoint(request: Request) -> Response:
             with self._opening.traced(request.headers):
                 try:
-                    return await self._answer(request, route)
+                    return await self._answer(request, operation)
                 except (Refused, errors.TryAgain, errors.InputError, *_NOT_FOUND) as error:
                     return send_answer(self._refusal(request, error))
 
-        return Route(route.path, endpoint, methods=["POST" if route.changes else "GET"])
+        return Route(operation.path, endpoint, methods=["POST" if operation.changes else "GET"])
 
     # ----- steps
 
-    async def _answer(self, request: Request, route: AdminRoute) -> Response:
-        words = await read_words(request, route, self._config)
-        backend = await opened(self._opening)
-        async with self._places.take("It", limited=not route.changes):  # a change ends by itself in time
-            if route.changes:
-                about, act = words.given, f"admin: {route.path.strip('/').replace('/', ' ')}"
-                async with audited(backend.engine, "the admin token", "edit", act, about) as outcome:
-                    value = await route.answer(backend, words)
-                    outcome.told = "Done."
-            else:
-                value = await route.answer(backend, words)
-        return send_json(await asyncio.to_thread(encode_result, value, Format.CLEAN))  # it may be thousands of rows
+    async def _answer(self, request: Request, operation: Operation) -> Response:
+        words = await read_words(request, operation, self._config)
+        given, backend = values_of(words, operation), await opened(self._opening)
+        with _refusing(operation, given):
+            async with self._places.take("It", limited=not operation.changes):  # a change ends by itself in time
+                if operation.changes:
+                    act = f"admin: {operation.noun} {operation.verb}"
+                    async with audited(backend.engine, "the admin token", "edit", act, words) as outcome:
+                        value = await operation.run(backend, given)
+                        outcome.told = "Done."
+                else:
+                    value = await operation.run(backend, given)
+        return send_json(await asyncio.to_thread(_encoded, operation, value))  # it may be thousands of rows
 
     def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)
@@ -104,3 +107,20 @@ class Admin:
         exchange.error = name_of(error)
         status = 404 if isinstance(error, _NOT_FOUND) else 400
         return refusal(status, exchange.error, str(error))
+
+
+def _encoded(operation: Operation, value: Any) -> bytes:
+    return encode_result(operation.answers(value), Format.CLEAN)
+
+
+@contextmanager
+def _refusing(operation: Operation, given: Given) -> Iterator[None]:
+    """Answer the errors of an operation as it says, but no error from inside a function of the program."""
+    try:
+        yield
+    except errors.PenstockError as error:
+        found = operation.refusals.get(type(error))
+        if found is None or error.raised_in:
+            raise
+        text = found.text.format(**{**given, "what": error.what}) or str(error)
+        raise Refused(found.status, found.code, text) from error

@@ -1,146 +1,138 @@
 """The words of a request to the admin interface: in the URL of a GET, or in the JSON body of a POST.
 
 Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
-not everything. Leaves their meaning to the routes.
+not everything. Leaves their meaning to the operations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 
-from penstock.app import Backend
 from penstock.config import Config
+from penstock.operations.operation import Given, Kind, Operation, Parameter
 from penstock.server.requests import Refused, read_object
+from penstock.values import check_text
 
-T = TypeVar("T")
-
-LISTED, MOST_LISTED = 50, 1000  # of a page: more would keep the process from its calls for too long
-
+_LIMITS = {"page": (50, 1000), "part": (1000, 10_000)}  # default and most; more would keep the process from its calls
 _LONGEST_BODY, _LONGEST_QUERY = 64 * 1024, 16 * 1024
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _INTEGERS = range(-(2**63), 2**63)  # that databases have
 _TRUTHS = {"true": True, "false": False}
 
 
-class Words:
-    """The words of one request, as `given`. In a URL each value is a list of texts."""
-
-    def __init__(self, given: Mapping[str, Any], *, in_url: bool) -> None:
-        self.given = given
-        self._in_url = in_url
-
-    def text(self, name: str) -> str | None:
-        value = self._one(name)
-        if value is None or (isinstance(value, str) and value):
-            return value
-        raise _refused(f"{name} must be a text that is not empty.")
-
-    def texts(self, name: str, *, commas: bool = False) -> tuple[str, ...] | None:
-        """One or several texts. In a URL the word is repeated, or they stand between commas."""
-        given = self.given.get(name)
-        if given is None:
-            return None
-        values = [given] if isinstance(given, str) else given
-        if not isinstance(values, list) or not values or not all(isinstance(one, str) and one for one in values):
-            raise _refused(f"{name} must be a text that is not empty, or several.")
-        if self._in_url and commas:
-            values = [part.strip() for one in values for part in one.split(",")]
-        return tuple(values)
-
-    def flag(self, name: str) -> bool | None:
-        value = self._one(name, lambda text: _TRUTHS.get(text, text))
-        if value is None or isinstance(value, bool):
-            return value
-        raise _refused(f"{name} must be true or false.")
-
-    def number(self, name: str, default: int, most: int) -> int:
-        value = self._one(name, _whole)
-        if value is None:
-            return default
-        if type(value) is int and 1 <= value <= most:
-            return value
-        raise _refused(f"{name} must be a whole number from 1 to {most}.")
-
-    def integers(self, name: str) -> list[int] | None:
-        """One or several whole numbers of 64 bits. In a URL the word is repeated."""
-        given = self.given.get(name)
-        if given is None:
-            return None
-        values = given if isinstance(given, list) else [given]
-        if self._in_url:
-            values = [_whole(value) for value in values]
-        if values and all(type(value) is int and value in _INTEGERS for value in values):
-            return values
-        raise _refused(f"{name} must be a whole number of at most 64 bits, or several.")
-
-    def integer(self, name: str) -> int | None:
-        value = self._one(name, _whole)
-        if value is None or (type(value) is int and value in _INTEGERS):
-            return value
-        raise _refused(f"{name} must be a whole number of at most 64 bits.")
-
-    def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of several texts; the first is the default."""
-        value = self.text(name)
-        if value is not None and value not in choices:
-            raise _refused(f"{name} must be {' or '.join(choices)}.")
-        return value or choices[0]
-
-    def key(self, name: str) -> Any:
-        value = self._one(name)
-        parts = value if isinstance(value, list) and value else [value]
-        if value is None or all(isinstance(part, str | int | float) for part in parts):
-            return value
-        raise _refused(f"{name} must be a text or a number, or an array of these.")
-
-    def _one(self, name: str, read: Callable[[str], Any] = str) -> Any:
-        value = self.given.get(name)
-        if not self._in_url or value is None:
-            return value
-        if len(value) != 1:
-            raise _refused(f"{name} is said twice.")
-        return read(value[0])
-
-
-def needed(read: Callable[[str], T | None], name: str) -> T:
-    """A word that must be there, as one of the methods of `Words` reads it."""
-    value = read(name)
-    if value is None:
-        raise _refused(f"{name} is missing.")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class AdminRoute:
-    """A path below ``/admin``. With `changes` it takes POST only, and otherwise GET only."""
-
-    path: str
-    words: tuple[str, ...]
-    answer: Callable[[Backend, Words], Awaitable[Any]]
-    changes: bool = False
-
-
-async def read_words(request: Request, route: AdminRoute, config: Config) -> Words:
-    """The words of a request. Unknown ones are refused."""
-    if route.changes:
-        given: Mapping[str, Any] = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
+async def read_words(request: Request, operation: Operation, config: Config) -> Given:
+    """The words of a request as they are given: in a URL each is a list of texts. Unknown ones are refused."""
+    if operation.changes:
+        given: Given = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
     else:
         if len(request.url.query) > _LONGEST_QUERY:
             raise Refused(414, "UriTooLong", f"A query may have {_LONGEST_QUERY} bytes.")
         given = {name: request.query_params.getlist(name) for name in request.query_params}
-    if unknown := [name for name in given if name not in route.words]:
-        words = ", ".join(route.words) or "none"
+    names = [one.name for one in operation.takes]
+    if unknown := [name for name in given if name not in names]:
+        words = ", ".join(names) or "none"
         raise Refused(400, "UnknownWord", f"There is no word {unknown[0][:100]!r} here. Words are: {words}.")
-    return Words(given, in_url=not route.changes)
+    return given
+
+
+def values_of(words: Given, operation: Operation) -> dict[str, Any]:
+    """The parameters of an operation, as words give them."""
+    found = {one.name: _value_of(words.get(one.name), one, in_url=not operation.changes) for one in operation.takes}
+    for one in operation.takes:
+        if one.needed and found[one.name] is None:
+            raise _refused(f"{one.name} is missing.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How values of a kind are written.
+
+    Attributes:
+        must_be: What is told of a wrong value.
+        fits: Whether a value is one.
+        in_url: Reads one in a URL.
+        several: Whether several may be given: in JSON as an array, in a URL by repeating the word.
+        commas: Whether several may also stand between commas in a URL.
+    """
+
+    must_be: str
+    fits: Callable[[Any, Parameter], bool]
+    in_url: Callable[[str], Any] = str
+    several: bool = False
+    commas: bool = False
+
+
+def _is_text(value: Any, _one: Parameter) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_number(value: Any, one: Parameter) -> bool:
+    least, most = _range_of(one)
+    return type(value) is int and least <= value <= most
+
+
+def _is_key(value: Any, _one: Parameter) -> bool:
+    parts = value if isinstance(value, list) and value else [value]
+    return all(isinstance(part, str | int | float) for part in parts)
 
 
 def _whole(text: str) -> int | str:
     return int(text) if _INTEGER.fullmatch(text) else text
+
+
+_TEXT, _NUMBER = "a text that is not empty", "a whole number of at most 64 bits"
+_OF_LIMIT = _Form("a whole number from {least} to {most}", _is_number, _whole)
+_FORMS: Mapping[Kind, _Form] = {
+    "text": _Form(_TEXT, _is_text),
+    "any text": _Form("a text", lambda value, _one: isinstance(value, str)),
+    "name": _Form(_TEXT, _is_text),
+    "moment": _Form(_TEXT, _is_text),
+    "texts": _Form(f"{_TEXT}, or several", _is_text, several=True),
+    "states": _Form(f"{_TEXT}, or several", _is_text, several=True, commas=True),
+    "choices": _Form(f"{_TEXT}, or several", _is_text, several=True, commas=True),
+    "choice": _Form("{choices}", lambda value, one: value in one.choices),
+    "key": _Form("a text or a number, or an array of these", _is_key),
+    "flag": _Form("true or false", lambda value, _one: isinstance(value, bool), lambda text: _TRUTHS.get(text, text)),
+    "number": _Form(_NUMBER, _is_number, _whole),
+    "numbers": _Form(f"{_NUMBER}, or several", _is_number, _whole, several=True),
+    "page": _OF_LIMIT,
+    "part": _OF_LIMIT,
+}
+
+
+def _range_of(one: Parameter) -> tuple[int, int]:
+    if one.kind in _LIMITS:
+        return 1, _LIMITS[one.kind][1]
+    return _INTEGERS[0] if one.least is None else one.least, _INTEGERS[-1] if one.most is None else one.most
+
+
+def _value_of(word: Any, one: Parameter, *, in_url: bool) -> Any:
+    form = _FORMS[one.kind]
+    if word is None:
+        return _LIMITS[one.kind][0] if one.kind in _LIMITS else None
+    if in_url and not form.several and len(word) != 1:
+        raise _refused(f"{one.name} is said twice.")
+    values = word if isinstance(word, list) and (in_url or form.several) else [word]
+    if in_url:
+        values = [form.in_url(text) for text in values]
+    if not values or not all(form.fits(value, one) for value in values):
+        least, most = _range_of(one)
+        raise _refused(
+            f"{one.name} must be {form.must_be}.".format(least=least, most=most, choices=" or ".join(one.choices))
+        )
+    if one.kind == "name":
+        check_text(values[0], one.name)
+    if not form.several:
+        return values[0]
+    return (
+        tuple(part.strip() for text in values for part in text.split(",")) if in_url and form.commas else tuple(values)
+    )
 
 
 def _refused(message: str) -> Refused:

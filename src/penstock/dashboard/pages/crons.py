@@ -7,9 +7,10 @@ from typing import Any
 
 from penstock.crons.plan import schedule_of
 from penstock.crons.schedule import in_words
-from penstock.dashboard.page import Page, View, act_on
+from penstock.dashboard.page import Page, View, act_of
 from penstock.errors import DataError
 from penstock.jobs.filter import JobFilter
+from penstock.operations import crons
 
 _LISTED = 100
 _NEXT, _RUNS = 5, 20
@@ -18,10 +19,10 @@ _NEXT, _RUNS = 5, 20
 async def _load(view: View) -> Mapping[str, Any]:
     after = view.word("after") or ""
     found = [one for one in await view.backend.app.crons.list(view.backend) if one.name > after]
-    crons = found[:_LISTED]
+    shown = found[:_LISTED]
     return {
-        "crons": [(one, in_words(one.schedule)) for one in crons],
-        "after": crons[-1].name if len(found) > _LISTED else None,
+        "crons": [(one, in_words(one.schedule)) for one in shown],
+        "after": shown[-1].name if len(found) > _LISTED else None,
     }
 
 
@@ -44,9 +45,9 @@ async def _load_one(view: View) -> Mapping[str, Any]:
 
 
 _ACTS = {
-    "run": act_on("crons", "cron", "run", "{} runs now, as job {}."),
-    "pause": act_on("crons", "cron", "pause", "{} is paused. A run in progress continues."),
-    "resume": act_on("crons", "cron", "resume", "{} runs again, from its next planned time."),
+    "run": act_of(crons.run, "{cron} runs now, as job {job}."),
+    "pause": act_of(crons.pause, "{cron} is paused. A run in progress continues."),
+    "resume": act_of(crons.resume, "{cron} runs again, from its next planned time."),
 }
 
 PAGES = (

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from penstock.api.outbox.rebuilding import chosen_rows
-from penstock.api.outbox.views import advice, look_at, outbox_of, read_place
-from penstock.dashboard.page import Act, Page, View, act_on
-from penstock.errors import ValueInvalid
+from penstock.api.outbox.views import OutboxStatus, advice, look_at, outbox_of, read_place
+from penstock.dashboard.page import Page, View, act_of, given_in
 from penstock.observe.readable import counted
+from penstock.operations import outbox
+from penstock.operations.operation import Given
 
 _LISTED = 20
 _MOST_COUNTED = 10_000  # messages of an outbox
@@ -28,7 +28,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
     backend, calls = view.backend, view.backend.job_calls
     row = await outbox_of(calls.store, view.needed("outbox"))
     (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.find, _MOST_COUNTED)
-    after = None if view.word("after") is None else _number(view, "after")
+    after = None if view.word("after") is None else view.integer("after")
     page = await backend.app.outboxes.messages(backend, one.name, limit=_LISTED, after=after)
     declared = backend.app.outboxes.find(one.name)
     resends = declared is not None and declared.outbox.definition is not None and "insert" in declared.outbox.on
@@ -44,25 +44,6 @@ async def _load_one(view: View) -> Mapping[str, Any]:
     }
 
 
-def _number(view: View, word: str) -> int:
-    try:
-        return int(view.needed(word))  # rows that are older than the outbox have negative numbers
-    except ValueError:
-        raise ValueInvalid(f"{word} is the number of a message.") from None
-
-
-async def _retry(view: View) -> str:
-    numbers = None if view.word("number") is None else [_number(view, "number")]
-    count = await view.backend.app.outboxes.retry(view.backend, view.needed("outbox"), numbers)
-    return f"{counted(count, 'message')} will be retried."
-
-
-async def _skip(view: View) -> str:
-    name, number = view.needed("outbox"), _number(view, "number")
-    await view.backend.app.outboxes.skip(view.backend, name, number, view.needed("reason"))
-    return f"Message {number} is skipped."
-
-
 async def _sure_to_move(view: View) -> str:
     read_place(view.needed("to"))  # refuse a wrong place before asking
     calls = view.backend.job_calls
@@ -72,27 +53,28 @@ async def _sure_to_move(view: View) -> str:
     return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
 
 
-async def _move(view: View) -> str:
-    name, to = view.needed("outbox"), read_place(view.needed("to"))
-    moved = await view.backend.app.outboxes.move(view.backend, name, to)
-    return f"{moved.name} is moved, and has {counted(moved.messages, 'message')} to deliver."
-
-
 async def _sure_to_resend(view: View) -> str:
-    name = view.needed("outbox")
-    chosen_rows(view.backend.app.outboxes.find(name), name, view.needed("where"))  # refuse a wrong filter before asking
+    await outbox.ask_to_resend(view.backend, given_in(view, outbox.resend))  # refuse a wrong filter before asking
     return "Send these rows again? The handler gets each row that matches."
 
 
-async def _resend(view: View) -> str:
-    count = await view.backend.app.outboxes.resend(view.backend, view.needed("outbox"), view.needed("where"))
-    return f"{counted(count, 'row')} will be sent again."
+def _tell_of_retry(_given: Given, found: Any) -> str:
+    return f"{counted(found['retried'], 'message')} will be retried."
+
+
+def _tell_of_move(_given: Given, one: OutboxStatus) -> str:
+    return f"{one.name} is moved, and has {counted(one.messages, 'message')} to deliver."
+
+
+def _tell_of_resend(_given: Given, found: Any) -> str:
+    return f"{counted(found['resent'], 'row')} will be sent again."
 
 
 _PAUSE = {
-    "pause": act_on("outboxes", "outbox", "pause", "{} is paused. New messages are kept."),
-    "resume": act_on("outboxes", "outbox", "resume", "{} is resumed."),
+    "pause": act_of(outbox.pause, "{outbox} is paused. New messages are kept."),
+    "resume": act_of(outbox.resume, "{outbox} is resumed."),
 }
+_SKIP = "Skip this message for good? Its handler never gets it."
 _REBUILD = "Rebuild it? What its handler has written is cleared, and incomplete until all rows are delivered."
 
 PAGES = (
@@ -104,11 +86,11 @@ PAGES = (
         _load_one,
         {
             **_PAUSE,
-            "retry": Act(_retry),
-            "skip": Act(_skip, sure="Skip this message for good? Its handler never gets it."),
-            "move": Act(_move, sure=_sure_to_move),
-            "resend": Act(_resend, sure=_sure_to_resend),
-            "rebuild": act_on("outboxes", "outbox", "rebuild", "{} starts again with all rows.", _REBUILD),
+            "retry": act_of(outbox.retry, _tell_of_retry),
+            "skip": act_of(outbox.skip, "Message {number} is skipped.", sure=_SKIP),
+            "move": act_of(outbox.move, _tell_of_move, sure=_sure_to_move),
+            "resend": act_of(outbox.resend, _tell_of_resend, sure=_sure_to_resend),
+            "rebuild": act_of(outbox.rebuild, "{outbox} starts again with all rows.", sure=_REBUILD),
         },
         above="/outboxes",
     ),

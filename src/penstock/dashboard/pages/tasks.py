@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 from penstock.api.pools.activity import MOST_COUNTED
-from penstock.api.tasks.selection import Verb, changeable, rows_by_text, task_of
-from penstock.api.tasks.views import TaskStatus, key_text, look_at
-from penstock.dashboard.page import Act, Page, View, act_on, sure_of
+from penstock.api.tasks.selection import task_of
+from penstock.api.tasks.views import TaskPage, TaskStatus, key_text, look_at
+from penstock.dashboard.page import Act, Page, View, act_of, given_in
 from penstock.jobs.states import JobState
 from penstock.observe.readable import counted
+from penstock.operations import tasks
+from penstock.operations.operation import Given
 from penstock.reactive.describe import describe
-from penstock.reactive.filter import GONE, STATES, TaskFilter
+from penstock.reactive.filter import STATES
 
 _LISTED = 50
 _WORDS = ("state", "error", "key", "rows")
@@ -34,7 +36,7 @@ async def _load_task(view: View) -> Mapping[str, Any]:
     backend, given = view.backend, {word: view.word(word) for word in _WORDS}
     row = task_of(await backend.engine.store.tasks.list(), view.needed("task"))
     name, condition, watch = row.plan.name, row.plan.spec.condition(), row.plan.spec.expressions()
-    page = await backend.app.tasks.records(backend, _filter(view), limit=_LISTED, after=view.word("after"))
+    page: TaskPage = await tasks.records.run(backend, {**given_in(view, tasks.records), "limit": _LISTED})
     asked = {"task": name} | {word: value for word, value in given.items() if value is not None}
     return {
         "task": next(one for one in await tasks_now(view) if one.name == name),
@@ -50,15 +52,6 @@ async def _load_task(view: View) -> Mapping[str, Any]:
     }
 
 
-def _filter(view: View) -> TaskFilter[Any]:
-    task, text, app = view.needed("task"), view.word("rows"), view.backend.app
-    of_rows: dict[str, Any] = {}
-    if text is not None:
-        table, rows = rows_by_text([one.task for one in app.tasks], (task,), None, text)
-        of_rows = {"table": table, "rows": rows}
-    return TaskFilter(task=task, state=view.word("state"), error=view.word("error"), key=view.word("key"), **of_rows)
-
-
 async def _load_row(view: View) -> Mapping[str, Any]:
     task, key = view.needed("task"), view.needed("key")
     found = await view.backend.app.tasks.explain(view.backend, task, key)
@@ -71,30 +64,17 @@ async def _load_row(view: View) -> Mapping[str, Any]:
     }
 
 
-def _asking(verb: Verb) -> Callable[[View], Awaitable[str]]:
-    async def ask(view: View) -> str:
-        counts = await view.backend.app.tasks.count(view.backend, changeable(verb, _filter(view)))
-        found = sum(number for state, number in counts.items() if state != GONE)
-        return sure_of(verb.capitalize(), found, "row")
-
-    return ask
+def _tell_of_rows(done: str) -> Callable[[Given, Any], str]:
+    return lambda _given, found: f"{counted(found['changed'], 'row')} {done}."
 
 
-def _changing(verb: Verb, done: str) -> Callable[[View], Awaitable[str]]:
-    async def change(view: View) -> str:
-        found = await getattr(view.backend.app.tasks, verb)(view.backend, _filter(view))
-        return f"{counted(found, 'row')} {done}."
-
-    return change
-
-
-_DONE: Mapping[Verb, str] = {"retry": "retried", "cancel": "asked to be canceled", "skip": "skipped"}
+_DONE = ((tasks.retry, "retried"), (tasks.cancel, "asked to be canceled"), (tasks.skip, "skipped"))
 _PAUSE = {
-    "pause": act_on("tasks", "task", "pause", "{} is paused. Running runs continue."),
-    "resume": act_on("tasks", "task", "resume", "{} runs again. Deferred runs that are due now: {:,}."),
+    "pause": act_of(tasks.pause, "{task} is paused. Running runs continue."),
+    "resume": act_of(tasks.resume, "{task} runs again. Deferred runs that are due now: {changed:,}."),
 }
-_RECONCILE = act_on("tasks", "task", "reconcile", "The planner looks at all rows of {}.")
-_OF_ROWS: Mapping[str, Act] = {verb: Act(_changing(verb, done), sure=_asking(verb)) for verb, done in _DONE.items()}
+_RECONCILE = act_of(tasks.reconcile, "The planner looks at all rows of {task}.")
+_OF_ROWS: Mapping[str, Act] = {one.verb: act_of(one, _tell_of_rows(done)) for one, done in _DONE}
 
 PAGES = (
     Page("/tasks", "Reactive tasks", "tasks.html", _load, _PAUSE),

@@ -11,12 +11,13 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
 from penstock.api.tasks.views import key_text, plain_key
-from penstock.dashboard.page import Act, Page, View, sure_of
+from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
-from penstock.jobs.filter import JobFilter, retriable
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
+from penstock.operations import jobs
+from penstock.operations.operation import Given
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import rate_words
 from penstock.server.requests import Refused
@@ -42,9 +43,10 @@ _MAY_BE_CANCELED = {None, JobState.PENDING.value, JobState.RUNNING.value}
 
 async def _load(view: View) -> Mapping[str, Any]:
     asked, after, state = _asked(view), view.word("after"), view.word("state")
-    where, (seen, pools), calls = _filter(view), await view.activity.look(), view.backend.job_calls
-    below, jobs = ABOVE_ALL if after is None else job_uuid(after), calls.store.jobs
-    listed = await calls.read(lambda session: jobs.list(session, where, _LISTED + 1, calls.now(), below))
+    where, (seen, pools) = jobs.build_filter(view.backend, _given(view)), await view.activity.look()
+    calls = view.backend.job_calls
+    below, store = ABOVE_ALL if after is None else job_uuid(after), calls.store
+    listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below))
     found = list(map(calls.masked, listed))
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
@@ -73,15 +75,13 @@ def _asked(view: View) -> dict[str, str]:
     return {word: value for word in _WORDS if (value := view.word(word)) is not None}
 
 
-def _filter(view: View) -> JobFilter:
+def _given(view: View) -> dict[str, Any]:
     given: dict[str, Any] = _asked(view)
-    if "function" in given:
-        given["function"] = view.backend.app.registry.full_name(given["function"])
     if "since" in given:
         if given["since"] not in _SINCE:
             raise ValueInvalid(f"since is one of {', '.join(_SINCE)}.")
         given["since"] = view.backend.job_calls.now() - _SINCE[given["since"]]
-    return JobFilter(**given)
+    return given
 
 
 async def _keys(view: View, pool: str) -> list[KeyRow]:
@@ -125,27 +125,14 @@ def _changing(done: str, **change: bool) -> Callable[[View], Awaitable[str]]:
     return act
 
 
-def _meant(view: View) -> JobFilter:
+def _meant(view: View) -> Given:
     if not _asked(view):
         raise ValueInvalid("This would change all jobs.", fix="Filter the jobs first.")
-    return _filter(view)
+    return {"job": (), **_given(view)}
 
 
-async def _sure_to_retry(view: View) -> str:
-    return sure_of("Retry", len(await view.backend.job_calls.matching(retriable(_meant(view)))), "job")
-
-
-async def _retry_all(view: View) -> str:
-    return f"{counted(await view.backend.job_calls.retry_all(_meant(view)), 'job')} retried."
-
-
-async def _sure_to_cancel(view: View) -> str:
-    return sure_of("Cancel", await view.backend.job_calls.count_cancelable(_meant(view)), "job")
-
-
-async def _cancel_all(view: View) -> str:
-    found = await view.backend.job_calls.cancel_all(_meant(view))
-    return f"Asked for {counted(found, 'job')} to be canceled."
+def _tell_of_retries(_given: Given, found: Any) -> str:
+    return f"{counted(len(found['retried']), 'job')} retried."
 
 
 # ----- one job
@@ -198,20 +185,28 @@ def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, k
         yield f"Its pool starts jobs at a limited rate: {' and '.join(limits)}."
 
 
-async def _retry(view: View) -> str:
-    done = await view.backend.job_calls.retry([job_uuid(view.needed("job"))])
-    return "It is retried." if done else "Not done: only failed and canceled jobs are retried."
+def _name_job(view: View) -> Given:
+    return {"job": (view.needed("job"),)}
 
 
-async def _recall(view: View) -> str:
-    done = await view.backend.job_calls.retry([job_uuid(view.needed("job"))], on_complete=True)
-    return "Its on_complete is called again." if done else "Not done: its on_complete has not failed for good."
+def _name_recall(view: View) -> Given:
+    return {**_name_job(view), "on_complete": True}
 
 
-async def _cancel(view: View) -> str:
-    await view.backend.job_calls.cancel([job_uuid(view.needed("job"))])
-    return "Asked for it to be canceled."
+def _tell_whether(done: str, otherwise: str) -> Callable[[Given, Any], str]:
+    return lambda _given, found: done if found["jobs"][0][1] else f"Not done: {otherwise}"
 
+
+_RETRY = act_of(
+    jobs.retry, _tell_whether("It is retried.", "only failed and canceled jobs are retried."), sure="", given=_name_job
+)
+_RECALL = act_of(
+    jobs.retry,
+    _tell_whether("Its on_complete is called again.", "its on_complete has not failed for good."),
+    sure="",
+    given=_name_recall,
+)
+_CANCEL = act_of(jobs.cancel, "Asked for it to be canceled.", sure="Cancel this job?", given=_name_job)
 
 PAGES = (
     Page(
@@ -223,8 +218,8 @@ PAGES = (
             "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
             "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
-            "retry all": Act(_retry_all, sure=_sure_to_retry),
-            "cancel all": Act(_cancel_all, sure=_sure_to_cancel),
+            "retry all": act_of(jobs.retry, _tell_of_retries, given=_meant),
+            "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_meant),
         },
     ),
     Page(
@@ -232,7 +227,7 @@ PAGES = (
         "Job",
         "job.html",
         _load_job,
-        {"retry": Act(_retry), "recall": Act(_recall), "cancel": Act(_cancel, sure="Cancel this job?")},
+        {"retry": _RETRY, "recall": _RECALL, "cancel": _CANCEL},
         above="/work",
     ),
 )

@@ -1,0 +1,182 @@
+"""What can be done to a noun, as data: its words, what it takes, runs, asks before, and tells after.
+
+The doors render operations: the command line as commands, ``/admin`` as routes with an audit, the dashboard as acts.
+Owns the shape of an operation. Leaves to each door how parameters are written there, and how results look.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from penstock.app import Backend
+from penstock.errors import PenstockError
+from penstock.observe.readable import counted
+
+Given = Mapping[str, Any]  # the values of parameters by name; None or absent if nothing was given
+Run = Callable[[Backend, Given], Awaitable[Any]]
+
+Kind = Literal[
+    "text",
+    "any text",  # also an empty one
+    "name",  # a text that a database can hold
+    "texts",  # one or several
+    "states",  # one or several, also with commas between
+    "key",  # of a row: a text, a number, or several of them
+    "flag",
+    "number",
+    "numbers",
+    "choice",
+    "choices",
+    "moment",  # a time, or how long ago
+    "page",  # the length of a list
+    "part",  # how much one request changes; a command changes all
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of an operation.
+
+    Attributes:
+        name: Its name in JSON, in URLs and in forms.
+        kind: What it takes.
+        about: The help of its option. A parameter without help is an argument on the command line.
+        needed: Whether it must be given.
+        spelled: Its option, if that is not the name with dashes.
+        metavar: How the help of a command shows what it takes.
+        choices: What a choice, or each state, is one of.
+        least: The least number.
+        most: The greatest number.
+        default: The length of a list if no other was asked for.
+        of_requests: Whether only requests have it, and commands have no use for it.
+    """
+
+    name: str
+    kind: Kind = "text"
+    about: str = ""
+    needed: bool = False
+    spelled: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    default: int | None = None
+    of_requests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person is asked before an operation.
+
+    Attributes:
+        text: The question.
+        consequence: What would happen.
+        count: How many things are to be changed: up to one is changed without asking. None to ask in any case.
+        none: What is tell if there are none.
+        found: Parameters that are decided by now, for the run after the answer.
+    """
+
+    text: str
+    consequence: str = ""
+    count: int | None = None
+    none: str = ""
+    found: Given = field(default_factory=dict)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether somebody has to say yes first."""
+        return self.count is None or self.count > 1
+
+
+def ask_of(verb: str, count: int, thing: str, **found: Any) -> Question:
+    """Ask about so many things, such as ``Retry 2 rows?``."""
+    text, none = f"{verb.capitalize()} {counted(count, thing)}?", f"There is no {thing} to {verb}."
+    return Question(text, count=count, none=none, found=found)
+
+
+class Refusal(NamedTuple):
+    """How HTTP answers an error; `text`, instead of the error's own, has places for parameters and for `what`."""
+
+    status: int
+    code: str
+    text: str = ""
+
+
+Refusals = Mapping[type[PenstockError], Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that can be done to a noun, or seen of it.
+
+    Attributes:
+        noun: The noun: the group of its commands, and the first part of its path.
+        verb: What is done; empty to list what there is.
+        about: What it does, as the help of a command.
+        run: Does it. `answers`, `tells` and the command line show the result.
+        takes: Its parameters.
+        changes: Whether it changes something. It is then a POST, and stands in the audit log.
+        asks: Makes the question that the command line asks before.
+        tells: What a person is tell after: a text with places for parameters and parts of the result, or what makes it.
+        answers: Makes JSON of the result.
+        refusals: How HTTP answers certain errors.
+    """
+
+    noun: str
+    verb: str
+    about: str
+    run: Run
+    takes: tuple[Parameter, ...]
+    changes: bool
+    asks: Callable[[Backend, Given], Awaitable[Question]] | None = None
+    tells: str | Callable[[Given, Any], str] = ""
+    answers: Callable[[Any], Any] = lambda found: found
+    refusals: Refusals = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Its path below ``/admin``."""
+        return f"/{self.noun}/{self.verb}".rstrip("/")
+
+    def tell(self, given: Given, found: Any) -> str:
+        """What a person is tell about a result."""
+        if isinstance(self.tells, str):
+            return self.tells.format(**{**found, **given})
+        return self.tells(given, found)
+
+
+class Noun:
+    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help.
+
+    Attributes:
+        name: Its name.
+        operations: Its operations, in the order in which they are declared.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operations: list[Operation] = []
+
+    def lists(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what shows all that there is; `how` as `Operation` takes it."""
+        return self._declaring("", takes, changes=False, **how)
+
+    def shows(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what shows something."""
+        return self._declaring(None, takes, changes=False, **how)
+
+    def changes(self, *takes: Parameter, verb: str | None = None, **how: Any) -> Callable[[Run], Operation]:
+        """Declare what changes something; the verb is the name of the function by default."""
+        return self._declaring(verb, takes, changes=True, **how)
+
+    def _declaring(self, verb: str | None, takes: tuple[Parameter, ...], **how: Any) -> Callable[[Run], Operation]:
+        def declare(run: Run) -> Operation:
+            said = run.__name__ if verb is None else verb
+            made = Operation(self.name, said, inspect.getdoc(run) or "", run, takes, **how)
+            self.operations.append(made)
+            return made
+
+        return declare
