@@ -81,7 +81,7 @@ class Threads:
         return list(self._taken)
 
     def close(self) -> None:
-        """End the threads; those whose function still runs end with it."""
+        """End the threads; a thread whose function still runs ends after it."""
         if self._soon_stuck is not None:
             self._soon_stuck.cancel()
         for work in self._all:
