@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from penstock.errors import InputError, ResultInvalid
 from penstock.wire.integers import Large, Way, marker
-from penstock.wire.schemas import OPAQUE
+from penstock.wire.schemas import OPAQUE, fields_of
 from penstock.wire.tags import (
     INT64_MAX,
     INT64_MIN,
@@ -345,7 +345,8 @@ def shape_of(cls: type[Any]) -> Shape:
     inner = _inner(schema)
     if inner is None:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
-    fields = {name: declared for name, declared in _declared(inner) if not (timed and name in _SYSTEM)}
+    left_out = _SYSTEM if timed else ()
+    fields = {name: one for name, one in fields_of(inner) if name not in left_out and not one.get("init_only")}
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
     large = _marker(fields | computed, definitions)
     if "serialization" in schema:
@@ -400,13 +401,6 @@ def _inner(schema: dict[str, Any]) -> dict[str, Any] | None:
         if part is not None and "serialization" in part:
             return None
     return part
-
-
-def _declared(inner: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
-    fields = inner["fields"]
-    if isinstance(fields, dict):
-        return fields.items()
-    return ((declared["name"], declared) for declared in fields if not declared.get("init_only"))
 
 
 def _keys(fields: Mapping[str, dict[str, Any]], special: frozenset[str]) -> dict[str, str]:
