@@ -24,7 +24,7 @@ async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
 
 @contextmanager
 def containing(name: str) -> Iterator[None]:
-    """The same for a part of a call, on the event loop or in a thread."""
+    """Contain the exceptions of a part of a call, on the event loop or in a thread."""
     task = _task()
     try:
         with uncanceled(name):
@@ -41,7 +41,7 @@ def containing(name: str) -> Iterator[None]:
 
 @contextmanager
 def uncanceled(name: str) -> Iterator[None]:
-    """The same for CancelledError only."""
+    """Turn a CancelledError into a UsageError if nobody has cancelled this task."""
     try:
         yield
     except (asyncio.CancelledError, concurrent.futures.CancelledError) as error:

@@ -285,7 +285,7 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 
 
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
-    """Indexes of which all columns are given, and whose rows are then wanted in the order of their creation."""
+    """Find indexes that a query gives all columns of, and whose rows it wants in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
     for _body, call in facts.called("order", "first", "take", "paginate"):
         if call.is_of(Scan) and call.of.of.table and call.of.of.index:

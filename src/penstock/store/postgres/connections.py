@@ -111,7 +111,7 @@ class Connections:
                 return connection
 
     async def acquire_lingering(self) -> tuple[Connection, bool]:
-        """The same, and whether a snapshot is still open on it, which its new holder ends."""
+        """Acquire a connection, and say whether a snapshot is still open on it, which its new holder ends."""
         connection = await self._acquire()
         lingers = connection in self._lingering
         self._lingering.discard(connection)
