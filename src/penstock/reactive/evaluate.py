@@ -109,48 +109,34 @@ FORMS: dict[Kind, Form] = {
     Kind.TEXT: Form("a str", str, str.__str__),  # ids are of a subclass
     Kind.INTEGER: Form("an int", int, lambda value: value if INT64_MIN <= value <= INT64_MAX else None),
     Kind.REAL: Form(
-        "a float",
-        (float, int),
-        lambda value: None if math.isnan(value) else float(value),
-        write=float.hex,
-        read=float.fromhex,
+        "a float", (float, int), lambda value: None if math.isnan(value) else float(value), float.hex, float.fromhex
     ),
     Kind.BOOLEAN: Form("True or False", bool),
-    Kind.BYTES: Form("bytes", bytes, write=bytes.hex, read=bytes.fromhex),
+    Kind.BYTES: Form("bytes", bytes, _itself, bytes.hex, bytes.fromhex),
     Kind.DATETIME: Form(
         "an aware datetime",
         datetime,
         _microseconds,
-        write=lambda value: value.astimezone(UTC).isoformat(),
-        read=datetime.fromisoformat,
+        lambda value: value.astimezone(UTC).isoformat(),
+        datetime.fromisoformat,
         shown=_shown_time,
     ),
     Kind.DATE: Form(
         "a date",
         date,
         lambda value: None if isinstance(value, datetime) else value,
-        write=date.isoformat,
-        read=date.fromisoformat,
+        date.isoformat,
+        date.fromisoformat,
         shown=str,
     ),
     Kind.INTERVAL: Form(
-        "a timedelta",
-        (timedelta, int),
-        _length_of_time,
-        write=_microseconds,
-        read=MICROSECOND.__mul__,
-        shown=_shown_length,
+        "a timedelta", (timedelta, int), _length_of_time, _microseconds, MICROSECOND.__mul__, shown=_shown_length
     ),
     Kind.DECIMAL: Form(
-        "a Decimal or an int",
-        (Decimal, int),
-        _finite,
-        write=lambda value: str(plain_decimal(value)),
-        read=Decimal,
-        shown=str,
+        "a Decimal or an int", (Decimal, int), _finite, lambda value: str(plain_decimal(value)), Decimal, shown=str
     ),
     # Drivers have classes of their own.
-    Kind.UUID: Form("a UUID", UUID, lambda value: UUID(int=value.int), write=str, read=UUID, shown=str),
+    Kind.UUID: Form("a UUID", UUID, lambda value: UUID(int=value.int), str, UUID, shown=str),
     Kind.JSON: Form("a str, a number, True, False, a list or a dict", (str, bytes), parsed, shown=_shown_json),
     Kind.ENCRYPTED: Form("", str),
 }

@@ -7,19 +7,17 @@ that would need to know a value now. Leaves calling the functions to `tracing`.
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
-
-from pydantic import BaseModel, RootModel
+from typing import Any, NoReturn, TypeVar, cast
 
 from penstock.errors import AccessDenied, DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
+from penstock.reactive.jsonsteps import StepInvalid, step_into
 from penstock.reactive.pattern import PatternInvalid, common_pattern
-from penstock.schema.fields import Column, Kind, strip_annotated
+from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
@@ -285,7 +283,10 @@ class Operand(StandIn):
         node = self._node
         if not isinstance(node, (ex.Field, ex.Path)) or node.kind is not Kind.JSON:
             self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
-        key, shape = _step_into(self, self._shape, step)
+        try:
+            key, shape = step_into(self._shape, step)
+        except StepInvalid as error:
+            self._at.refuse(f"{self!r}: {error}")
         steps = (*(node.steps if isinstance(node, ex.Path) else ()), key)
         return Operand(self._at, ex.Path(node.column, steps), None, shape)
 
@@ -394,72 +395,6 @@ class Row:
 def term_of(value: object) -> ex.Term | None:
     """The term that a stand-in keeps; None if it is not one for a value."""
     return node_of(value) if isinstance(value, Operand) else None
-
-
-LARGEST_PLACE = 2**31 - 1
-
-
-def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
-    """A step as JSON has it, and the annotation of its target."""
-    if isinstance(step, bool) or not isinstance(step, (str, int)):
-        _refuse(of, f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
-    inner = _bare(annotation)
-    if isinstance(step, int):
-        if abs(step) > LARGEST_PLACE:
-            _refuse(of, f"[{step}] is further than any array goes")
-        return step, _element(inner, Sequence)
-    if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return _model_field(of, inner, step)
-    _check_key(of, step)
-    return step, _element(inner, Mapping)
-
-
-def _bare(annotation: Any) -> Any:
-    """An annotation without None and without metadata; anything if it is one of several."""
-    while True:
-        annotation = strip_annotated(annotation)
-        if get_origin(annotation) in {Union, types.UnionType}:
-            members = [one for one in get_args(annotation) if one is not type(None)]
-            annotation = members[0] if len(members) == 1 else Any
-        elif isinstance(annotation, type) and issubclass(annotation, RootModel):
-            annotation = annotation.model_fields["root"].annotation
-        else:
-            return annotation
-
-
-def _element(annotation: Any, of: type) -> Any:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if not arguments or not isinstance(origin, type) or not issubclass(origin, of):
-        return Any
-    return arguments[-1] if len(arguments) == (1 if of is Sequence else 2) else Any
-
-
-def _model_field(of: Operand, model: type[BaseModel], name: str) -> tuple[str, Any]:
-    """The key under which a model's field stands in JSON."""
-    field = model.model_fields.get(name) or model.model_computed_fields.get(name)
-    if field is None:
-        if model.model_config.get("extra") == "allow":
-            _check_key(of, name)
-            return name, Any
-        known = ", ".join([*model.model_fields, *model.model_computed_fields])
-        _refuse(of, f"{model.__name__} has no field {name!r}. Its fields are {known}")
-    key = getattr(field, "serialization_alias", None) or field.alias or name
-    _check_key(of, key)
-    return key, getattr(field, "annotation", Any)
-
-
-def _check_key(of: Operand, key: str) -> None:
-    if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
-        _refuse(
-            of,
-            f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
-            "quotation marks and backslashes",
-        )
-
-
-def _refuse(one: Operand, problem: str) -> NoReturn:
-    site: Site = object.__getattribute__(one, "_at")
-    site.refuse(f"{one!r}: {problem}")
 
 
 # ----- words for what Python's own operators cannot say, typed as if they were given values, for type checkers' sake
