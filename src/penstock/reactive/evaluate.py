@@ -67,25 +67,25 @@ def plain_decimal(value: Decimal) -> Decimal:
     return Decimal((sign, tuple(map(int, kept)), int(exponent) + len(digits) - len(kept)))
 
 
-def _shown_time(microseconds: int) -> str:
+def _show_time(microseconds: int) -> str:
     try:
         return (EPOCH + timedelta(microseconds=microseconds)).isoformat()
     except OverflowError:
         return f"{microseconds} microseconds"
 
 
-def _shown_length(microseconds: int) -> str:
+def _show_length(microseconds: int) -> str:
     try:
         return str(timedelta(microseconds=microseconds))
     except OverflowError:
         return f"{microseconds} microseconds"
 
 
-def _shown_json(value: Any) -> str:
+def _show_json(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_shown_json(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_show_json(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_shown_json, value)) + "]"
+        return "[" + ", ".join(map(_show_json, value)) + "]"
     return repr(value) if isinstance(value, (str, bool)) or value is None else str(value)
 
 
@@ -119,7 +119,7 @@ FORMS: dict[Kind, Form] = {
         _microseconds,
         lambda value: value.astimezone(UTC).isoformat(),
         datetime.fromisoformat,
-        shown=_shown_time,
+        shown=_show_time,
     ),
     Kind.DATE: Form(
         "a date",
@@ -130,14 +130,14 @@ FORMS: dict[Kind, Form] = {
         shown=str,
     ),
     Kind.INTERVAL: Form(
-        "a timedelta", (timedelta, int), _length_of_time, _microseconds, MICROSECOND.__mul__, shown=_shown_length
+        "a timedelta", (timedelta, int), _length_of_time, _microseconds, MICROSECOND.__mul__, shown=_show_length
     ),
     Kind.DECIMAL: Form(
         "a Decimal or an int", (Decimal, int), _finite, lambda value: str(plain_decimal(value)), Decimal, shown=str
     ),
     # Drivers have classes of their own.
     Kind.UUID: Form("a UUID", UUID, lambda value: UUID(int=value.int), str, UUID, shown=str),
-    Kind.JSON: Form("a str, a number, True, False, a list or a dict", (str, bytes), parsed, shown=_shown_json),
+    Kind.JSON: Form("a str, a number, True, False, a list or a dict", (str, bytes), parsed, shown=_show_json),
     Kind.ENCRYPTED: Form("", str),
 }
 

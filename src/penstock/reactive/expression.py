@@ -59,7 +59,7 @@ class Node:
 
 
 @dataclass_transform(frozen_default=True)
-def _node(name: str, words: str = "", opposite: str = "~({0})") -> Callable[[type[NodeT]], type[NodeT]]:
+def _declare(name: str, words: str = "", opposite: str = "~({0})") -> Callable[[type[NodeT]], type[NodeT]]:
     """Declare a node: its name in signatures, and how it reads."""
 
     def make(kind: type[NodeT]) -> type[NodeT]:
@@ -73,7 +73,7 @@ def _node(name: str, words: str = "", opposite: str = "~({0})") -> Callable[[typ
 # ----- terms
 
 
-@_node("field", "{0.column}")
+@_declare("field", "{0.column}")
 class Field(Node):
     column: str
     kind: Kind
@@ -82,7 +82,7 @@ class Field(Node):
         return row.get(self.column)
 
 
-@_node("path")
+@_declare("path")
 class Path(Node):
     """The value in a JSON column under some keys and places."""
 
@@ -106,7 +106,7 @@ class Path(Node):
         return self.column + "".join(steps)
 
 
-@_node("constant")
+@_declare("constant")
 class Constant(Node):
     """A value that was written into the expression, in the form that `schema.fields` gives stores; JSON as text."""
 
@@ -123,7 +123,7 @@ class Constant(Node):
 _normal = lru_cache(maxsize=4096)(normal_value)
 
 
-@_node("length", "{0.of}.length()")
+@_declare("length", "{0.of}.length()")
 class Length(Node):
     """Of a text, of bytes or of a JSON array; nothing else has one."""
 
@@ -135,7 +135,7 @@ class Length(Node):
         return len(found) if isinstance(found, (str, bytes, list)) else None
 
 
-@_node("arithmetic")
+@_declare("arithmetic")
 class Arithmetic(Node):
     """A sum, a difference or a product; not there if one of its operands is not."""
 
@@ -177,7 +177,7 @@ Term = Field | Path | Constant | Length | Arithmetic
 # ----- conditions on terms
 
 
-@_node("compare", "{0.left} {0.operator} {0.right}")
+@_declare("compare", "{0.left} {0.operator} {0.right}")
 class Compare(Node):
     """Two values compared. Two absent values are equal; all other comparisons with an absent value are false."""
 
@@ -205,7 +205,7 @@ def _as(kind: Kind, value: Any) -> Any:
     return float(value) if kind is Kind.REAL else Decimal(value)
 
 
-@_node("one_of")
+@_declare("one_of")
 class OneOf(Node):
     term: Term
     constants: tuple[Constant, ...]
@@ -218,7 +218,7 @@ class OneOf(Node):
         return f"{self.term}.in_([{', '.join(map(str, self.constants))}])"
 
 
-@_node("missing", "{0.term} == None", "{0.term} != None")
+@_declare("missing", "{0.term} == None", "{0.term} != None")
 class Missing(Node):
     term: Term
 
@@ -226,7 +226,7 @@ class Missing(Node):
         return self.term.read(row) is None
 
 
-@_node("text", "{0.term}.{0.test}({0.text!r})")
+@_declare("text", "{0.term}.{0.test}({0.text!r})")
 class TextIs(Node):
     test: TextTest
     term: Term
@@ -237,7 +237,7 @@ class TextIs(Node):
         return isinstance(found, str) and _TEXT_TESTS[self.test](found, self.text)
 
 
-@_node("matches", "{0.term}.matches({0.pattern!r})")
+@_declare("matches", "{0.term}.matches({0.pattern!r})")
 class Matches(Node):
     term: Term
     pattern: str
@@ -247,7 +247,7 @@ class Matches(Node):
         return isinstance(found, str) and is_found(self.pattern, found)
 
 
-@_node("has", "{0.term}.has({0.constant})")
+@_declare("has", "{0.term}.has({0.constant})")
 class Has(Node):
     term: Term
     constant: Constant
@@ -257,7 +257,7 @@ class Has(Node):
         return isinstance(found, list) and any(same(one, wanted) for one in found)
 
 
-@_node("holds", "{0.term}")
+@_declare("holds", "{0.term}")
 class Holds(Node):
     """A boolean, also in JSON, that is true."""
 
@@ -270,7 +270,7 @@ class Holds(Node):
 # ----- conditions on conditions
 
 
-@_node("every")
+@_declare("every")
 class Every(Node):
     conditions: tuple[Condition, ...]
 
@@ -281,7 +281,7 @@ class Every(Node):
         return " & ".join(f"({one})" for one in self.conditions)
 
 
-@_node("some")
+@_declare("some")
 class Some(Node):
     conditions: tuple[Condition, ...]
 
@@ -292,7 +292,7 @@ class Some(Node):
         return " | ".join(f"({one})" for one in self.conditions)
 
 
-@_node("not")
+@_declare("not")
 class Not(Node):
     condition: Condition
 

@@ -185,7 +185,7 @@ def _compares(operator: ex.Comparison) -> Any:
 
 
 def _asks_text(test: ex.TextTest) -> Any:
-    return lambda one, text: Clause(one._at, ex.TextIs(test, one._node, one._checked_text(test, text)))  # noqa: SLF001 - as above
+    return lambda one, text: Clause(one._at, ex.TextIs(test, one._node, one._check_text(test, text)))  # noqa: SLF001 - as above
 
 
 def _computes(operator: ex.Operator, *, swapped: bool = False) -> Any:
@@ -235,7 +235,7 @@ class Operand(StandIn):
     startswith, endswith, contains = _asks_text("startswith"), _asks_text("endswith"), _asks_text("contains")
 
     def matches(self, pattern: str) -> Clause:
-        text = self._checked_text("matches", pattern)
+        text = self._check_text("matches", pattern)
         try:
             common_pattern(pattern)
         except PatternInvalid as error:
@@ -344,7 +344,7 @@ class Operand(StandIn):
             self._at.refuse(f"{node!s} has more than {most} operands", "Keep a part in a field of its own")
         return Operand(self._at, node)
 
-    def _checked_text(self, method: str, text: object) -> str:
+    def _check_text(self, method: str, text: object) -> str:
         self._check_readable()
         if self._node.kind not in {Kind.TEXT, Kind.JSON}:
             fix = "Write .has(…) for elements" if self._node.kind is Kind.JSON else "Compare it"
