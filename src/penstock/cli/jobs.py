@@ -33,7 +33,7 @@ from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, Attempt, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
-from penstock.store.rows.retries import retry_parts
+from penstock.store.nouns.jobtext import retry_parts
 from penstock.values import decode_json
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")

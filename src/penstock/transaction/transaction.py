@@ -26,9 +26,9 @@ from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
+from penstock.store.store import Store
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.values import text_bytes, total_bytes

@@ -16,10 +16,10 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
 from penstock.store.postgres import interests as postgres_interests
+from penstock.store.session import Statement
 from penstock.store.sqlite import interests as sqlite_interests
+from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
 ALL = Interest(name="all", table="orders", key=["id"], before=["note", "id"], after=["note", "id"], each=True)

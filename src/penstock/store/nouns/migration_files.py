@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Session
 
 Step = Literal["expand", "backfill", "contract", "done", "down"]
 

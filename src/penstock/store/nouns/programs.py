@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.functions.programs import Declaration, refuse_clashes
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction
 
 
 class Programs(Noun, queries=("programs",)):
@@ -21,9 +21,7 @@ class Programs(Noun, queries=("programs",)):
 
     async def list(self, session: OpenTransaction | None = None) -> Sequence[Declaration]:
         """All declarations."""
-        return [
-            Declaration(noun, name, spec, program) for noun, name, program, spec in await self._ask(session, "list")
-        ]
+        return self._read(Declaration, await self._ask(session, "list"))
 
     async def register(self, program: str, ours: Sequence[Declaration]) -> Sequence[Declaration]:
         """Store the declarations of a program; all that were stored before.

@@ -5,17 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import RETRIABLE
-from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Row
 
 _RETRIABLE = {state.value for state in RETRIABLE}
 RowKey = tuple[int, str]  # the number of a task, and the key of a row as the change feed spells it
-Launch = tuple[int, str, bool]  # a task, the key of a row, and whether there is no job for it
+
+
+class Launch(NamedTuple):
+    """A row for which there is to be a pending job."""
+
+    task: int
+    key: str
+    idle: bool  # whether there is none
 
 
 class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
@@ -41,22 +48,32 @@ class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
         self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> list[RowKey]:
         """Run rows again, or only those whose jobs have these states; the rows run."""
-        held = [row for row in await self.hold(session, rows) if states is None or row[4] in states]
+        held = [row for row in await self.hold(session, rows) if states is None or row["state"] in states]
         if held:
             again = await self._fetch(session, "rerun", **of_rows(held), now=now)
-            await self._fetch(session, "forgive", ids=[self._access.uuid(row[2]) for row in held])
-            await self.launch(session, [(row[0], row[1], bool(row[2])) for row in again], now)
-        return [(row[0], row[1]) for row in held]
+            await self._fetch(session, "forgive", ids=[self._access.uuid(row["id"]) for row in held])
+            await self.launch(session, [launch(row) for row in again], now)
+        return [row_key(row) for row in held]
 
     async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
         """The jobs of tasks among failed or canceled ones, and whether their rows run again."""
         rows = await self._fetch(session, "of_tasks", ids=[*ids])
-        found: dict[UUID, RowKey] = {self._access.uuid(row[0]): (row[1], row[2]) for row in rows}
+        found = {self._access.uuid(row["id"]): row_key(row) for row in rows}
         again = await self.rerun(session, list(found.values()), now, _RETRIABLE)
         return {job: row in again for job, row in found.items()}
 
 
 def of_rows(rows: Sequence[Row]) -> dict[str, Any]:
     """Tasks and keys as parameters: one stores takes them as rows, the other as two arrays."""
-    tasks, keys = [row[0] for row in rows], [row[1] for row in rows]
-    return {"rows": [*zip(tasks, keys, strict=True)], "tasks": tasks, "keys": keys}
+    rows = [(row[0], row[1]) for row in rows]
+    return {"rows": rows, "tasks": [task for task, _ in rows], "keys": [key for _, key in rows]}
+
+
+def row_key(row: Row) -> RowKey:
+    """The task and the key in a row."""
+    return row["task"], row["key"]
+
+
+def launch(row: Row) -> Launch:
+    """What is to be launched for a row of the queries `ended`, `record` and `rerun`."""
+    return Launch(*row_key(row), bool(row["idle"]))

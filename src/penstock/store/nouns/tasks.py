@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -17,11 +17,12 @@ from penstock.jobs.states import JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobtext import options_text
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.jobs import options_of, options_text
+from penstock.store.nouns.taskends import row_key
+from penstock.store.session import OpenTransaction, Row, Session
 
 _LAST_GENERATION = 2**62  # no row has changed so often
 _PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
@@ -71,22 +72,28 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """The record of one row of a task, with the captured values before and after its last change.
+    """The record of one row of a task.
 
-    All else is told in `RecordState`.
+    It has the values that were captured with its last change, or its job, as far as a query reads these.
     """
 
-    task: int
-    key: str
-    job: UUID
-    generation: int
-    live: bool
-    change: Change
-    before: str | None
-    after: str | None
-    changed_at: datetime
-    due_at: datetime
-    gone: str | None
+    task: int  # the number of the task
+    key: str  # the key of the row, as the change feed spells it
+    job: UUID  # the id of its job
+    generation: int  # how many changes it had that the task wanted to hear of
+    live: bool  # whether its job has still to end
+    change: Change  # the last of these
+    changed_at: datetime  # when that was
+    due_at: datetime  # when it was to be run then
+    gone: str | None  # ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there
+    before: str | None = None  # the values that were captured before that change
+    after: str | None = None  # those after it
+    state: str | None = None  # the state of its job; None if there is none, though there should be
+    attempt: int | None = None  # its attempts so far, for this generation
+    run_at: datetime | None = None  # when it was due, or is
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: str | None = None  # the error of its last attempt, or why it waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
 
     async def list(self) -> builtins.list[TaskRow]:
         """All tasks by name."""
-        return [self._task(row) for row in await self._look("list")]
+        return self._tasks(await self._look("list"))
 
     async def plan(
         self, rows: Sequence[RowPlan], move: Move | None, now: datetime, progress: Sequence[Progress] = ()
@@ -173,12 +180,12 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def held(self, now: datetime) -> dict[int, datetime | None]:
         """The tasks that start no jobs: each with a time, or None if it is paused."""
         rows = await self._look("held", now=now)
-        return {row[0]: None if row[1] else self._access.time(row[2]) for row in rows}
+        return {row["id"]: None if row["paused"] else self._access.time(row["held_until"]) for row in rows}
 
     async def pause(self, name: str, *, paused: bool) -> int | None:
         """Let none of a task's jobs start, or let them again; the number of the task, or None if there is none."""
         rows = await self._run("pause", name=name, paused=paused)
-        return rows[0][0] if rows else None
+        return rows[0]["id"] if rows else None
 
     async def release(self, task: int, now: datetime, limit: int) -> int:
         """Make jobs of a task due that were put off while it was held, in one bounded step; their number."""
@@ -186,13 +193,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
 
     async def find(self, session: OpenTransaction, task: int, key: str) -> RecordRow | None:
         """The record of a row; None if there is none."""
-        for row in await self._fetch(session, "find", task=task, key=key):
-            _, _, job, generation, live, change, before, after, changed_at, due_at, gone = row
-            times = self._access.time(changed_at), self._access.time(due_at)
-            return RecordRow(
-                task, key, self._access.uuid(job), generation, bool(live), change, before, after, *times, gone
-            )
-        return None
+        return self._one(RecordRow, await self._fetch(session, "find", task=task, key=key))
 
     async def signature(self, session: OpenTransaction, task: int) -> str:
         """Filter and watch of a task as stored."""
@@ -217,12 +218,12 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         SQLite has no such transactions beside others: it waits for its turn, and knows.
         """
         rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after a transaction that may be marking it
-        return {self._access.uuid(row[0]): None if row[1] is None else bool(row[1]) for row in rows}
+        return {self._access.uuid(job): None if marked is None else bool(marked) for job, marked in rows}
 
     async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
         """Note that attempts of a task have failed; the times of the last ones on all machines."""
         rows = await self._run("failed", task=task, times=[*times], most=most)
-        return [self._access.time(time) for row in rows for time in self._access.items(row[0])]
+        return [self._access.time(time) for row in rows for time in self._access.items(row["failures"])]
 
     async def open(self, task: int, until: datetime) -> bool:
         """Let none of a task's jobs start until a time, and forget failures; False if another process was quicker."""
@@ -231,36 +232,36 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """The records of some rows, by key."""
         rows = await self._fetch(session, "records", task=task, keys=[*keys])
-        return {row[0]: Kept(row[1], row[2]) for row in rows}
+        return self._kept(rows)
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
         """The records of rows after a key, in the order of keys."""
-        rows = await self._fetch(session, "slice", task=task, after=after, limit=limit)
-        return {key: Kept(after, gone, state, bool(runs), *rest) for key, after, gone, state, runs, *rest in rows}
+        return self._kept(await self._fetch(session, "slice", task=task, after=after, limit=limit))
 
     async def forget(self, now: datetime, limit: int) -> int:
         """Forget expired records, and their jobs with them, in one bounded step; their number."""
-        return int((await self._run("forget", now=now, limit=limit))[0][0])
+        ((number,),) = await self._run("forget", now=now, limit=limit)
+        return int(number)
 
     async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
         """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
         if not rows:
             return set()
-        ids = {row[2]: self._access.uuid(row[2]) for row in rows}
-        pending = {row[0] for row in await self._fetch(session, "pending", ids=[*ids.values()])}
+        ids = {row["id"]: self._access.uuid(row["id"]) for row in rows}
+        pending = {row["id"] for row in await self._fetch(session, "pending", ids=[*ids.values()])}
         settlements = [
             Settlement(
-                id=ids[job],
+                id=ids[row["id"]],
                 state=state,
                 event=JobEvent.SKIPPED if state is JobState.SKIPPED else JobEvent.CANCELED,
                 attempt=0,
                 run_at=now,
                 finished_at=now,
                 expires_at=now + FOR_EVER,
-                mark=Mark(task, key, _LAST_GENERATION),
+                mark=Mark(row["task"], row["key"], _LAST_GENERATION),
             )
-            for task, key, job, *_ in rows
-            if job in pending
+            for row in rows
+            if row["id"] in pending
         ]
         if settlements:
             await self._jobs.settle_pending(session, settlements)
@@ -272,10 +273,15 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write plans; the number of new jobs."""
 
+    async def _drop(self, session: Session, rows: Sequence[Row], plans: Sequence[RowPlan], now: datetime) -> None:
+        """End waiting runs that are no longer needed, given the rows of the query `record`."""
+        dropped = [row for row in chosen(rows, plans, lambda plan: plan.drops) if row["live"]]
+        await self.end_pending(session, dropped, JobState.SKIPPED, now)
+
     async def _declare(self, session: Session, plan: TaskPlan, row: TaskRow | None, values: dict[str, Any]) -> None:
         if row is None:
             await self._fetch(session, "add", **_plan_values(plan, None), **values)
-            tasks = [self._task(one) for one in await self._fetch(session, "list")]
+            tasks = self._tasks(await self._fetch(session, "list"))
             row = next(one for one in tasks if one.plan.name == plan.name)  # another program may have added it just now
         if _is_unkeyed(plan, row):  # first, as planners lock records before tasks
             await self._fetch(session, "unkey", task=row.id)
@@ -283,24 +289,24 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         if _runs_otherwise(plan, row):
             await self._fetch(session, "redeclare", task=row.id, unkeyed=_is_unkeyed(plan, row))
 
-    def _task(self, row: Row) -> TaskRow:
-        number, name, function, kind, pool, priority, options, resets, history, version, signature, spec, *state = row
-        interests, declared_at, paused, held_until, reconciling, reconciled_at, begun, interest, earlier = state
-        rest = bool(resets), history, version, signature, TaskSpec.parse(spec)
-        plan = TaskPlan(name, function, kind, pool, priority, replace(options_of(options), task=None), *rest)
-        return TaskRow(
-            id=number,
-            plan=plan,
-            interest=interest,
-            interests=tuple(sorted(self._access.items(interests))),
-            earlier=tuple(self._access.items(earlier)),
-            declared_at=self._access.time(declared_at),
-            paused=bool(paused),
-            held_until=self._access.time(held_until),
-            reconciling=None if reconciling is None else Reconciling.parse(reconciling),
-            reconciled_at=self._access.time(reconciled_at),
-            begun=begun,
+    def _tasks(self, rows: Sequence[Row]) -> builtins.list[TaskRow]:
+        items = self._access.items
+        return self._read(
+            TaskRow, rows, plan=self._plan_of, interests=lambda row: tuple(sorted(items(row["interests"])))
         )
+
+    def _plan_of(self, row: Row) -> TaskPlan:
+        (plan,) = self._read(TaskPlan, [row])
+        return replace(plan, options=replace(plan.options, task=None))
+
+    def _kept(self, rows: Sequence[Row]) -> dict[str, Kept]:
+        return dict(zip((row["key"] for row in rows), self._read(Kept, rows), strict=True))
+
+
+def chosen(rows: Sequence[Row], plans: Sequence[RowPlan], wanted: Callable[[RowPlan], bool]) -> list[Row]:
+    """The rows whose plans are wanted."""
+    keys = {(plan.task, plan.key) for plan in plans if wanted(plan)}
+    return [row for row in rows if row_key(row) in keys]
 
 
 def _plan_values(plan: TaskPlan, number: int | None) -> dict[str, Any]:

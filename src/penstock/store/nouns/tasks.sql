@@ -336,7 +336,7 @@ select id from ready union all select id from scheduled;
 -- have ended, there is none any more; for those that are to run again, the time counts anew for which changes may put that
 -- off. Of the others those are returned that `launch` or `idle` has to do with.
 -- SQLite: takes rows as JSON.
-select r.task, r.key, g.value ->> 3
+select r.task, r.key, g.value ->> 3 as idle
 from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
 where r.generation > g.value ->> 2 and not (
     g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4
@@ -365,7 +365,7 @@ with held as materialized (
     update penstock.task_record set latest_at = null
     where ctid = any(array(select place from held where not finished and not changed)) and latest_at is not null
 )
-select task, key, finished, changed, place::text from held
+select task, key, finished as idle, changed, place::text from held
 where changed or (
     finished and (select count(*) from idled) < (select count(*) from held where finished and not changed)
 );
@@ -385,7 +385,7 @@ update penstock.task_record set live = false, version = greatest(version, :versi
 where ctid = any(:places::text[]::tid[]);
 
 -- find: the record of a row.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+select task, key, id as job, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
 
 -- signature: filter and watch of a task as stored.
@@ -449,7 +449,7 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 -- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       {runs}, r.change, r.before, r.version
+       {runs} as running, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
 where r.task = :task and r.key > :after::text order by r.key limit :limit;
 

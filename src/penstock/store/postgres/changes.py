@@ -16,10 +16,9 @@ from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ALL, ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.contract.changes import Batch, Rotation
-from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.changes import Batch, Changes, Rotation
 from penstock.store.postgres.session import PostgresSession
+from penstock.store.session import OpenTransaction, Row, Session, Statement
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"

@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED
-from penstock.store.contract.session import OpenTransaction
-from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.taskends import Launch, TaskEnds, launch
 from penstock.store.nouns.tasks import HELD
+from penstock.store.session import OpenTransaction
 
 
 class PostgresTaskEnds(TaskEnds):
@@ -25,7 +25,7 @@ class PostgresTaskEnds(TaskEnds):
             await self._fetch(session, "follow", tasks=tasks, keys=keys)
 
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
-        tasks, keys, idles = ([row[place] for row in rows] for place in range(3))
+        tasks, keys, idles = ([row.task for row in rows], [row.key for row in rows], [row.idle for row in rows])
         await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now, held=HELD)
 
     async def _end(
@@ -55,10 +55,10 @@ class PostgresTaskEnds(TaskEnds):
             finished=if_alike_one(finished),
             version=version,
         )
-        done = [place for _task, _key, ended, changed, place in rows if ended and not changed]
+        done = [row["place"] for row in rows if row["idle"] and not row["changed"]]
         if done:
             await self._fetch(session, "idle", places=done, version=version)
-        if again := [(task, key, ended) for task, key, ended, changed, _place in rows if changed]:
+        if again := [launch(row) for row in rows if row["changed"]]:
             await self.launch(session, again, now)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 
 from penstock.clock import Clock
-from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.session import Session
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.taskends import launch
+from penstock.store.nouns.tasks import Tasks, chosen
 from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
+from penstock.store.session import Session
 
 
 class PostgresTasks(Tasks):
@@ -36,14 +36,11 @@ class PostgresTasks(Tasks):
         rows = await self._fetch(session, "record", **self._arrays(plans), now=now)
         if not rows:  # all are new, and have their jobs
             return running
-        drops = {(plan.task, plan.key) for plan in plans if plan.drops}
-        runs = {(plan.task, plan.key) for plan in plans if plan.runs}
-        launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
+        launched = [launch(row) for row in chosen(rows, plans, lambda plan: plan.runs)]
         if launched:
             await self._ends.launch(session, launched, now)
-        dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
-        await self.end_pending(session, dropped, JobState.SKIPPED, now)
-        return running - sum(not idle for _, _, idle in launched)
+        await self._drop(session, rows, plans, now)
+        return running - sum(not one.idle for one in launched)
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {

@@ -8,9 +8,8 @@ from typing import Any
 
 from penstock.changes.change import changes_told
 from penstock.changes.position import Position
-from penstock.store.contract.changes import Batch, Rotation
-from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.changes import Batch, Changes, Rotation
+from penstock.store.session import OpenTransaction, Row
 
 
 class SqliteChanges(Changes):

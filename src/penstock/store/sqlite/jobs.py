@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -15,28 +16,14 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.gates import Gates
-from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobs import Claim, Jobs, Look, Room
+from penstock.store.nouns.jobtext import attempt_text, ending_text, options_of, options_text
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
-from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, time_of
+from penstock.store.session import OpenTransaction, Row, Session
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import (
-    CANCELED,
-    CLAIMED,
-    READY,
-    RECALLED,
-    RETRIED,
-    TAKEN,
-    by_rank,
-    claimed_job,
-    ended_row,
-    job_from,
-    new_row,
-    time_texts,
-)
+from penstock.store.sqlite.jobrows import ended_row, new_row, time_texts
 from penstock.store.sqlite.session import WriteAlone
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
@@ -56,10 +43,10 @@ class SqliteGates(Gates):
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
             for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
-                taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
+                taken = dict(row) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
                 await self._fetch(session, "started", **taken)
-                jobs.append(job_from((*row[:10], taken["attempt"], row[11], started_at, taken["failing_since"])))
+                jobs += self._read(Job, [taken])
                 keys.append(taken["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
         return jobs, keys
@@ -107,26 +94,27 @@ class SqliteJobs(Jobs):
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         if not self._was_full:
-            ready, next_run_at, cancels = await self._look_first(rooms)
-            if not ready and not _is_due(next_run_at, now):
-                return Claim([], next_run_at, cancels)
+            async with self._reading() as session:
+                rows = await self._fetch(session, "look", pools=_pools(rooms), **self._access.left)
+            (seen,) = self._read(Look, rows)
+            if not rows[0]["ready"] and not seen.is_due(now):
+                return Claim([], seen.next_run_at, seen.cancels)
         async with self._writing() as session:
-            next_run_at, cancels = await self._next(session)
-            if due := _is_due(next_run_at, now):
+            seen = await self._see(session)
+            if due := seen.is_due(now):
                 await self._promote(session, now)
-                next_run_at, cancels = await self._next(session)
+                seen = await self._see(session)
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
-            waiting = [
-                row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
-            ]
+            at_gates = await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
+            waiting = [row["pool"] for row in at_gates]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
         self._left_out.remember(waiting, opened, jobs)
         self._was_full = len(jobs) >= limit > 0
         waits = [again for again in opened.values() if again is not None]
-        return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))
+        return Claim(jobs, seen.next_run_at, seen.cancels, due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         async with self._writing() as session:
@@ -137,7 +125,7 @@ class SqliteJobs(Jobs):
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
             return False
-        values = dict(zip(TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
+        values = dict(rows[0]) | {"attempt": settlement.attempt, "waiting": False}
         values["blocks_key"] = settlement.blocks_key and bool(values["concurrency_key"])
         if not values["blocks_key"]:
             values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
@@ -192,7 +180,7 @@ class SqliteJobs(Jobs):
         return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        held: dict[bytes, int] = {row[0]: row[1] for row in await self._fetch(session, "held", lease=lease)}
+        held: dict[bytes, int] = {row["id"]: row["place"] for row in await self._fetch(session, "held", lease=lease)}
         results: dict[tuple[datetime, datetime], dict[int, str | None]] = {}
         won = set()
         for item in settlements:
@@ -205,19 +193,13 @@ class SqliteJobs(Jobs):
             await self._fetch(session, "succeed", results=json.dumps(found), **values)
         return won
 
-    async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
-        async with self._reading() as session:
-            ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms), **self._access.left)
-            return bool(ready), time_of(first), bool(cancels)
-
-    async def _next(self, session: Session) -> tuple[datetime | None, bool]:
-        ((first, cancels),) = await self._fetch(session, "next_run_at")
-        return time_of(first), bool(cancels)
+    async def _see(self, session: Session) -> Look:
+        return self._read(Look, await self._fetch(session, "next_run_at"))[0]
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=now, limit=_PROMOTE_MOST)
-        for row in sorted(rows, key=lambda row: (row[7], row[0])):
-            await self._write(session, "enqueue", dict(zip(READY, row, strict=True)))
+        for row in sorted(rows, key=itemgetter("run_at", "id")):
+            await self._write(session, "enqueue", dict(row))
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -231,7 +213,8 @@ class SqliteJobs(Jobs):
             await self._put_under_lease(session, lease, found, now)
             line.took(len(found))
             rows += found
-        return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
+        rows.sort(key=itemgetter("rank", "seq"))  # the most urgent first
+        return self._read(Job, rows, started_at=lambda _: now)
 
     async def _pass_gates(
         self, session: Session, lease: int, rooms: Line, now: datetime, opened: dict[str, timedelta | None]
@@ -245,7 +228,7 @@ class SqliteJobs(Jobs):
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
         if rows:
-            await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
+            await self._fetch(session, "start", lease=lease, seqs=[row["seq"] for row in rows], started_at=now)
 
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
@@ -255,7 +238,7 @@ class SqliteJobs(Jobs):
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
         for row in rows:
-            values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
+            values = dict(row) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:
                 await self._write(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
@@ -269,11 +252,8 @@ class SqliteJobs(Jobs):
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
-            values = dict(zip(RETRIED, row, strict=True))
-            options, ((ageing, rated),) = (
-                options_of(values["options"]),
-                await self._fetch(session, "retried_in", pool=values["pool"]),
-            )
+            values, options = dict(row), options_of(row["options"])
+            ((ageing, rated),) = await self._fetch(session, "retried_in", pool=row["pool"])
             gated = bool(rated) or options.key is not None or options.concurrency_key is not None
             values |= {"run_at": encode_datetime(now), "ending": None, "attempt": 0}
             values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
@@ -287,7 +267,7 @@ class SqliteJobs(Jobs):
     async def _recall(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "recall", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
-            values = dict(zip(RECALLED, row, strict=True)) | {"error": None}
+            values = dict(row) | {"error": None}
             await self._write(session, "enqueue", values | {"rank": rank(now), "run_at": encode_datetime(now)})
         return bool(rows)
 
@@ -295,10 +275,6 @@ class SqliteJobs(Jobs):
         """Run a query with values that are in SQLite's form already."""
         query = self._queries[name]
         await session.execute(query.statement, query.args(values))
-
-
-def _is_due(next_run_at: datetime | None, now: datetime) -> bool:
-    return next_run_at is not None and next_run_at <= now
 
 
 def _pools(rooms: Sequence[Room]) -> str:

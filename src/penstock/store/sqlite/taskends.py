@@ -9,9 +9,9 @@ from uuid import UUID
 
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED
-from penstock.store.contract.session import OpenTransaction
-from penstock.store.nouns.taskends import Launch, TaskEnds
+from penstock.store.nouns.taskends import Launch, TaskEnds, launch
 from penstock.store.nouns.tasks import HELD
+from penstock.store.session import OpenTransaction
 
 
 class SqliteTaskEnds(TaskEnds):
@@ -28,8 +28,7 @@ class SqliteTaskEnds(TaskEnds):
         text = json.dumps(rows)
         if await self._execute(session, "idle", rows=text) < len(rows):
             changed = await self._fetch(session, "ended", rows=text)
-            launched = [(row[0], row[1], bool(row[2])) for row in changed]
-            await self.launch(session, launched, settlements[0].finished_at)
+            await self.launch(session, [launch(row) for row in changed], settlements[0].finished_at)
         if again := [row for row in rows if not row[3]]:
             await self._execute(session, "follow", rows=json.dumps(again))
 
@@ -37,13 +36,13 @@ class SqliteTaskEnds(TaskEnds):
         if not rows:
             return
         values = {"rows": json.dumps(rows), "now": now, "held": HELD}
-        if idle := [row for row in rows if row[2]]:
+        if idle := [row for row in rows if row.idle]:
             await self.launch_idle(session, idle, now)
             await self._execute(session, "forgotten", **values)
         if len(idle) < len(rows):
             postponed = await self._fetch(session, "postpone", **values)
             if postponed:
-                await self._execute(session, "postponed", ids=[UUID(bytes=row[0]) for row in postponed])
+                await self._execute(session, "postponed", ids=[UUID(bytes=row["id"]) for row in postponed])
             await self._fetch(session, "informed", **values)
         await self._execute(session, "uncanceled", rows=values["rows"])
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.jobs.states import JobState
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.session import Session
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.taskends import launch
+from penstock.store.nouns.tasks import Tasks, chosen
+from penstock.store.session import Session
 from penstock.store.sqlite.jobrows import time_texts
 from penstock.store.sqlite.taskends import SqliteTaskEnds
 
@@ -30,15 +30,12 @@ class SqliteTasks(Tasks):
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         texts = time_texts()
         rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan, texts) for plan in plans]))
-        drops = {(plan.task, plan.key) for plan in plans if plan.drops}
-        runs = {(plan.task, plan.key) for plan in plans if plan.runs}
-        launched = [(row[0], row[1], bool(row[3]), row[5] == 1) for row in rows if (row[0], row[1]) in runs]
-        new = [row[:3] for row in launched if row[3]]
-        await self._ends.launch_idle(session, new, now)  # of which nobody else can know
-        await self._ends.launch(session, [row[:3] for row in launched if not row[3]], now)
-        dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
-        await self.end_pending(session, dropped, JobState.SKIPPED, now)
-        return sum(row[2] for row in launched)
+        run = chosen(rows, plans, lambda plan: plan.runs)
+        new, others = ([launch(row) for row in run if (row["generation"] == 1) is is_new] for is_new in (True, False))
+        await self._ends.launch_idle(session, new, now)  # nobody else can know of these
+        await self._ends.launch(session, others, now)
+        await self._drop(session, rows, plans, now)
+        return sum(one.idle for one in (*new, *others))
 
     def _row(self, plan: RowPlan, text: Callable[[datetime], str]) -> tuple[Any, ...]:
         latest_at, forgets_at = (time and text(time) for time in (plan.latest_at, plan.forgets_at))

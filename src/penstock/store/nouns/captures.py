@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.changes.interest import ROW, Interest
 from penstock.errors import DeclarationError
-from penstock.store.contract.changes import State
 
+State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]  # see `InterestRow`
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
 IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
