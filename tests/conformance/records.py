@@ -16,8 +16,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
 from penstock.store.nouns.records import RecordQuery, TaskBacklog
-from penstock.store.nouns.taskends import RowKey
-from penstock.store.nouns.tasks import RecordRow
+from penstock.store.nouns.tasks import RecordRow, RowKey
 from penstock.store.session import Session
 
 ALL = RecordQuery()

@@ -38,8 +38,7 @@ from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.statistics import DatabaseStatistics
-from penstock.store.nouns.taskends import TaskEnds
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.tasks import TaskEnds, Tasks
 from penstock.store.nouns.tokens import Tokens
 from penstock.store.session import OpenTransaction, Session, reading
 from penstock.store.sql.dialect import Dialect

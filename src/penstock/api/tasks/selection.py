@@ -25,8 +25,7 @@ from penstock.reactive.task import ReactiveTask
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.nouns.records import RecordQuery
-from penstock.store.nouns.taskends import RowKey
-from penstock.store.nouns.tasks import RecordRow, TaskRow, from_the_beginning
+from penstock.store.nouns.tasks import RecordRow, RowKey, TaskRow, from_the_beginning
 from penstock.store.session import Session
 from penstock.store.sql.values import captured_key
 from penstock.values import is_storable

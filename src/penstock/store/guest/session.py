@@ -56,7 +56,7 @@ _DRIVERS: dict[str, Callable[[Any], Driver]] = {
 T = TypeVar("T")
 
 
-class GuestRow(tuple[Any, ...]):
+class GuestRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no room for them
     """A row as penstock's own driver gives it: its values also by the names of its columns."""
 
     _names: Sequence[str]
@@ -67,9 +67,11 @@ class GuestRow(tuple[Any, ...]):
         return row
 
     def __getitem__(self, key: Any, /) -> Any:
+        """The value of a place or of a name."""
         return super().__getitem__(self._names.index(key) if isinstance(key, str) else key)
 
     def keys(self) -> Sequence[str]:
+        """The names."""
         return self._names
 
 

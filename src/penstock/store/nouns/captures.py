@@ -84,13 +84,6 @@ def _known_fields(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]
 Stored = Mapping[Identity, StoredInterest]
 
 
-def stored_interest(row: Sequence[Any], declared_at: datetime) -> StoredInterest:
-    """An interest from a row of the query ``list``."""
-    number, spec, _declared_at, capture, *tables = row
-    installed, found = (None if text is None else FoundTable.parse(text) for text in tables)
-    return StoredInterest(number, Interest.parse(spec), declared_at, capture, installed, found)
-
-
 def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:
     """Interests by name and digest, each with those that share its triggers."""
     shared: dict[int | None, dict[int, Interest]] = {}

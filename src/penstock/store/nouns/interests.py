@@ -30,7 +30,6 @@ from penstock.store.nouns.captures import (
     identity_of,
     namesakes,
     replaced,
-    stored_interest,
 )
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Statement
@@ -230,7 +229,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         Tables are compared, and not names: an interest may spell its table otherwise.
         """
         names = {self._name(table): table for table in tables}
-        return frozenset(names[row[0]] for row in await self._ask(session, "each_of", tables=[*names]))
+        return frozenset(names[row["source"]] for row in await self._ask(session, "each_of", tables=[*names]))
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """The statements that read the rows of an interest; None if there is no such interest, or no such table.
@@ -265,19 +264,18 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     async def _stored(self, session: OpenTransaction | None = None) -> Stored:
         """All interests, as a transaction sees them, or now."""
-        rows = await self._ask(session, "list")
-        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
+        return by_identity(self._read(StoredInterest, await self._ask(session, "list")))
 
     async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
         """The interests with which the tasks of these interests are declared now."""
         rows = await self._ask(session, "declared", names=[one.name for one in interests])
-        return {(row[0], row[1]) for row in rows}
+        return {(row["name"], row["digest"]) for row in rows}
 
     async def _add(self, session: OpenTransaction | None, interest: Interest, now: datetime) -> builtins.list[int]:
         """Give an interest a number, in a transaction or in one of its own."""
         values = self._added(interest, now)
         rows = await (self._run("add", **values) if session is None else self._fetch(session, "add", **values))
-        return [row[0] for row in rows]
+        return [row["id"] for row in rows]
 
     def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
         source = self._name(interest.table)

@@ -60,7 +60,7 @@ class MigrationFiles(Noun, queries=("migration_files",)):
 
     async def list(self) -> dict[str, FileProgress]:
         """The progress of each file that was begun, in order of their names."""
-        return {row[0]: FileProgress.parse(row[1]) for row in await self._look("list")}
+        return {row["name"]: FileProgress.parse(row["progress"]) for row in await self._look("list")}
 
     async def begin(self, name: str, progress: FileProgress = _BEGUN) -> None:
         """Note that a file was begun, unless it is noted already."""

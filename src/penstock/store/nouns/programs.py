@@ -14,7 +14,7 @@ class Programs(Noun, queries=("programs",)):
 
     async def declare(self, kinds: Mapping[str, str]) -> None:
         """Make functions known: the kind of each by its name. Those of other programs stay."""
-        known = {row[0]: row[1] for row in await self._look("declared")}
+        known = {row["name"]: row["kind"] for row in await self._look("declared")}
         # In one order, so that programs that start together do not wait for each other in a circle.
         new = [{"name": name, "kind": kind} for name, kind in sorted(kinds.items()) if known.get(name) != kind]
         await self._run_each("declare", new)  # an unchanged declaration needs no right to write

@@ -19,8 +19,7 @@ from penstock.reactive.expression import Condition
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.taskends import RowKey, TaskEnds, of_rows, row_key
-from penstock.store.nouns.tasks import RecordRow, Tasks
+from penstock.store.nouns.tasks import RecordRow, RowKey, TaskEnds, Tasks, of_rows, row_key
 from penstock.store.session import OpenTransaction, Row, Session, Statement
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import placeholder, row_of

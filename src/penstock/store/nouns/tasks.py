@@ -1,19 +1,20 @@
-"""Reactive tasks at rest, and the records of their rows. Each store plans in its own way."""
+"""Reactive tasks at rest, the records of their rows, and the ends of their jobs. Each store plans in its own way."""
 
 from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.changes.position import Position
+from penstock.clock import Clock
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Job, Mark, Options, Settlement
-from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.states import RETRIABLE, JobEvent, JobState
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.reconciling import Kept, Reconciling
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec
@@ -21,11 +22,12 @@ from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.jobtext import options_text
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.taskends import row_key
 from penstock.store.session import OpenTransaction, Row, Session
 
 _LAST_GENERATION = 2**62  # no row has changed so often
 _PLAN = ("name", "function", "kind", "pool", "priority", "resets", "history", "version", "signature")
+_RETRIABLE = {state.value for state in RETRIABLE}
+RowKey = tuple[int, str]  # the number of a task, and the key of a row as the change feed spells it
 _REPROCESSES = ("none", "reprocess_failed", "reprocess_all")
 
 
@@ -120,13 +122,61 @@ def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
+class Launch(NamedTuple):
+    """A row for which there is to be a pending job."""
+
+    task: int
+    key: str
+    idle: bool  # whether there is none
+
+
+class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
+    """Ends jobs of tasks, and begins new ones, in the transactions of others."""
+
+    @abstractmethod
+    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+        """Compare the generations of jobs that have ended or are to run again; begin changed rows anew."""
+
+    @abstractmethod
+    async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
+        """See to it that there is a pending job for the last generation of rows."""
+
+    async def hold(self, session: OpenTransaction, rows: Sequence[RowKey]) -> Sequence[Row]:
+        """Lock the records of rows: their tasks, keys and jobs, whether these are live, and their states."""
+        if not rows:
+            return []
+        if "hold_records" in self._queries:
+            await self._fetch(session, "hold_records", **of_rows(rows))
+        return await self._fetch(session, "held_records", **of_rows(rows))  # who has waited reads jobs in this one only
+
+    async def rerun(
+        self, session: OpenTransaction, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
+    ) -> list[RowKey]:
+        """Run rows again, or only those whose jobs have these states; the rows run."""
+        held = [row for row in await self.hold(session, rows) if states is None or row["state"] in states]
+        if held:
+            again = await self._fetch(session, "rerun", **of_rows(held), now=now)
+            await self._fetch(session, "forgive", ids=[self._access.uuid(row["id"]) for row in held])
+            await self.launch(session, [launch(row) for row in again], now)
+        return [row_key(row) for row in held]
+
+    async def retry(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, bool]:
+        """The jobs of tasks among failed or canceled ones, and whether their rows run again."""
+        rows = await self._fetch(session, "of_tasks", ids=[*ids])
+        found = {self._access.uuid(row["id"]): row_key(row) for row in rows}
+        again = await self.rerun(session, list(found.values()), now, _RETRIABLE)
+        return {job: row in again for job, row in found.items()}
+
+
 class Tasks(Noun, ABC, queries=("moves", "tasks")):
     """Reactive tasks at rest, and the records of their rows. Their jobs are made with them, and end with them."""
 
-    def __init__(self, access: Access, changes: Changes, jobs: Jobs) -> None:
+    def __init__(self, access: Access, changes: Changes, jobs: Jobs, ends: TaskEnds, clock: Clock) -> None:
         super().__init__(access)
         self._changes = changes
         self._jobs = jobs
+        self._ends = ends
+        self._clock = clock
 
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
@@ -270,13 +320,18 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     # ----- steps
 
     @abstractmethod
+    async def _record(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> tuple[int, Sequence[Row]]:
+        """Write the records of plans, and the jobs of new ones: the number of these, and the other records."""
+
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write plans; the number of new jobs."""
-
-    async def _drop(self, session: Session, rows: Sequence[Row], plans: Sequence[RowPlan], now: datetime) -> None:
-        """End waiting runs that are no longer needed, given the rows of the query `record`."""
+        new, rows = await self._record(session, plans, now)
+        launched = [launch(row) for row in chosen(rows, plans, lambda plan: plan.runs)]
+        if launched:
+            await self._ends.launch(session, launched, now)
         dropped = [row for row in chosen(rows, plans, lambda plan: plan.drops) if row["live"]]
         await self.end_pending(session, dropped, JobState.SKIPPED, now)
+        return new + sum(one.idle for one in launched)
 
     async def _declare(self, session: Session, plan: TaskPlan, row: TaskRow | None, values: dict[str, Any]) -> None:
         if row is None:
@@ -305,6 +360,8 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
 
 def chosen(rows: Sequence[Row], plans: Sequence[RowPlan], wanted: Callable[[RowPlan], bool]) -> list[Row]:
     """The rows whose plans are wanted."""
+    if not rows:
+        return []
     keys = {(plan.task, plan.key) for plan in plans if wanted(plan)}
     return [row for row in rows if row_key(row) in keys]
 
@@ -344,3 +401,19 @@ def _runs_otherwise(plan: TaskPlan, known: TaskRow) -> bool:
 def _is_unkeyed(plan: TaskPlan, known: TaskRow) -> bool:
     """Whether the keys that rows have for the gate are of another column."""
     return plan.spec.partition != known.plan.spec.partition
+
+
+def of_rows(rows: Sequence[Row]) -> dict[str, Any]:
+    """Tasks and keys as parameters: one stores takes them as rows, the other as two arrays."""
+    rows = [(row[0], row[1]) for row in rows]
+    return {"rows": rows, "tasks": [task for task, _ in rows], "keys": [key for _, key in rows]}
+
+
+def row_key(row: Row) -> RowKey:
+    """The task and the key in a row."""
+    return row["task"], row["key"]
+
+
+def launch(row: Row) -> Launch:
+    """What is to be launched for a row of the queries `ended`, `record` and `rerun`."""
+    return Launch(*row_key(row), bool(row["idle"]))

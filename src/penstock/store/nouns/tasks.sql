@@ -39,6 +39,19 @@ pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
 rank = g.rank + case when j.blocks_key then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
 gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
 
+-- {earlier}: the numbers of all interests that a task about one table has had.
+-- SQLite: numbers are kept as JSON.
+(
+    select json_group_array(n.id) from (
+        select e.value as id from json_each(penstock.task.earlier) e
+        union select i.id from penstock.interest i where i.name = 'task:' || :name
+    ) n
+) else '[]'
+-- PostgreSQL: numbers are kept as an array.
+array(
+    select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
+) else '{}'
+
 -- add: make a task known, if none of its name is; all of its rows are to be looked at.
 insert into penstock.task
     (name, function, kind, pool, priority, options, resets, history, version, signature, spec, declared_at, reconciling)
@@ -47,30 +60,13 @@ on conflict (name) do nothing returning id;
 
 -- declare: store the declaration of a task; one of which a higher version was declared stays as it is. The interests that
 -- it has had are known by their numbers also when they are dropped, unless they were about another table.
--- SQLite: numbers are kept as JSON.
-update penstock.task set
-    function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
-    history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling),
-    earlier = iif(
-        spec -> 'table' = :spec -> 'table' and spec -> 'key' = :spec -> 'key', (
-            select json_group_array(n.id) from (
-                select e.value as id from json_each(penstock.task.earlier) e
-                union select i.id from penstock.interest i where i.name = 'task:' || :name
-            ) n
-        ), '[]'
-    )
-where name = :name and version <= :version;
--- PostgreSQL: numbers are kept as an array.
 update penstock.task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
     reconciling = coalesce(:reconciling, reconciling),
     earlier = case
-        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key') then array(
-            select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
-        ) else '{}'
-    end
+        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key')
+        then {earlier} end
 where name = :name and version <= :version;
 
 -- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those

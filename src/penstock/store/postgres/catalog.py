@@ -77,11 +77,11 @@ class _Description(ABC):
         return {quoted[row["asked"]]: _table(row) for row in rows}
 
     async def kept_tables(self) -> list[str]:
-        return [row[0] for row in await self._fetch(self._queries["kept"], {})]
+        return [name for (name,) in await self._fetch(self._queries["kept"], {})]
 
     async def applied_migrations(self) -> set[str]:
-        rows = await self._fetch(self._queries["has_migrations"], {})
-        return {row[0] for row in await self._fetch(self._queries["migrations"], {})} if rows[0][0] else set()
+        ((has_some,),) = await self._fetch(self._queries["has_migrations"], {})
+        return {name for (name,) in await self._fetch(self._queries["migrations"], {})} if has_some else set()
 
 
 class PostgresCatalog(_Description):

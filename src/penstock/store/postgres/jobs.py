@@ -23,7 +23,7 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
-from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
+from penstock.store.postgres.tasks import PostgresTaskEnds, or_none
 from penstock.store.session import OpenTransaction, Row, Session, Statement
 
 _PROMOTE_MOST = 1000

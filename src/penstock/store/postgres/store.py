@@ -24,8 +24,7 @@ from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
-from penstock.store.postgres.taskends import PostgresTaskEnds
-from penstock.store.postgres.tasks import PostgresTasks
+from penstock.store.postgres.tasks import PostgresTaskEnds, PostgresTasks
 from penstock.store.session import OpenTransaction, Row, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries

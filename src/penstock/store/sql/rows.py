@@ -19,6 +19,8 @@ Part = Callable[[Row], Any]
 
 
 class Store(Protocol):
+    """What converts the values of a store, by type."""
+
     forms: Mapping[Any, Convert]
 
 

@@ -56,7 +56,7 @@ class SqliteChanges(Changes):
         """The number up to which all readers have passed, and whether there is more."""
         ((_, end),) = await self._fetch(session, "moment")
         readers = await self._fetch(session, "readers")
-        high: int = min((Position.parse(row[1]).high for row in readers), default=end)
+        high: int = min((Position.parse(row["position"]).high for row in readers), default=end)
         return high, high < end
 
 

@@ -18,14 +18,13 @@ from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
 from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Claim, Jobs, Look, Room
-from penstock.store.nouns.jobtext import attempt_text, ending_text, options_of, options_text
+from penstock.store.nouns.jobtext import attempt_text, attempts_text, ending_text, options_of, options_text
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.session import OpenTransaction, Row, Session
-from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import ended_row, new_row, time_texts
+from penstock.store.sqlite.dialect import encode_datetime, time_texts
 from penstock.store.sqlite.session import WriteAlone
-from penstock.store.sqlite.taskends import SqliteTaskEnds
+from penstock.store.sqlite.tasks import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
 _PIECE = 1000
@@ -70,7 +69,7 @@ class SqliteJobs(Jobs):
         for name, here in (("enqueue", False), ("enqueue_scheduled", True)):
             query = self._queries[name]
             rows = [
-                query.args(new_row(job, stored[id(job.options)], texts(job.run_at), at, due=job.run_at <= now))
+                query.args(_new_row(job, stored[id(job.options)], texts(job.run_at), at, due=job.run_at <= now))
                 for job in jobs
                 if (job.concurrency_key is not None or job.run_at > now) is here
             ]
@@ -89,7 +88,7 @@ class SqliteJobs(Jobs):
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         due = job.run_at <= now
         query = self._queries["enqueue" if due and job.concurrency_key is None else "enqueue_scheduled"]
-        row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
+        row = _new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
         await self._write_alone(query.statement, query.args(row))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
@@ -147,7 +146,7 @@ class SqliteJobs(Jobs):
             values["gated"] = values["gated"] and settlement.state is JobState.PENDING
             await self._write(session, "enqueue_scheduled", values)
         else:
-            await self._write(session, "end", values | ended_row(settlement))
+            await self._write(session, "end", values | _ended_row(settlement))
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_all(session, lease, settlements))
@@ -242,7 +241,7 @@ class SqliteJobs(Jobs):
             if settlement.state is JobState.COMPLETING:
                 await self._write(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
-                await self._write(session, "end", values | ended_row(settlement))
+                await self._write(session, "end", values | _ended_row(settlement))
         await self._write(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
             await self._write(session, "free_key", {"id": job_id})
@@ -279,3 +278,43 @@ class SqliteJobs(Jobs):
 
 def _pools(rooms: Sequence[Room]) -> str:
     return json.dumps([room.pool for room in rooms if room.room > 0])
+
+
+def _new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bool) -> dict[str, Any]:
+    """A new job as the values of the queries that enqueue."""
+    gated = job.concurrency_key is not None
+    return {
+        "id": job.id.bytes,
+        "pool": job.pool,
+        "function": job.function,
+        "kind": job.kind,
+        "args": job.args,
+        "priority": job.priority,
+        "rank": job.rank,
+        "run_at": run_at,
+        "options": options,
+        "on_complete": job.on_complete,
+        "ending": None,
+        "attempt": 0,
+        "enqueued_at": now,
+        "error": None,
+        "attempts": None,
+        "gated": gated,
+        "waiting": gated and due,
+        "concurrency_key": job.concurrency_key or "",
+        "blocks_key": False,
+    }
+
+
+def _ended_row(settlement: Settlement) -> dict[str, Any]:
+    """The row of a job that has ended."""
+    return {
+        "finished_at": encode_datetime(settlement.finished_at),
+        "expires_at": encode_datetime(settlement.expires_at),
+        "state": settlement.state.value,
+        "result": settlement.result,
+        "error": settlement.error,
+        "traceback": settlement.traceback,
+        "on_complete_error": settlement.on_complete_error,
+        "on_complete_attempts": attempts_text(settlement.on_complete_attempts),
+    }

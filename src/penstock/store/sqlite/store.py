@@ -32,8 +32,7 @@ from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
 from penstock.store.sqlite.leases import Extensions, SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
-from penstock.store.sqlite.taskends import SqliteTaskEnds
-from penstock.store.sqlite.tasks import SqliteTasks
+from penstock.store.sqlite.tasks import SqliteTaskEnds, SqliteTasks
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
 from penstock.store.store import Store
 
