@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -28,16 +28,13 @@ def left_behind() -> ContextError:
 
 
 class Row(Protocol):
-    """A row: its values in order, by place, and by the names of its columns."""
+    """A row: its values in order, by place, and by the names of its columns if its statement is `by_name`."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def __len__(self) -> int: ...
-
-    def keys(self) -> Iterable[str]:
-        """The names; on SQLite only of rows of a statement `by_name`."""
 
 
 @dataclass(frozen=True, slots=True)

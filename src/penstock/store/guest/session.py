@@ -62,6 +62,7 @@ class GuestRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no room for them
     _names: Sequence[str]
 
     def __new__(cls, names: Sequence[str], values: Iterable[Any]) -> Self:
+        """Values with the names of their columns."""
         row = super().__new__(cls, values)
         row._names = names
         return row

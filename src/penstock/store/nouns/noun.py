@@ -46,7 +46,9 @@ class Access(ABC):
         """Rows as values of a class: a field is the column of its name, or what `own` makes of the row."""
         if not rows:
             return []
-        parts = parts_of(kind, tuple(rows[0].keys()), type(self)) | own
+        first: Any = rows[0]
+        made: Any = kind
+        parts = parts_of(made, tuple(first.keys()), type(self)) | own
         return [kind(**{name: part(row) for name, part in parts.items()}) for row in rows]
 
     def __init_subclass__(cls) -> None:

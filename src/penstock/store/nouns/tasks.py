@@ -404,9 +404,9 @@ def _is_unkeyed(plan: TaskPlan, known: TaskRow) -> bool:
 
 
 def of_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Tasks and keys as parameters: one stores takes them as rows, the other as two arrays."""
-    rows = [(row[0], row[1]) for row in rows]
-    return {"rows": rows, "tasks": [task for task, _ in rows], "keys": [key for _, key in rows]}
+    """Tasks and keys, which rows begin with, as parameters: one store takes them as rows, the other as two arrays."""
+    keys = [(row[0], row[1]) for row in rows]
+    return {"rows": keys, "tasks": [task for task, _ in keys], "keys": [key for _, key in keys]}
 
 
 def row_key(row: Row) -> RowKey:

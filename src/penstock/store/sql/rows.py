@@ -5,7 +5,7 @@ Owns the choice of conversions. Each store says what converts the types that its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -25,7 +25,7 @@ class Store(Protocol):
 
 
 @lru_cache(1024)
-def parts_of(kind: type[Any], columns: Sequence[str], store: type[Store]) -> dict[str, Part]:
+def parts_of(kind: Any, columns: tuple[str, ...], store: type[Store]) -> dict[str, Part]:
     """What makes the fields of a class from a row with these columns.
 
     A field without a column is left out if it has a default. If not, it is another dataclass, which is made of columns
@@ -39,7 +39,7 @@ def parts_of(kind: type[Any], columns: Sequence[str], store: type[Store]) -> dic
     }
 
 
-def _part(name: str, kind: Any, columns: Sequence[str], store: type[Store]) -> Part:
+def _part(name: str, kind: Any, columns: tuple[str, ...], store: type[Store]) -> Part:
     if name not in columns:
         parts = parts_of(kind, columns, store)
         return lambda row: kind(**{field: part(row) for field, part in parts.items()})
