@@ -108,7 +108,7 @@ class Transaction:
     def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         return self._remembering(self.session.execute(statement, args))
 
-    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Coroutine[Any, Any, None]:
+    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         return self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
