@@ -19,7 +19,7 @@ from penstock.store.nouns.jobtext import FORMS
 from penstock.store.session import Begin, OpenTransaction, Row, Session, Statement, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
-from penstock.store.sql.rows import Convert, Part, parts_of
+from penstock.store.sql.rows import Convert, Part, reader_of
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
@@ -48,8 +48,8 @@ class Access(ABC):
             return []
         first: Any = rows[0]
         made: Any = kind
-        parts = parts_of(made, tuple(first.keys()), type(self)) | own
-        return [kind(**{name: part(row) for name, part in parts.items()}) for row in rows]
+        read = reader_of(made, tuple(first.keys()), type(self), tuple(own))
+        return [read(row, own) for row in rows]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -45,7 +45,7 @@ class SqliteGates(Gates):
                 taken = dict(row) | {"lease": lease, "started_at": started_at}
                 taken["attempt"] += taken["ending"] is None
                 await self._fetch(session, "started", **taken)
-                jobs += self._read(Job, [taken])
+                jobs += self._read(Job, [row], attempt=lambda _, n=taken["attempt"]: n, started_at=lambda _: now)
                 keys.append(taken["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
         return jobs, keys
