@@ -42,11 +42,10 @@ class SqliteGates(Gates):
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
             for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
-                taken = dict(row) | {"lease": lease, "started_at": started_at}
-                taken["attempt"] += taken["ending"] is None
-                await self._fetch(session, "started", **taken)
-                jobs += self._read(Job, [row], attempt=lambda _, n=taken["attempt"]: n, started_at=lambda _: now)
-                keys.append(taken["concurrency_key"])
+                taken = {"lease": lease, "started_at": started_at, "attempt": _next_attempt(row)}
+                await self._fetch(session, "started", **dict(row) | taken)
+                jobs += self._read(Job, [row], attempt=_next_attempt, started_at=lambda _: now)
+                keys.append(row["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
         return jobs, keys
 
@@ -278,6 +277,11 @@ class SqliteJobs(Jobs):
 
 def _pools(rooms: Sequence[Room]) -> str:
     return json.dumps([room.pool for room in rooms if room.room > 0])
+
+
+def _next_attempt(row: Row) -> int:
+    """The number of the attempt that begins with a job's start."""
+    return int(row["attempt"]) + (row["ending"] is None)
 
 
 def _new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bool) -> dict[str, Any]:
