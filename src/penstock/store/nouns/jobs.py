@@ -77,7 +77,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         await self._fetch_each(session, "request_cancel", [{"id": one} for one in ids], now=now)
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
+        """Ask that all jobs be canceled that meet a filter and have not ended; their number."""
         return await self._execute(session, "request_cancel_all", **asdict(where), now=now)
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
@@ -85,7 +85,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         return (await self.find_many(session, [job_id], now)).get(job_id)
 
     async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """The same for many; those that are found."""
+        """Find many jobs; the known ones, by id."""
         rows = await self._fetch_each(session, "find", [{"id": one} for one in ids], now=now)
         return dict(zip((self._access.uuid(row["id"]) for row in rows), self._statuses(rows), strict=True))
 
@@ -191,11 +191,11 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     @abstractmethod
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect; False if the lease is lost."""
+        """Settle one job in the transaction that is its effect; False if the lease is lost."""
 
     @abstractmethod
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs that share a transaction; the number that the lease still held."""
+        """Settle many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
@@ -203,16 +203,16 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     @abstractmethod
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so, each for one caller only.
+        """Make failed and canceled jobs pending again; the ids of these, each for one caller only.
 
-        Attempts that failed are kept, and counted anew. A transaction of its own, never one of a user's function.
+        Failed attempts are kept, and counted from 1 again. A transaction of its own, never one of a user's function.
         """
 
     @abstractmethod
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
+        """Let jobs whose on_complete has raised for the last time wait for it again; the ids of these, as above.
 
-        Their outcomes stay as they are, and calls that failed are kept, and counted anew.
+        Their outcomes stay. Failed calls are kept, and counted from 1 again.
         """
 
 

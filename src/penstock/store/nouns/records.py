@@ -116,7 +116,7 @@ class Records(Noun, queries=("records",)):
     async def due(
         self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
     ) -> builtins.list[RecordRow]:
-        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
+        """Records that meet a filter by due time, ended jobs last. It sorts all that there are."""
         moment, (task, key) = after or (_FIRST, _BEGINNING)
         values: dict[str, Any] = {"after_due": moment, "after_task": task, "after_key": key, "limit": limit}
         return self._read(RecordRow, await self._fetch(session, "records_due", **_where(where), **values))
@@ -124,7 +124,7 @@ class Records(Noun, queries=("records",)):
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
     ) -> builtins.list[RecordRow]:
-        """The same of these rows of these tasks only, instead of the filter's tasks."""
+        """Records that meet a filter among these rows of these tasks, instead of the filter's tasks."""
         values = _where(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
         return self._read(RecordRow, await self._fetch(session, "records_of", **values))
 
@@ -195,7 +195,7 @@ class Records(Noun, queries=("records",)):
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
-        """Run rows again, or only those whose jobs have these states; the rows run. Attempts are counted anew.
+        """Run rows again, or only rows whose jobs have these states; the rows run. Attempts count from 1 again.
 
         Those that run are run once more when they have ended.
         """
@@ -203,14 +203,14 @@ class Records(Noun, queries=("records",)):
             return await self._ends.rerun(session, rows, now, states)
 
     async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """End the pending jobs of rows as skipped; those that were pending."""
+        """End the pending jobs of rows as skipped; the rows whose jobs were pending."""
         async with self._writing() as session:
             live = [row for row in await self._ends.hold(session, rows) if row["live"]]
             ended = await self._tasks.end_pending(session, live, JobState.SKIPPED, now)
         return [row_key(row) for row in live if row["id"] in ended]
 
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """Forget records; those that are forgotten. Pending jobs are canceled first.
+        """Forget records; the rows of the forgotten ones. Pending jobs are canceled first.
 
         Records with running jobs stay, and the cancel of their jobs is requested.
         """

@@ -69,7 +69,7 @@ class TaskRow:
     held_until: datetime | None  # the time until which none starts; None for no such time
     reconciling: Reconciling | None  # the progress of a scan of all rows; None if that is done
     reconciled_at: datetime | None  # the end of the last scan
-    begun: int  # the number of times it was begun anew
+    begun: int  # the number of restarts of scans
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ class Progress:
 
     task: TaskRow  # the task as it was declared at the time of the scan; a scan does not serve another declaration
     reconciling: Reconciling | None  # the progress; None once it is done
-    begins: bool = False  # whether it is begun anew with this, so that who goes on with an earlier look finds that out
+    begins: bool = False  # whether the scan restarts with this, so that an earlier scan does not go on
 
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
-    """Begin the scan of all rows of tasks anew; rows that were to run again in any case still are."""
+    """Restart the scan of all rows of tasks; rows that were to run again in any case still do."""
     return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
 
 
@@ -135,7 +135,7 @@ class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
 
     @abstractmethod
     async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
-        """Compare the generations of jobs that have ended or are to run again; begin changed rows anew."""
+        """Compare the generations of jobs that have ended or are to run again, and launch changed rows."""
 
     @abstractmethod
     async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
@@ -181,7 +181,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def declare(self, plans: Sequence[TaskPlan], now: datetime) -> builtins.list[TaskRow]:
         """Store the tasks of a program; each as it was stored before, or as it is stored now if it is new.
 
-        A task of which a higher version was declared stays as it is.
+        A task stays as it is if a higher version of it was declared.
         """
         known = {row.plan.name: row for row in await self.list()} if plans else {}
         for plan in sorted(plans, key=lambda plan: plan.name):
@@ -204,7 +204,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         """Write plans, and move the reader with them; the number of new jobs.
 
         The progress of scans is written too. None, and nothing is written, if the reader was
-        lost, or such a task was declared anew meanwhile, or its scan was begun anew.
+        lost, or such a task was declared again meanwhile, or its scan restarted.
         """
         async with self._kept_if_committed() as session:
             launched = await self._plan(session, rows, now) if rows else 0
@@ -294,7 +294,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         return int(number)
 
     async def end_pending(self, session: Session, rows: Sequence[Row], state: JobState, now: datetime) -> set[Any]:
-        """End the pending jobs of records, given task, key and job; the ids of those that were pending, as stored."""
+        """End the pending jobs of records, given task, key and job id; the ids of the pending ones, as stored."""
         if not rows:
             return set()
         ids = {row["id"]: self._access.uuid(row["id"]) for row in rows}

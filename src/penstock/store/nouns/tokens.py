@@ -89,7 +89,7 @@ class Tokens(Noun, queries=("tokens",)):
         return await self._sweep("overdue", {"now": now, "limit": limit}, "expired", now, settle)
 
     async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
-        """The same for those for which a request to cancel stands."""
+        """Settle jobs held outside for which a request to cancel stands, as `expire` does."""
         return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
 
     # ----- steps

@@ -51,7 +51,7 @@ class PostgresTaskEnds(TaskEnds):
     async def _end_alike(
         self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime, version: int
     ) -> None:
-        """The same of rows that one version has handled, or none."""
+        """Look whether rows have changed that one version has handled, or none."""
         rows = await self._fetch(
             session,
             "ended",
