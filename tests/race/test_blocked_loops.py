@@ -230,7 +230,8 @@ async def rescuing(backend: Backend) -> AsyncIterator[None]:
         yield
     finally:
         looking.cancel()
-        await asyncio.wait([looking])
+        with suppress(asyncio.CancelledError):
+            await looking
 
 
 async def for_leases(count: float, victim: Backend) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -140,6 +141,8 @@ class Connections:
         On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
         round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
+        if is_dropped():
+            connection.terminate()
         if (closing := self._give_back(connection, broken=broken, lingering=lingering)) is not None:
             await asyncio.wait([closing])
 
@@ -228,6 +231,11 @@ class Connections:
 
     def _release_ended(self, connection: Connection, ending: asyncio.Task[bool]) -> None:
         self._give_back(connection, broken=ending.cancelled() or ending.exception() is not None or not ending.result())
+
+
+def is_dropped() -> bool:
+    """Whether the caller's coroutine is being closed from outside: it can await nothing."""
+    return isinstance(sys.exception(), GeneratorExit)
 
 
 async def _end_snapshot(connection: Connection) -> bool:

@@ -17,7 +17,7 @@ from penstock.changes.position import Snapshot
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
-from penstock.store.postgres.connections import Connections
+from penstock.store.postgres.connections import Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
@@ -241,7 +241,7 @@ class PostgresSession:
             return
         self._ended = True
         # The caller of an unawaited statement has still to read its answer, and may yet use the connection.
-        broken = self._doubtful or self.asked_at is not None or connection.is_closed()
+        broken = self._doubtful or self.asked_at is not None or connection.is_closed() or is_dropped()
         if broken or self._lingering:
             await self._end(broken=broken, lingering=not broken)
             return
