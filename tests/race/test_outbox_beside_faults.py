@@ -33,8 +33,8 @@ from stage.windows import (
 from penstock import Retry
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable
 from penstock.outbox.message import Message
-from penstock.store.contract.session import Session
 from penstock.store.nouns.outboxes import Step
+from penstock.store.session import Session
 from penstock.testing import TestClock, raising
 
 UNCERTAIN = DatabaseUnavailable("lost during the commit", uncertain=True)

@@ -17,8 +17,8 @@ from stage.windows import SECOND, TEN, Item, Slow, each, got, halted, handing_ov
 from penstock import Index, Retry, Table
 from penstock.outbox.message import Message
 from penstock.services.relay import window
-from penstock.store.contract.session import Session
 from penstock.store.nouns.outboxes import Step
+from penstock.store.session import Session
 from penstock.testing import TestClock
 
 

@@ -9,7 +9,7 @@ from stage.waits import SOON
 
 from penstock.calls.run.attempts import Admission, Call
 from penstock.clock import SystemClock
-from penstock.store.contract.session import EVERY_QUEUE, QUEUES
+from penstock.store.session import EVERY_QUEUE, QUEUES
 
 
 async def try_begin(call: Call) -> asyncio.Task[int | None]:

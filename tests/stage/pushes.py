@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock import Table
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Store
 from penstock.store.push import migrate
+from penstock.store.store import Store
 
 
 def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:

@@ -23,9 +23,9 @@ from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.pools.rates import RateLimit
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
 from penstock.store.open import make_store
+from penstock.store.session import OpenTransaction
 
 T = TypeVar("T")
 

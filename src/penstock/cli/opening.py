@@ -29,9 +29,9 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
 from penstock.observe.logs import JsonFormatter, event
-from penstock.store.contract.session import Session, reading
 from penstock.store.open import make_store, scheme_of, sqlite_path
 from penstock.store.push.migrate import push
+from penstock.store.session import Session, reading
 
 T = TypeVar("T")
 

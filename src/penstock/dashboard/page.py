@@ -21,7 +21,7 @@ from penstock.dashboard.mask import masked
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
 from penstock.operations.operation import Given, Operation, Parameter
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 
 
 class Role(IntEnum):

@@ -18,7 +18,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
 from penstock.operations.moments import read_moment
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals, ask_of
-from penstock.store.rows.retries import retry_parts
+from penstock.store.nouns.jobtext import retry_parts
 from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
 

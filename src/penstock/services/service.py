@@ -21,7 +21,7 @@ from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.services.rescue import Rescue
-from penstock.store.contract.store import Signals
+from penstock.store.store import Signals
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
 _CUT_OFF_WITHIN = 0.1

@@ -11,7 +11,7 @@ from itertools import groupby
 from penstock.errors import LeaseLost
 from penstock.jobs.job import Settlement
 from penstock.observe import points
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 

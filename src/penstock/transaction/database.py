@@ -12,7 +12,7 @@ from penstock.changes.readset import RangeRead
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Row, Statement
+from penstock.store.session import Row, Statement
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of

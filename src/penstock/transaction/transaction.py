@@ -26,9 +26,9 @@ from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
+from penstock.store.store import Store
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.values import text_bytes, total_bytes
@@ -108,7 +108,7 @@ class Transaction:
     def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         return self._remembering(self.session.execute(statement, args))
 
-    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Coroutine[Any, Any, None]:
+    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         return self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:

@@ -33,8 +33,8 @@ from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Row, Session, writing
 from penstock.store.nouns.outboxes import OutboxRow
+from penstock.store.session import Row, Session, writing
 from penstock.store.sql.conditions import condition_sql
 
 _AT_ONCE = 500

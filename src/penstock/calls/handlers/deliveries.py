@@ -27,7 +27,7 @@ from penstock.reactive.task import kinds_of
 from penstock.schema.fields import aware
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.store.sql.dialect import UNFIT, Dialect
 from penstock.store.sql.values import captured_fields, captured_row, captured_value
 

@@ -14,8 +14,8 @@ from penstock.errors import ContextError, LeaseLost
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.session import OpenTransaction, writing
 from penstock.store.guest.session import guest_session
+from penstock.store.session import OpenTransaction, writing
 
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between checks whether a transaction has ended
 _LONG = 1.0  # seconds after which an open transaction is logged

@@ -28,8 +28,8 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import OpenTransaction, Row, Session, reading
 from penstock.store.nouns.tasks import HELD
+from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import captured_fields, captured_like, captured_values

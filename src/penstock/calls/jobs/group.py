@@ -22,7 +22,7 @@ from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import FINISHED
 from penstock.schema.table import definition_of
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import NeedsSavepoint, Shared
 from penstock.transaction.transaction import Transaction

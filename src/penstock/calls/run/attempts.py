@@ -19,7 +19,7 @@ from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import NewJob, Work
 from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.timing import current_spent, spent_on
-from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
+from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
 from penstock.transaction.transaction import Transaction
 

@@ -18,8 +18,8 @@ from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import ANONYMOUS, Caller
-from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
+from penstock.store.session import Session
 from penstock.transaction.commit import Seal
 
 

@@ -47,7 +47,7 @@ from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.observe.practices import Practices, Watch
 from penstock.observe.timing import spent_on
-from penstock.store.contract.session import Session, reading
+from penstock.store.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
 from penstock.transaction.shared import Part

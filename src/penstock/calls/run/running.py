@@ -19,8 +19,8 @@ from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, SYSTEM, Caller
 from penstock.jobs.job import Job, Outcome, Settlement, Work, job_id
 from penstock.jobs.progress import Progress
-from penstock.store.contract.session import Session, reading
-from penstock.store.contract.store import Store
+from penstock.store.session import Session, reading
+from penstock.store.store import Store
 from penstock.transaction.commit import Seal
 
 Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat

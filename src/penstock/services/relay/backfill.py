@@ -14,9 +14,10 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor, Item, unkeyed
-from penstock.store.contract.changes import Batch, Source
-from penstock.store.contract.session import OpenTransaction, Row, reading
+from penstock.store.nouns.changes import Batch
+from penstock.store.nouns.interests import Source
 from penstock.store.nouns.outboxes import Aside, OutboxRow
+from penstock.store.session import OpenTransaction, Row, reading
 
 _AT_ONCE = 2000
 

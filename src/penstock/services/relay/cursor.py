@@ -19,10 +19,10 @@ from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Noted, Trouble
-from penstock.store.contract.changes import Batch
-from penstock.store.contract.session import Session
+from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import Aside, Identity, OutboxRow, Step
 from penstock.store.nouns.tasks import Move
+from penstock.store.session import Session
 
 _SEEN = 100
 

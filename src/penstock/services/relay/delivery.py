@@ -27,7 +27,7 @@ from penstock.services.relay.sending import Failure, Sending
 from penstock.services.relay.source import Source
 from penstock.services.relay.window import LOOK_EVERY, OF_ALL_KEYS, Window
 from penstock.services.service import Service, end
-from penstock.store.contract.feed import BACKSTOP
+from penstock.store.nouns.changes import BACKSTOP
 from penstock.store.nouns.outboxes import Aside
 
 _STATE_EVERY = 1.0

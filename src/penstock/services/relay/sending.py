@@ -16,7 +16,7 @@ from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageEr
 from penstock.functions.function import FunctionKind
 from penstock.outbox.trouble import changes_lost
 from penstock.services.relay.cursor import Cursor, Item
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 _PATIENCE = 5.0  # seconds for which messages wait for others to commit with them; then fewer are tried together
 

@@ -20,7 +20,7 @@ from penstock.services.reading import ReadSize
 from penstock.services.relay.backfill import Backfill, Captured, key_of
 from penstock.services.relay.batching import Batching
 from penstock.services.relay.cursor import Cursor, Item
-from penstock.store.contract.changes import Batch
+from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import OutboxRow
 
 _AT_ONCE = 2000

@@ -27,7 +27,7 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.worker.reports import ProgressBuffer
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _LEAST_PIECE = 50
 _IN_TURN = 250

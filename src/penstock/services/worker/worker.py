@@ -30,7 +30,7 @@ from penstock.services.worker.executor import Executor
 from penstock.services.worker.housekeeping import Housekeeping
 from penstock.services.worker.reports import ProgressBuffer, Reports
 from penstock.services.worker.slots import Slots
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02

@@ -17,10 +17,9 @@ from penstock.changes.position import Position
 from penstock.codec import Codec, Encryption
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.schema import Catalog
-from penstock.store.contract.session import OpenTransaction, Session, reading
 from penstock.store.nouns.api_keys import ApiKeys
 from penstock.store.nouns.audit import Audit
+from penstock.store.nouns.catalog import Catalog
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.dashboard_sessions import DashboardSessions
@@ -39,9 +38,9 @@ from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.statistics import DatabaseStatistics
-from penstock.store.nouns.taskends import TaskEnds
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.tasks import TaskEnds, Tasks
 from penstock.store.nouns.tokens import Tokens
+from penstock.store.session import OpenTransaction, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
 

@@ -1,24 +1,24 @@
-"""Jobs as rows: the conversion that both stores share."""
+"""The parts of a job that are stored as JSON: its options with their retry policies, its ending, and its attempts.
+
+A policy as plain SQL writes it is a list: max_attempts, initial_backoff, base, max_backoff. All others are objects,
+whose keys are the arguments with which they are declared.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
-from penstock.codec import Ciphertext, is_encrypted
-from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Job, JobStatus, Options, job_id
-from penstock.jobs.progress import progress_from
+from penstock.errors import DeclarationError
+from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Options
+from penstock.jobs.progress import Progress, progress_from
+from penstock.jobs.retry import LONGEST, Exponential, Fixed, Linear, Retry, Series, Ticks
 from penstock.jobs.states import JobState
-from penstock.store.rows.retries import UNREADABLE, retry_form, retry_of
-from penstock.values import decode_json
 
-_DAYS = 16
-LONG_DAY = -1
 _LEFT_OVER = ("unread", "broken")
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _LEFT_OVER)
 _RETRIES = ("retry", "on_complete_retry")
@@ -31,8 +31,15 @@ _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that
     "task": (int, _NONE),
 }
 _SHORT = 500
-_LONGEST_IN_RING = timedelta(days=_DAYS - 3)
-_EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
+_WAITS = (1, 3)
+UNREADABLE = (DeclarationError, TypeError, ValueError)
+_MAKERS: Mapping[str, Callable[..., Retry]] = {
+    "exponential": Retry,
+    "fixed": Retry.fixed,
+    "linear": Retry.linear,
+    "series": Retry.series,
+    "cron": Retry.cron,
+}
 
 
 def options_text(options: Options) -> str | None:
@@ -108,7 +115,7 @@ def ending_of(text: str | None) -> Ending | None:
     if text is None:
         return None
     given = json.loads(text)
-    times: dict[str, Any] = {word: time_of(given.pop(word, None)) for word in _TIMES_OF_ENDING}
+    times: dict[str, Any] = {word: _time_of(given.pop(word, None)) for word in _TIMES_OF_ENDING}
     attempts = tuple(map(_attempt_of, given.pop("attempts", None) or ()))
     return Ending(state=JobState(given.pop("state")), attempts=attempts, **times, **given)
 
@@ -138,80 +145,74 @@ def attempts_of(text: str | None) -> tuple[Attempt, ...]:
 
 def _attempt_of(given: dict[str, Any]) -> Attempt:
     times = {word: datetime.fromisoformat(given[word]) for word in ("started_at", "ended_at")}
-    return Attempt(**{**given, **times, "failing_since": time_of(given.get("failing_since"))})
+    return Attempt(**{**given, **times, "failing_since": _time_of(given.get("failing_since"))})
 
 
 def _time_text(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def time_of(text: str | None) -> datetime | None:
-    """A point in time, from its stored form."""
+def _time_of(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def job_of(row: Sequence[Any]) -> Job:
-    """A job from its row, in the order of the query `running`."""
-    uuid, function, kind, args, run_at, pool, priority, options, on_complete, ending, *rest = row
-    attempt, enqueued_at, started_at, failing_since, *marked = rest
-    return Job(
-        uuid,
-        function,
-        kind,
-        args,
-        run_at,
-        pool,
-        priority,
-        options_of(options),
-        on_complete,
-        ending_of(ending),
-        attempt,
-        enqueued_at,
-        started_at,
-        None if failing_since is None else datetime.fromisoformat(failing_since),
-        marked=bool(marked and marked[0]),
-    )
+# ----- retry policies
 
 
-def status_of(row: Sequence[Any], reveal: Callable[[str], str]) -> JobStatus:
-    """A job's status from its row, in the order of the query `find`; `reveal` decrypts."""
-    uuid, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, *rest = row
-    traceback, pool, on_complete_error, attempts, priority, options, on_complete, progress, calls = rest
-    return JobStatus(
-        id=job_id(UUID(int=uuid.int)),
-        function=function,
-        args=decode_json(reveal(args)),
-        state=JobState(state),
-        attempt=attempt,
-        run_at=run_at,
-        enqueued_at=enqueued_at,
-        started_at=started_at,
-        finished_at=finished_at,
-        result=None if result is None else _shown(reveal(result)),
-        error=error,
-        traceback=traceback,
-        pool=pool,
-        on_complete_error=on_complete_error,
-        attempts=attempts_of(attempts),
-        priority=priority,
-        options=options_of(options).with_context(reveal),
-        on_complete=on_complete,
-        progress=progress_from(progress),
-        on_complete_attempts=attempts_of(calls),
-    )
+def retry_form(policy: Retry) -> Any:
+    """A policy as it is stored."""
+    waits = policy.waits
+    if isinstance(waits, Exponential) and policy.max_attempts is not None and policy.max_duration is None:
+        return [policy.max_attempts, waits.initial_backoff, waits.base, waits.max_backoff]
+    return retry_parts(policy)
 
 
-def _shown(text: str) -> Any:
-    return Ciphertext(decode_json(text)) if is_encrypted(text) else decode_json(text)
+def retry_parts(policy: Retry) -> dict[str, Any]:
+    """The parts of a policy by name; lengths of time are in seconds."""
+    parts: dict[str, Any] = {**_waits(policy), "max_attempts": policy.max_attempts}
+    if policy.max_duration is not None:
+        parts["max_duration"] = policy.max_duration.total_seconds()  # the SQL that claims looks for this name
+    return parts
 
 
-def day_of(expires_at: datetime, now: datetime) -> int:
-    """The partition of a finished job, by the day on which its status expires."""
-    if expires_at - now > _LONGEST_IN_RING:
-        return LONG_DAY
-    return (expires_at.toordinal() - _EPOCH_ORDINAL) % _DAYS
+def retry_of(form: Any) -> Retry:
+    """A policy, from its stored form; waits that plain SQL has written too long become the longest allowed.
+
+    Raises:
+        DeclarationError, TypeError or ValueError: It is none that this version knows.
+    """
+    if isinstance(form, list):
+        return Retry(*map(_bounded, form, range(len(form))))
+    if not isinstance(form, dict) or form.get("type") not in _MAKERS:
+        raise ValueError("no known retry policy")
+    given = {name: value for name, value in form.items() if name != "type"}
+    return _MAKERS[form["type"]](**given)
 
 
-def expired_day(now: datetime) -> int:
-    """The partition in which every status has expired, and into which none is being written: yesterday's."""
-    return (now.toordinal() - _EPOCH_ORDINAL - 1) % _DAYS
+def _bounded(part: Any, place: int) -> Any:
+    """A part of a list, of which the second and the last are waits."""
+    return min(part, LONGEST) if place in _WAITS and type(part) in {int, float} else part
+
+
+def _waits(policy: Retry) -> dict[str, Any]:
+    match policy.waits:
+        case Exponential(initial_backoff, base, max_backoff):
+            parts = {"initial_backoff": initial_backoff, "base": base, "max_backoff": max_backoff}
+            return {"type": "exponential", **parts}
+        case Fixed(wait, jitter):
+            return {"type": "fixed", "wait": wait, "jitter": jitter}
+        case Linear(wait, jitter):
+            return {"type": "linear", "wait": wait, "jitter": jitter}
+        case Series(waits, jitter):
+            return {"type": "series", "waits": list(waits), "jitter": jitter}
+        case Ticks(cron, jitter):
+            return {"type": "cron", "expression": cron.expression, "timezone": cron.timezone, "jitter": jitter}
+
+
+FORMS: Mapping[Any, Callable[[Any], Any]] = {  # by type, what reads such parts from their columns
+    Options: options_of,
+    Ending: ending_of,
+    tuple[Attempt, ...]: attempts_of,
+    Progress: progress_from,
+    JobState: JobState,
+}

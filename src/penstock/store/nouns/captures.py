@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.changes.interest import ROW, Interest
 from penstock.errors import DeclarationError
-from penstock.store.contract.changes import State
 
+State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]  # see `InterestRow`
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
 IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
@@ -82,13 +82,6 @@ def _known_fields(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]
 
 
 Stored = Mapping[Identity, StoredInterest]
-
-
-def stored_interest(row: Sequence[Any], declared_at: datetime) -> StoredInterest:
-    """An interest from a row of the query ``list``."""
-    number, spec, _declared_at, capture, *tables = row
-    installed, found = (None if text is None else FoundTable.parse(text) for text in tables)
-    return StoredInterest(number, Interest.parse(spec), declared_at, capture, installed, found)
 
 
 def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 from penstock.errors import ContextError
 from penstock.schema.table import TableDefinition
 
-Row = Sequence[Any]
 PIECE_ROWS = 256
 QUEUES = 8  # of write transactions that conflict
 EVERY_QUEUE = 0
@@ -28,6 +27,16 @@ def left_behind() -> ContextError:
     )
 
 
+class Row(Protocol):
+    """A row: its values in order, by place, and by the names of its columns if its statement is `by_name`."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """SQL with placeholders, as `dialect.placeholder` writes them."""
@@ -37,6 +46,7 @@ class Statement:
     # event loop, and all others in a thread
     bounded: bool = True
     reads: bool = False  # whether it is known to change nothing
+    by_name: bool = False  # whether its rows are read by name; those of SQLite are plain tuples otherwise
     # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
     # many statements are as fast
     many: Statement | None = None
