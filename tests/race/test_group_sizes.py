@@ -16,6 +16,7 @@ from penstock import App, Id, Index, MutationCtx, MutationTaskCtx, Table
 from penstock.calls.jobs import group
 from penstock.clock import SystemClock
 from penstock.services.relay.cursor import Cursor
+from penstock.services.relay.state import Write
 from penstock.testing import TestApp
 from penstock.transaction.commit import commit_shared
 
@@ -102,9 +103,9 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         await commit(shared, transactions, *rest)
         found["jobs"].append(len(transactions))
 
-    def has_written(cursor: Cursor, step: Any, *rest: Any) -> None:
-        found["messages"] += [step.delivered] if step.delivered else []
-        written(cursor, step, *rest)
+    def has_written(cursor: Cursor, write: Write) -> None:
+        found["messages"] += [write.step.delivered] if write.step.delivered else []
+        written(cursor, write)
 
     monkeypatch.setattr(group, "commit_shared", has_committed)
     monkeypatch.setattr(Cursor, "written", has_written)

@@ -201,7 +201,7 @@ async def test_nothing_begins_while_nobody_knows_what_is_written(database_url: s
         b1.ends.set()
         await got(stage, relay, ["b1", "c1"])
         await looked(relay)
-        assert (len(stage.tried), standing.uncertain) == (3, True)
+        assert (len(stage.tried), standing.state.uncertain) == (3, True)
         await got(stage, relay, ["b1", "b2", "c1"], clock)
         a1.ends.set()
         await got(stage, relay, ["a1", "b1", "b2", "c1"])
@@ -217,7 +217,7 @@ async def test_what_nobody_knows_is_written_again_though_there_is_no_more_to_wri
         await soon(relay, is_set(b1.begun))
         await got(stage, relay, ["a1"])
         await halted(backend, relay, "halted")
-        relay.outboxes[0]._cursor.uncertain = True  # as if only the reader had moved, and nobody knew where it is
+        relay.outboxes[0]._cursor.doubt()  # as if only the reader had moved, and nobody knew where it is
         await stage.insert(backend, *of("c1"))
         await got(stage, relay, ["a1", "c1"], clock)
         b1.ends.set()
@@ -274,7 +274,7 @@ async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_w
 
         async def is_lost() -> bool:
             clock.advance(SECOND / 2)
-            return standing.row is None
+            return standing.state.row is None
 
         await soon(relay, is_lost)
         await relay.stop()
