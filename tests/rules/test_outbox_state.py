@@ -54,7 +54,8 @@ class Story:
             elif relay.under_way:
                 relay.end(0)
             else:
-                relay.write_piece()
+                self.write(0)
+                self.write(0)
                 self.read_on(0)
                 self.close(0)
         left = [one.seq for one in store.feed if store.is_pending(one.seq)]
@@ -94,11 +95,13 @@ class Story:
 
     def write(self, number: int) -> None:
         window = self.relay.window
-        if window is not None and (self.relay.state.uncertain or not window.is_written):
-            self.relay.write_piece()
+        if self.relay.writing is not None:
+            self.relay.end_write()
+        elif window is not None and (self.relay.state.uncertain or not window.is_written):
+            self.relay.begin_write()
 
     def read_on(self, number: int) -> None:
-        if self.relay.window is not None and self.relay.under_way:
+        if self.relay.window is not None and self.relay.under_way and self.relay.writing is None:
             self.relay.read_on()
 
     def close(self, number: int) -> None:

@@ -15,7 +15,7 @@ from penstock.changes.position import Position
 from penstock.outbox.outbox import Outbox
 from penstock.services.relay.items import Item
 from penstock.services.relay.state import Batching, Decision, Failure, OutboxState, Write
-from penstock.services.relay.window import OF_ALL_KEYS, Entry, Window
+from penstock.services.relay.window import OF_ALL_KEYS, Entry, Piece, Window
 from penstock.store.contract.changes import Batch
 from penstock.store.nouns.outboxes import Aside, OutboxPlan, OutboxRow, Step
 
@@ -181,12 +181,14 @@ class RelayModel:
         self.buffer: list[Item] = []
         self.read_to: Position | None = None
         self.window_began = 0
+        self.writing: Piece | None = None
         self.taken: int | None = None
 
     # ----- what happens
 
     def crash(self) -> None:
         """The process dies; another takes the outbox when its lease has run out."""
+        self.abandon_write()
         self.account.forget()
         self.leases += 1
         self.start()
@@ -199,6 +201,7 @@ class RelayModel:
 
     def cut(self) -> None:
         """Cut the deliveries under way off."""
+        self.abandon_write()
         if self.window is not None:
             self.state = self.state.remember(self.window.unwritten())
             self.window, self.under_way = None, []
@@ -216,6 +219,15 @@ class RelayModel:
             self.store.lease = None
         self.leases += 1
         self.start()
+
+    def abandon_write(self) -> None:
+        """Nobody waits for the present write any more; it may be committed all the same."""
+        if self.writing is not None:
+            self.state = replace(self.state, uncertain=True)
+            if self.outcome == "unknown":
+                self.store.advance(self.writing.write.step)
+                self.account.check_store()
+            self.writing, self.outcome = None, "known"
 
     def take(self) -> None:
         """Take the outbox, in its present state."""
@@ -278,12 +290,17 @@ class RelayModel:
         else:
             self.cut()  # nobody knows whether it is committed
 
-    def write_piece(self) -> None:
-        """Write what has finished in the window."""
+    def begin_write(self) -> None:
+        """Begin to write what has finished in the window; handlers go on meanwhile."""
         assert self.window is not None
-        if self.state.row is None:
-            return
-        piece = self.window.piece(self.state)
+        if self.has_it:
+            self.writing = self.window.piece(self.state)
+
+    def end_write(self) -> None:
+        """The write of finished messages ends."""
+        piece, self.writing = self.writing, None
+        assert self.window is not None
+        assert piece is not None
         if self.write(piece.write):
             self.window.written(piece)
             self.drop([item for entry in piece.entries for item in entry.items])
@@ -329,7 +346,7 @@ class RelayModel:
     @property
     def may_close(self) -> bool:
         window = self.window
-        if window is None or self.under_way or self.may_start:
+        if window is None or self.writing is not None or self.under_way or self.may_start:
             return False
         return window.is_written or not self.has_it or self.state.uncertain
 

@@ -176,10 +176,10 @@ class OutboxDelivery(Service):
         if report is not None:
             self._report(report)
         if write is not None:
-            await self._cursor.write(write)
-            self._source.drop(write.drops)
             if write.begun is not None:
                 self._source.stay()
+            await self._cursor.write(write)
+            self._source.drop(write.drops)
             self._log_passed(write)
         if decision.deliver:
             await self._deliver(decision.deliver)
