@@ -180,7 +180,7 @@ class RelayModel:
         self.under_way: list[Entry] = []
         self.buffer: list[Item] = []
         self.read_to: Position | None = None
-        self.window_began = 0
+        self.known_begun = 0
         self.writing: Piece | None = None
         self.taken: int | None = None
 
@@ -247,7 +247,7 @@ class RelayModel:
             retry_at=next((at for at, _one in self.store.halted()), None),
             may_be_released=True,
         )
-        self.taken = self.leases
+        self.taken, self.known_begun = self.leases, self.account.begun
 
     def tick(self) -> None:
         """Take the outbox if need be, and decide about the next messages."""
@@ -267,7 +267,7 @@ class RelayModel:
         entry = self.window.next()
         if entry is None:
             return
-        if self.window_began == self.account.begun:
+        if self.known_begun == self.account.begun:
             self.account.check_start(entry.first, [item for one in self.under_way for item in one.items])
         self.under_way.append(entry)
 
@@ -366,7 +366,7 @@ class RelayModel:
             window.end(entry, Failure(entry.items, error, done))
 
     def deliver(self, items: Sequence[Item]) -> None:
-        if self.window_began == self.account.begun:
+        if self.known_begun == self.account.begun:
             for item in items:
                 if self.together:
                     self.account.check_start(item, ())
@@ -401,7 +401,7 @@ class RelayModel:
                 items = list(takewhile(lambda item: not self.state.is_done(item), items))
             items = items[:1] if wall and not whole else items
             self.together = whole or wall or self.state.at_once == 1
-            self.window, self.window_began = Window(self.state, together=self.together), self.account.begun
+            self.window = Window(self.state, together=self.together)
             if self.together:
                 self.window.add(self.state, items)
                 return
