@@ -59,7 +59,9 @@ _PURPOSES = {
         "services/pruner": {"Pruner.__init__", "Pruner._pause", "Pruner.tick"},
         "services/reconciler": {"Reconciler._leave_alone", "Reconciler.due", "Reconciler.step"},
         "services/relay/cursor": {"Cursor.take", "Cursor.written"},
-        "services/relay/delivery": {"OutboxDelivery._is_changed", "OutboxDelivery._linger", "OutboxDelivery._take", "OutboxDelivery.next_at"},
+        "services/relay/delivery": {
+            "OutboxDelivery._is_changed", "OutboxDelivery._linger", "OutboxDelivery._take", "OutboxDelivery.next_at",
+        },
         "services/relay/source": {"Source._is_late"},
         "services/relay/workers": {"Workers.__init__", "Workers._go_on", "Workers._read_on", "Workers._write"},
         "services/scheduler": {"CronScheduler._guarded_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
