@@ -376,9 +376,10 @@ class OutboxState:
     def settle(self, items: Sequence[Item]) -> OutboxState:
         """Forget messages; one that was sent from aside stays known if only its place in the feed is finished."""
         gone = {item.identity for item in items if item.identity not in self.sent or self.was_sent(item)}
+        halted = self.halted.intersection(item.change.seq for item in items)
         return replace(
             self,
             sent={one: item for one, item in self.sent.items() if one not in gone},
             begun={one: known for one, known in self.begun.items() if one not in gone},
-            halted=self.halted.difference(item.change.seq for item in items),
+            halted=self.halted - halted if halted else self.halted,
         )
