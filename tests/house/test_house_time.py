@@ -58,7 +58,7 @@ _PURPOSES = {
         "services/planner/planner": {"Planner._forget", "Planner._list", "Planner._plan", "Planner._tick"},
         "services/pruner": {"Pruner.__init__", "Pruner._pause", "Pruner.tick"},
         "services/reconciler": {"Reconciler._leave_alone", "Reconciler.due", "Reconciler.step"},
-        "services/relay/cursor": {"Cursor.take", "Cursor.written"},
+        "services/relay/cursor": {"Cursor.apply", "Cursor.take"},
         "services/relay/delivery": {
             "OutboxDelivery._is_changed", "OutboxDelivery._linger", "OutboxDelivery._take", "OutboxDelivery.next_at",
         },

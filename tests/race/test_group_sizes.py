@@ -97,7 +97,7 @@ JOBS = {enter: 3, bump: 4, bill: 4, pay: 4, pay_and_enter: 7}  # with the most t
 def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """How many jobs, or messages, committed together."""
     found: dict[str, list[int]] = {"jobs": [], "messages": []}
-    commit, written = commit_shared, Cursor.written
+    commit, written = commit_shared, Cursor.apply
 
     async def has_committed(shared: Any, transactions: Any, *rest: Any) -> None:
         await commit(shared, transactions, *rest)
@@ -108,7 +108,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         written(cursor, write)
 
     monkeypatch.setattr(group, "commit_shared", has_committed)
-    monkeypatch.setattr(Cursor, "written", has_written)
+    monkeypatch.setattr(Cursor, "apply", has_written)
     return found
 
 

@@ -36,18 +36,33 @@ class Story:
         getattr(self, event.replace(" ", "_"))(number)
 
     def end_well(self) -> None:
-        """Heal everything, and deliver all that is left."""
+        """Heal everything: what is left is delivered by itself, and what was parked once somebody retries it."""
         relay, store = self.relay, self.relay.store
         relay.bad.clear()
         relay.outcome = "known"
-        for turn in range(100 * len(store.feed) + 100):
+        self.resume(0)
+        self.deliver_all()
+        troubles = [store.row.trouble, *(one.trouble for one in store.aside.values() if one.state != "parked")]
+        if all(one is None or one.retry_at is not None for one in troubles):
+            assert {one.state for one in store.aside.values()} <= {"parked"}
+            assert store.position.high == len(store.feed)
+        store.retry()
+        self.deliver_all()
+        left = [one.seq for one in store.feed if store.is_pending(one.seq)]
+        assert (left, store.aside, store.row.passed, store.row.trouble) == ([], {}, frozenset(), None)
+        relay.account.check_store()
+        if not relay.account.passed and not relay.account.begun:
+            assert store.row.delivered == len(store.feed), "each counts once"
+
+    def deliver_all(self) -> None:
+        """Go on until nothing is left, or nothing moves any more."""
+        relay, store = self.relay, self.relay.store
+        for _ in range(20 * len(store.feed) + 100):
             if relay.window is None:
                 if store.position.high == len(store.feed) and not store.aside:
                     break
-                if turn % 50 == 0:
-                    store.retry()
+                relay.now += timedelta(minutes=10)
                 self.notice(0)
-                self.resume(0)
                 self.tick(0)
             elif relay.may_start and len(relay.under_way) < relay.outbox.parallelism:
                 relay.begin()
@@ -58,9 +73,6 @@ class Story:
                 self.write(0)
                 self.read_on(0)
                 self.close(0)
-        left = [one.seq for one in store.feed if store.is_pending(one.seq)]
-        assert (left, store.aside, store.row.passed, store.row.trouble) == ([], {}, frozenset(), None)
-        relay.account.check_store()
 
     # ----- events
 
@@ -155,7 +167,7 @@ class Story:
         self.relay.account.begin_again()
 
 
-EVENTS = st.tuples(st.one_of(st.sampled_from(USUAL), st.sampled_from(USUAL), st.sampled_from(RARE)), st.integers(0, 5))
+EVENTS = st.tuples(st.sampled_from(USUAL * 9 + RARE), st.integers(0, 5))
 
 
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])

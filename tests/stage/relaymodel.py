@@ -203,7 +203,7 @@ class RelayModel:
         """Cut the deliveries under way off."""
         self.abandon_write()
         if self.window is not None:
-            self.state = self.state.remember(self.window.unwritten())
+            self.state = self.state.remember(self.window.unwritten_items())
             self.window, self.under_way = None, []
             self.forget_source()
 
@@ -302,7 +302,7 @@ class RelayModel:
         assert self.window is not None
         assert piece is not None
         if self.write(piece.write):
-            self.window.written(piece)
+            self.window.forget(piece)
             self.drop([item for entry in piece.entries for item in entry.items])
 
     def read_on(self) -> None:
@@ -329,7 +329,7 @@ class RelayModel:
         if self.state.uncertain:
             self.cut()
             return
-        self.state, self.window = self.state.remember(window.unwritten()), None
+        self.state, self.window = self.state.remember(window.unwritten_items()), None
         if reads_on and not window.is_clear:
             self.forget_source()
         if failure is not None and self.has_it:
@@ -385,7 +385,7 @@ class RelayModel:
         if outcome != "known":
             self.state = replace(self.state, uncertain=True)
             return False
-        self.state = self.state.written(write, self.now)
+        self.state = self.state.apply(write, self.now)
         return True
 
     def perform(self, decision: Decision) -> None:

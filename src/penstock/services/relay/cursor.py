@@ -174,21 +174,21 @@ class Cursor:
             self.doubt()
             raise
         if is_written:
-            self.written(write)
+            self.apply(write)
         else:
             self.lose()
         return is_written
 
     async def write_within(self, session: Session, write: Write) -> bool:
-        """Write a step in the transaction of a mutation, which calls `written` once it has committed."""
+        """Write a step in the transaction of a mutation, which calls `apply` once it has committed."""
         return await self._outboxes.advance(write.step, self._clock.now(), session)
 
-    def written(self, write: Write) -> None:
-        """Know a step as committed."""
+    def apply(self, write: Write) -> None:
+        """Apply a step that is committed."""
         self.count("delivered", write.step.delivered)
         if write.step.move.after != self.state.position:
             self.moved_at = self._clock.monotonic()
-        self.state = self.state.written(write, self._clock.now())
+        self.state = self.state.apply(write, self._clock.now())
 
     def doubt(self) -> None:
         """Note that nobody knows whether the last write was committed."""

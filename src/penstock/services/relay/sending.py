@@ -91,7 +91,7 @@ class Sending:
             elif _is_of_database(error) and error.facts.get("uncertain"):
                 self._cursor.doubt()
             raise
-        self._cursor.written(write)
+        self._cursor.apply(write)
 
     def _given(self, item: Item) -> object:
         state, change = self._cursor.state, item.change

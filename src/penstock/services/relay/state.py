@@ -339,8 +339,8 @@ class OutboxState:
         known = self.passed.union(more).difference(item.identity for item in items if item.aside is None)
         return frozenset(one for one in known if not (filled if one[0] == 0 else moved))
 
-    def written(self, write: Write, now: datetime) -> OutboxState:
-        """Know a step as committed."""
+    def apply(self, write: Write, now: datetime) -> OutboxState:
+        """Apply a step that is committed."""
         step, row = write.step, write.step.outbox
         row = replace(
             row,

@@ -228,7 +228,7 @@ class Window:
         at_front = bool(self._order) and self._order[0].done
         return at_front or bool(self._put) or any(entry.first.aside is not None for entry in self._news)
 
-    def unwritten(self) -> list[Item]:
+    def unwritten_items(self) -> list[Item]:
         """The messages that were sent, of which nothing is written."""
         return _items_of(entry for entry in self._news if entry.sent)
 
@@ -237,7 +237,7 @@ class Window:
         first = list(takewhile(lambda entry: entry.done, self._order))
         behind = [entry for entry in islice(self._order, len(first), None) if entry.done]
         aside = [entry for entry in self._news if entry.first.aside is not None and not entry.put]
-        sent = self.unwritten()
+        sent = self.unwritten_items()
         write = state.write(
             _items_of([*first, *aside]),
             put=tuple(self._put),
@@ -247,7 +247,7 @@ class Window:
         )
         return Piece(write, [*first, *self._news], len(self._news), len(self._put))
 
-    def written(self, piece: Piece) -> None:
+    def forget(self, piece: Piece) -> None:
         """Forget what is written. Other messages may have ended meanwhile."""
         for entry in piece.entries:
             self._leave(entry)

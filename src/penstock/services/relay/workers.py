@@ -89,7 +89,7 @@ class Workers:
         finally:
             if self._reads_on and not self._window.is_clear:
                 self._source.forget()
-            self._cursor.state = self._cursor.state.remember(self._window.unwritten())
+            self._cursor.state = self._cursor.state.remember(self._window.unwritten_items())
             self._closed = self._cut = True
             await end(*self._tasks)
         return self._window.failure()
@@ -120,7 +120,7 @@ class Workers:
         self._at.written = now
         piece = window.piece(state)
         if await self._cursor.write(piece.write):
-            window.written(piece)
+            window.forget(piece)
             for entry in piece.entries:
                 self._source.drop(entry.items)
 
