@@ -35,7 +35,7 @@ class Captured:
 class Page:
     """Some older rows."""
 
-    items: list[Item]  # those that are messages
+    items: list[Item]  # the rows that are messages
     left: BackfillProgress  # after all of them
     ended: bool
     captured: Captured  # to be set aside before

@@ -143,7 +143,8 @@ class Cursor:
             return []
         due = await self._outboxes.failed(row.id, now, limit)
         if not due:
-            self.state = replace(self.state, retry_at=await self._outboxes.next_retry(row.id))
+            retry_at = await self._outboxes.next_retry(row.id)  # first: a worker may change the state meanwhile
+            self.state = replace(self.state, retry_at=retry_at)
         return self._items(due, but)
 
     async def released(self, limit: int, but: Container[object] = ()) -> list[Item]:

@@ -79,7 +79,7 @@ class Source:
         self._retried_last = not self._retried_last
 
     async def read_on(self, room: int) -> list[Item]:
-        """Messages behind those that were dropped, as long as there is room.
+        """Messages behind the dropped ones, as long as there is room.
 
         Of older rows only those of the page at hand, up to the first that waits for its key: the numbers behind it are
         not known before.

@@ -153,7 +153,7 @@ class OutboxState:
         """Whether a message waits for another one of its key; an older row only for one that has failed."""
         if item.aside is not None or item.key not in self.keys or (item.backfill is not None and not self.by_key):
             return False
-        return item.identity not in self.finished
+        return item.identity not in self.sent and item.identity not in self.passed
 
     def was_sent(self, item: Item) -> bool:
         """Whether a message was sent and that is not written: a set-aside one from aside, others from their place."""
@@ -165,7 +165,7 @@ class OutboxState:
         return item.silent or self.was_sent(item) or (item.aside is None and item.identity in self.passed)
 
     def is_unwritten(self, item: Item) -> bool:
-        """Whether a message was sent, and nothing of that is written."""
+        """Whether a message was sent and is not written at all."""
         return self.was_sent(item) and (item.aside is not None or item.identity not in self.passed)
 
     def known_trouble(self, item: Item) -> Trouble | None:
@@ -194,7 +194,7 @@ class OutboxState:
         return replace(self, row=None, lease=None, uncertain=False)
 
     def remember(self, sent: Sequence[Item]) -> OutboxState:
-        """Remember messages that were sent, and of which nothing is written."""
+        """Remember messages that were sent and are not written at all."""
         return replace(self, sent={**self.sent, **{item.identity: item for item in sent}}) if sent else self
 
     # ----- the next messages
@@ -293,7 +293,7 @@ class OutboxState:
         *,
         after: Position | None = None,  # by default behind these messages
         trouble: Trouble | None = None,
-        put: Sequence[Aside] = (),  # of these, those that come from aside stay there
+        put: Sequence[Aside] = (),  # a message that was set aside before stays there
         skipped: Sequence[int] = (),
         delivered: int = 0,
         backfill: str | None = None,  # by default as the messages say

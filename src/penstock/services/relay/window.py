@@ -106,11 +106,11 @@ class Window:
         self._outbox, self._by_key, self._room = state.outbox, state.by_key, state.batching.whole
         self._together = together
         self._count = self._bytes = 0
-        self._order = deque[Entry]()  # those that do not come from aside, from the oldest unfinished one
-        self._known: dict[int, Entry] = {}  # those of which nothing is written, by their numbers
+        self._order = deque[Entry]()  # older rows and entries of the feed, from the oldest unfinished one
+        self._known: dict[int, Entry] = {}  # entries that are not written at all, by their numbers
         self._news: list[Entry] = []
         self._put: list[Aside] = []
-        self._stopped: set[str] = set()  # keys of which one has failed, which is not written
+        self._stopped: set[str] = set()  # keys with a failed message that is not written yet
         self._failed: dict[int, Failure] = {}
         self._blocked = False
         self.lanes = Lanes()
@@ -138,7 +138,7 @@ class Window:
         return {one.first.identity for one in aside}, sum(not one.first.is_retry and not one.done for one in aside)
 
     def join(self, state: OutboxState, items: Sequence[Item]) -> Sequence[Item]:
-        """Have messages join, up to one that is of all keys, or is to be skipped: that goes alone; those that did."""
+        """Have messages join, and return them: up to one of all keys or one to skip, which goes alone."""
         skips = () if state.row is None else state.row.skips
         for number, item in enumerate(items):
             if item.change.kind in OF_ALL_KEYS or item.change.seq in skips:
@@ -229,7 +229,7 @@ class Window:
         return at_front or bool(self._put) or any(entry.first.aside is not None for entry in self._news)
 
     def unwritten_items(self) -> list[Item]:
-        """The messages that were sent, of which nothing is written."""
+        """Sent messages that are not written at all."""
         return _items_of(entry for entry in self._news if entry.sent)
 
     def piece(self, state: OutboxState) -> Piece:

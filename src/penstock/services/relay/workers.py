@@ -145,7 +145,7 @@ class Workers:
             await self._source.keep_up()
 
     async def _read_aside(self, now: float) -> None:
-        """Have set-aside messages join: retries, and those that wait for none of their key any more.
+        """Have set-aside messages join: retries, and messages that wait for no other of their key any more.
 
         They are read again each time, so more are only read when few of them are still to start.
         """
