@@ -6,8 +6,10 @@ the outbox; somebody pauses, skips, retries or rebuilds. After each write the st
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from stage.examples import examples
 from stage.relaymodel import RETRY, RelayModel
 
 from penstock.outbox.outbox import Outbox
+from penstock.services.relay import state
 
 USUAL = ("rest", "append", "tick", "begin", "end", "write", "read on", "close", "pass time")
 RARE = (
@@ -193,3 +196,15 @@ def test_nothing_is_lost_out_of_order_or_twice_whatever_happens(kind: str, polic
         story.end_well()
 
     happens()
+
+
+def test_nothing_is_awaited_between_reading_the_state_and_changing_it() -> None:
+    """A worker may change the state meanwhile, and that would be lost."""
+    waits = [
+        f"{path.name}:{node.lineno}"
+        for path in Path(state.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Assign) and "state" in {getattr(one, "attr", "") for one in ast.walk(node.targets[0])}
+        if any(isinstance(one, ast.Await) for one in ast.walk(node.value))
+    ]
+    assert waits == []

@@ -73,15 +73,16 @@ class Cursor:
             self.state = self.state.ask(resumed=resumed)
             await self._give_back()
             return
-        state = self.state.ask(resumed=resumed, died=held not in ours)
+        keys, inserts = await self._outboxes.kept_keys(row.id), await self._outboxes.inserts(row.id)
+        retry_at = await self._outboxes.next_retry(row.id)
         self.state = replace(
-            state,
+            self.state.ask(resumed=resumed, died=held not in ours),
             row=row,
             lease=lease,
             position=position,
-            keys=frozenset(await self._outboxes.kept_keys(row.id)),
-            inserts=frozenset(await self._outboxes.inserts(row.id)),
-            retry_at=await self._outboxes.next_retry(row.id),
+            keys=frozenset(keys),
+            inserts=frozenset(inserts),
+            retry_at=retry_at,
             may_be_released=True,
         )
         self.moved_at = self._clock.monotonic()
@@ -143,7 +144,7 @@ class Cursor:
             return []
         due = await self._outboxes.failed(row.id, now, limit)
         if not due:
-            retry_at = await self._outboxes.next_retry(row.id)  # first: a worker may change the state meanwhile
+            retry_at = await self._outboxes.next_retry(row.id)
             self.state = replace(self.state, retry_at=retry_at)
         return self._items(due, but)
 
