@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from penstock.calls.handlers.taskrun import Calls, known_generations, known_ids
-from penstock.calls.jobs.job import raised, returned
+from penstock.calls.jobs.job import JobCall, raised
+from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running, caller_of_job
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
@@ -37,15 +37,15 @@ _LARGEST_ARGUMENTS = 64 * 1024
 _LONGEST = 1.0  # seconds for which a job may hold a shared transaction; then it leaves
 _PATIENCE = 5.0  # seconds for which jobs that have run wait for others to commit with them
 
-Ended = Callable[[Running, Outcome | None], Awaitable[None]]
-Alone = Callable[[Running], None]
+Ended = Callable[[JobRun, Outcome | None], Awaitable[None]]
+Alone = Callable[[JobRun], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     """A job in a shared transaction, with its checked arguments; once it has run, its outcome or its changes."""
 
-    running: Running
+    running: JobRun
     function: AnyFunction
     arguments: dict[str, Any]
     outcome: Outcome | None = None
@@ -62,7 +62,7 @@ class Groups:
         self._runner = runner
         self._ended = ended
         self._alone = alone
-        self._waiting: deque[Running] = deque()
+        self._waiting: deque[JobRun] = deque()
         self._lane: asyncio.Task[None] | None = None  # one, as the database finds conflicts of several by page
         self._size = float(_MOST)
         self._careful: dict[str, int] = {}  # functions whose next jobs get savepoints, and how many
@@ -79,7 +79,7 @@ class Groups:
             return False
         return job.attempt == 1  # a later one may have killed a worker, and must not take others with it
 
-    def add(self, jobs: Iterable[Running]) -> None:
+    def add(self, jobs: Iterable[JobRun]) -> None:
         added = list(jobs)
         self._waiting.extend(added)
         if self._lane is None:
@@ -254,10 +254,9 @@ class Groups:
             self._careful[function.name] = careful - 1
         try:
             with runner.engine.journal.attempts([running.job]):
-                transaction, result = await runner.shared_mutation(
-                    part, function, call.arguments, running.moment, running.work, caller_of_job(function)
-                )
-            settlement = returned(runner, function, running.job, result, now)
+                made = JobCall.of(runner, function, running)
+                transaction, result = await runner.shared_mutation(part, made, call.arguments, running.moment)
+            settlement = made.settlement(result, now)
         except Exception as error:
             if isinstance(error, TryAgain) and not error.from_function:
                 raise

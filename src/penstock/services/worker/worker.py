@@ -18,8 +18,8 @@ from typing import cast
 from uuid import UUID
 
 from penstock.calls.lease import Lease
+from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Permit, Running
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.states import JobEvent
@@ -71,7 +71,7 @@ class Worker(Service):
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
-    def running(self) -> Mapping[UUID, Running]:
+    def running(self) -> Mapping[UUID, JobRun]:
         return self._executor.running
 
     async def wait_for_jobs(self) -> None:
@@ -163,7 +163,7 @@ class Worker(Service):
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
-    async def _known(self, stopped: list[Running]) -> list[Running]:
+    async def _known(self, stopped: list[JobRun]) -> list[JobRun]:
         """The stopped jobs whose end is known.
 
         The others were marked as completed in a transaction that is still open; the next worker settles them.
