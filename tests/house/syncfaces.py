@@ -254,7 +254,7 @@ def face(node: ast.ClassDef, near: dict[str, ast.ClassDef], way: Way) -> Iterato
     yield from (f"@{ast.unparse(one)}" for one in node.decorator_list)
     named = [renamed(one) for one in node.bases]
     if way is HELD and FACES.keys().isdisjoint(map(head, node.bases)):
-        named = [f"Face[{own(node)}]", *(one for one in named if not one.startswith("Generic["))]
+        named = [f"Face[{own(node)}]", *(one for one in named if one != "OfRun" and not one.startswith("Generic["))]
     bases = ", ".join(named)
     yield f"class {FACES[node.name]}{f'({bases})' if bases else ''}:"
     yield f'    """`{node.name.removesuffix("Words")}` for code that does not await."""'

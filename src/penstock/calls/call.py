@@ -80,10 +80,12 @@ class PythonCall(Call):
     """A call from Python code: `arguments` are those by place, and those by name."""
 
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        """Check the arguments; a mutation gets copies, as it may run again."""
+        return self.read(copies=self.function.kind is FunctionKind.MUTATION)
+
+    def read(self, *, copies: bool = False) -> Arguments:
         """Check the arguments. They are the caller's fault if the call comes from outside of all functions."""
         signature = self.function.signature
         with at_the_door(outside=not self.depth):
             bound = signature.bind(*self.arguments)
-            if self.function.kind is FunctionKind.MUTATION:  # which may run again
-                bound = copier(bound)(bound)
-            return signature.check(bound)
+            return signature.check(copier(bound)(bound) if copies else bound)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.calls.call import Call
+from penstock.calls.call import Arguments, Call
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
 from penstock.calls.run.runner import Runner
@@ -316,9 +316,14 @@ def run_of(handler: Any) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryCall(Call):
-    """The call of a handler that is a mutation: it commits together with `record`, which records the delivery."""
+    """The call of a handler. If it is a mutation, it commits together with `record`, which records the delivery."""
 
+    delivery: Delivery
     record: Seal | None
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        """Give the delivery, whose messages were checked as they were read."""
+        return {"delivery": self.delivery}
 
     async def seal(self, session: Session, answer: Any) -> None:  # noqa: ARG002 - a handler has none
         """Record the delivery."""
@@ -335,4 +340,4 @@ async def deliver(
     nothing is committed.
     """
     async with time_limit(function.name, seconds):
-        await runner.start(DeliveryCall(function, {"delivery": delivery}, record=seal))
+        await runner.start(DeliveryCall(function, "", delivery=delivery, record=seal))

@@ -108,7 +108,7 @@ async def _attempt(runner: Runner, run: JobRun) -> Outcome | None:
             if job.on_complete is None and result.state in FINISHED:  # and was not put off
                 runner.engine.journal.ended(job, result.state, runner.now())
             return None
-        return _held(function, run, result) if run.issued else _returned(runner.engine, function, result)
+        return _held(function, run, result) if run.issued else returned(runner.engine, function, result)
     except Exception as error:
         if isinstance(error, LeaseLost) and not error.from_function:
             raise
@@ -151,7 +151,7 @@ class JobCall(_EndsJob):
 
     def settlement(self, result: Any, now: datetime) -> Settlement:
         """The settlement of the job, once its mutation has returned."""
-        return settle(self.job.job, _returned(self.engine, self.function, result), now, 0.0, self.engine.keep)
+        return settle(self.job.job, returned(self.engine, self.function, result), now, 0.0, self.engine.keep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,8 @@ def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
 
-def _returned(engine: Engine, function: AnyFunction, result: object) -> Outcome:
+def returned(engine: Engine, function: AnyFunction, result: object) -> Outcome:
+    """Give the outcome of a function that has returned."""
     if isinstance(result, Outcome):  # of a reactive task, which may end otherwise
         return result
     return Outcome(JobEvent.RETURNED, result=result_text(engine, function, result))

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 from weakref import ref
 
-from penstock.calls.call import Arguments, Call
+from penstock.calls.call import Arguments, Call, PythonCall
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.locks import Locks
 from penstock.calls.run import djangodb
@@ -52,7 +52,6 @@ from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 
-Run = Coroutine[Any, Any, Any]
 Contexts = Mapping[tuple[FunctionKind, bool], Callable[..., Any]]
 
 
@@ -81,7 +80,7 @@ class Runner(Attempts):
             error.raised_in = error.raised_in or call.function.name
             raise
 
-    def start(self, call: Call) -> Run:
+    def start(self, call: Call) -> Coroutine[Any, Any, Any]:
         """Run a function of any kind, in a transaction of its own."""
         if call.function.kind is FunctionKind.MUTATION:
             return self.mutation(call)
@@ -226,10 +225,10 @@ class Runner(Attempts):
 
     # ----- nested in a transaction
 
-    async def run_within(self, scope: Scope, call: Call, kind: FunctionKind) -> Any:
+    async def run_within(self, scope: Scope, call: PythonCall, kind: FunctionKind) -> Any:
         """Run a query in the transaction of another function, or a mutation in a sub-transaction."""
         expect(call.function, kind)
-        arguments = await call.check()
+        arguments = call.read()
         with self.engine.journal.call(call.function):
             async with scope.held():
                 if kind is FunctionKind.QUERY:
@@ -283,7 +282,9 @@ class Runner(Attempts):
         self.engine.journal.counted(transaction)
         return result
 
-    def _within(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Run:
+    def _within(
+        self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None
+    ) -> Coroutine[Any, Any, Any]:
         check_depth(call.function, call.depth)
         if not call.caller.is_system:
             transaction.ask = lambda facts: self._ask(transaction, facts, {}, call.depth + 1)
@@ -342,7 +343,7 @@ class Runner(Attempts):
 
     def _ask(
         self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
-    ) -> Run:
+    ) -> Coroutine[Any, Any, Any]:
         """Run a guard, or a function that reads facts for rules; it reads all rows."""
         call = Call(_asked_query(asked), dict(arguments), transaction.caller, depth)
         check_depth(call.function, depth)
