@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from penstock import errors
@@ -41,6 +41,15 @@ _READ_LESS = "Read less at once: use an index, take or paginate."
 _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
 
 
+class Home(Protocol):
+    """What all transactions of an open app share."""
+
+    store: Store
+    statements: Statements
+    config: Config
+    clock: Clock
+
+
 class Transaction:
     """One database transaction and all that belongs to it. Errors that mean "try again" are remembered in `failure`."""
 
@@ -54,20 +63,16 @@ class Transaction:
     def __init__(
         self,
         session: Session,
-        store: Store,
-        statements: Statements,
-        config: Config,
-        clock: Clock,
+        home: Home,
         now: datetime,
-        seed: int,
+        seed: int = 0,
         work: Work | None = None,
         caller: Caller = SYSTEM,
     ) -> None:
         self.session = session
         self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
-        self.store = store
-        self.statements = statements
-        self.clock, self.now = clock, now  # the time of this execution; a retry has the same
+        self.store, self.statements, self.clock, self._config = home.store, home.statements, home.clock, home.config
+        self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
         self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
@@ -86,7 +91,6 @@ class Transaction:
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
         self.ask: Callable[[Any], Awaitable[Any]]  # reads facts; set before a function that rules hold for
-        self._config = config
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0

@@ -17,8 +17,8 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
+from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Permit, Running
 from penstock.errors import TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.states import JobEvent
@@ -63,7 +63,7 @@ class Worker(LeasedService):
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
-    def running(self) -> Mapping[UUID, Running]:
+    def running(self) -> Mapping[UUID, JobRun]:
         return self._executor.running
 
     async def wait_for_jobs(self) -> None:
@@ -153,7 +153,7 @@ class Worker(LeasedService):
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
-    async def _known(self, stopped: list[Running]) -> list[Running]:
+    async def _known(self, stopped: list[JobRun]) -> list[JobRun]:
         """The stopped jobs whose end is known.
 
         The others were marked as completed in a transaction that is still open; the next worker settles them.

@@ -1,4 +1,4 @@
-"""A job under way: the state that all functions of one attempt share, its permit to start, and what goes with a call.
+"""A job under way: the state that all functions of one attempt share, and its permit to start.
 
 A claimed job starts only while the limit of its claim stands. The claim permits a start for a moment; a job that starts
 later asks the database first, so nothing starts under an old limit once that moment is over.
@@ -17,13 +17,12 @@ from penstock.clock import Clock
 from penstock.errors import ContextError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, SYSTEM, Caller
-from penstock.jobs.job import Job, Outcome, Settlement, Work, job_id
+from penstock.jobs.job import Job, Outcome, Work, job_id
 from penstock.jobs.progress import Progress
 from penstock.store.session import Session, reading
 from penstock.store.store import Store
-from penstock.transaction.commit import Seal
 
-Moment = tuple[datetime, int]  # the time and the seed of an execution, which its retries repeat
+Moment = tuple[datetime, int]  # the time and the seed of a mutation, which its retries repeat
 
 _HOLDS = 0.3  # seconds after the claim was sent
 NONE_HOLDS_AFTER = 0.5  # seconds after a change, by which jobs with an old permit have started
@@ -100,13 +99,13 @@ class Permit:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class JobRun:
     """A job under way: one attempt at it, or the call of its on_complete."""
 
     job: Job  # has its ending once only the on_complete is left
     function: AnyFunction | None  # None if the program declares none of this name
     lease: int
-    noticed: Callable[[Running, Progress], None]  # gets the progress that the job reports
+    noticed: Callable[[JobRun, Progress], None]  # gets the progress that the job reports
     needs_slot: bool  # a job that only waits for its on_complete needs none
     permit: Permit | None = None  # of a pool with a limit
     cancelled: Cancellation = field(default_factory=Cancellation)
@@ -136,34 +135,6 @@ class Running:
             if self.permit is not None:
                 await self.permit.check(session)
             self.begun = True
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """The surroundings of one execution of a mutation, the same in each of its attempts.
-
-    Attributes:
-        lease: For a job: the lease it runs under.
-        settle: For a job: turns the result into the job's settlement, written in the same transaction.
-        finish: Turns the result into the answer, before the commit: if it raises, nothing is committed.
-        work: The attempt at a job that it runs in.
-        moment: Its time and chance, if it has been run before.
-        caller: Who it runs for.
-        seal: Writes last in the same transaction: the cursor of an outbox, or the request of a client.
-        arguments: Its arguments, by which admission tells it from calls for other rows.
-    """
-
-    lease: int | None = None
-    settle: Callable[[Any], Settlement] | None = None
-    finish: Callable[[Any], Any] | None = None
-    work: Work | None = None
-    moment: Moment | None = None
-    caller: Caller = SYSTEM
-    seal: Seal | None = None
-    arguments: object = ""
-
-
-PLAIN = Execution()
 
 
 def caller_of_job(function: AnyFunction) -> Caller:
