@@ -17,10 +17,7 @@ from weakref import ref
 from penstock.calls.call import Arguments, Call, PythonCall
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.locks import Locks
-from penstock.calls.run import (
-    djangodb,
-    syncctx,  # noqa: F401 - the faces of each ctx
-)
+from penstock.calls.run import djangodb
 from penstock.calls.run.attempts import Attempts, Tries, Turn
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.containment import containing
