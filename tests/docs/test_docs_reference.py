@@ -210,11 +210,15 @@ def events_of_the_code(root: Path) -> dict[str, Emitted]:
 
 
 def service_names(tree: ast.Module) -> Iterator[tuple[str, bool, set[str]]]:
-    """The services of a module: the name that begins some events, whether it has a lease, and its own methods."""
+    """The services of a module: the name that begins some events, whether it has a lease, and its own methods.
+
+    Not those that call the method of the base.
+    """
     for node in ast.walk(tree):
         bases = {ast.unparse(base) for base in node.bases} if isinstance(node, ast.ClassDef) else set()
         if isinstance(node, ast.ClassDef) and bases & {"Service", "LeasedService"}:
-            own = {one.name for one in node.body if isinstance(one, ast.AsyncFunctionDef | ast.FunctionDef)}
+            methods = [one for one in node.body if isinstance(one, ast.AsyncFunctionDef | ast.FunctionDef)]
+            own = {one.name for one in methods if f"super().{one.name}(" not in ast.unparse(one)}
             for statement in node.body:
                 if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "name":
                     yield ast.literal_eval(statement.value), "LeasedService" in bases, own
