@@ -30,7 +30,6 @@ from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, health_routes, not_routed
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
-from penstock.server.rest import Rest
 from penstock.server.sockets.door import SocketApi
 from penstock.server.subscribe import WrittenAnswers
 
@@ -42,11 +41,12 @@ class Asgi(Starlette):
     def __init__(self, opening: Opening, *, dashboard: bool = False) -> None:
         origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
         self._origins = origins
-        written = WrittenAnswers(dev=opening.config.dev)
+        written = WrittenAnswers()
+        api = Api(opening, written)
         super().__init__(
             routes=[
-                Mount("/api", app=_for_web_pages(_routed(Api(opening, written).routes()), origins)),
-                Mount("/rest", app=_for_web_pages(_routed(Rest(opening).routes()), origins)),
+                Mount("/api", app=_for_web_pages(_routed(api.routes()), origins)),
+                Mount("/rest", app=_for_web_pages(_routed(api.rest_routes()), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
