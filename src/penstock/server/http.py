@@ -34,7 +34,6 @@ from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
 from penstock.server.answers import (
     Answer,
-    Exchange,
     answer_error,
     function_error,
     name_of,
@@ -55,8 +54,8 @@ from penstock.server.requests import (
     query_at_in,
     read_body,
     read_call,
+    read_plain_call,
 )
-from penstock.server.rest import read_plain_call
 from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
 from penstock.wire.tags import u64_text
 
@@ -64,7 +63,6 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _PROBE_SECONDS = 5.0
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
-_Refuse = Callable[[BaseException, Exchange], Answer]
 
 
 class Api:
@@ -88,7 +86,7 @@ class Api:
         ]
 
     def rest_routes(self) -> list[Route]:
-        return [self._route("/{function:path}", self._call_plainly, "GET", "POST", refuse=plain_answer)]
+        return [self._route("/{function:path}", self._call_plainly, "GET", "POST")]
 
     # ----- endpoints
 
@@ -196,21 +194,22 @@ class Api:
         except Unauthenticated as error:
             raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
 
-    def _route(self, path: str, endpoint: _Endpoint, *methods: str, refuse: _Refuse | None = None) -> Route:
-        """A route that also answers requests which cannot be read, or cannot be served now.
+    def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
+        async def traced(request: Request) -> Response:
+            with self._opening.traced(request.headers):
+                return await endpoint(request)
 
-        With `refuse` it answers all errors.
-        """
-        caught = (Refused, TryAgain) if refuse is None else Exception
+        return Route(path, traced, methods=methods or ["POST"])
 
-        async def guarded(request: Request) -> Response:
-            try:
-                with self._opening.traced(request.headers):
-                    return await endpoint(request)
-            except caught as error:
-                return send_answer((refuse or answer_error)(error, exchange_of(request)))
 
-        return Route(path, guarded, methods=methods or ["POST"])
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answer a request that cannot be read, or cannot be served now."""
+    return send_answer(answer_error(error, exchange_of(request)))
+
+
+async def refuse_plainly(request: Request, error: Exception) -> Response:
+    """Answer any error as REST has it."""
+    return send_answer(plain_answer(error, exchange_of(request)))
 
 
 def health_routes(opening: Opening) -> list[Route]:

@@ -11,14 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
+from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.threads import offload
 from penstock.config import Config
-from penstock.errors import InputError, LimitExceeded
+from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, at_the_door
+from penstock.functions.function import FunctionKind
+from penstock.schema.ids import WRONG_ID
 from penstock.wire.incoming import BYTES_PER_BRACKET, Message, check_keys, count_brackets
 from penstock.wire.outgoing import Format, encode_result, format_of
 from penstock.wire.tags import read_u64
@@ -115,6 +118,22 @@ async def read_call(request: Request, config: Config) -> Call:
     return await read_body(request, config, lambda body: body.call({**body.fields, **named}))
 
 
+async def read_plain_call(
+    request: Request, config: Config, dispatch: Dispatch, path: str
+) -> tuple[FunctionKind | None, Call]:
+    """The call of a function as REST has it: arguments as the body, or each by its name in the URL of a GET.
+
+    With the kind that the function must have.
+    """
+
+    def read(body: Body) -> Call:
+        return Call(path, body.arguments(body.fields), Format.JSON)
+
+    if request.method == "POST":
+        return None, await read_body(request, config, read, empty=b"{}")
+    return FunctionKind.QUERY, read(object_in(_arguments_in_url(request, dispatch, path), request))
+
+
 def path_in_url(request: Request) -> str:
     """The function that a URL names: ``a/b/fn`` is the function ``fn`` of the module ``a.b``."""
     module, _, name = request.path_params["function"].rpartition("/")
@@ -150,6 +169,33 @@ def _call_in_url(request: Request, config: Config) -> Call:
         raise _too_large(config.max_argument_bytes)
     body = Body(_parse(args.encode()), _client_of(request))
     return body.call({"path": given.get("path"), "args": body.fields, "format": given.get("format")})
+
+
+def _arguments_in_url(request: Request, dispatch: Dispatch, path: str) -> bytes:
+    """Each is text where the function takes text, else JSON: ``limit=5``. A name that comes twice has a list."""
+    given = {name: request.query_params.getlist(name) for name in request.query_params}
+    found: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in given.items()}
+    with at_the_door():
+        kind = dispatch.find(path, None).kind
+    if kind is not FunctionKind.QUERY:
+        what = f"{path} is a {kind.value}; only queries take {request.method}. Use POST."
+        raise Refused(405, "MethodNotAllowed", what, {"allow": "POST"})
+    try:
+        dispatch.prepare_query(path, to_json(found))
+    except ArgumentsInvalid as error:
+        wrong = {one["loc"][0] for one in error.facts["errors"] if one["loc"] and one["type"] != WRONG_ID}
+        for name in wrong & found.keys():
+            found[name] = _value(found[name])
+    return to_json(found)
+
+
+def _value(given: str | list[str]) -> Any:
+    if isinstance(given, list):
+        return [_value(text) for text in given]
+    try:
+        return from_json(given)
+    except ValueError:
+        return given
 
 
 def queries_in(body: Body) -> list[Call]:
