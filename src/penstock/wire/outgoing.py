@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter
@@ -119,10 +119,24 @@ class Unsayable(ResultInvalid):
     """A part of a result that its format cannot hold; with the fact `shown`, its caller may read which."""
 
 
-class _Writer:
-    """Turns values into the input of `to_json`, clean; learns the shape of each class once."""
+class _Keys(NamedTuple):
+    fits: Callable[[str], bool]
+    wrong: str  # what is said of others
 
-    def __init__(self) -> None:
+
+class _Writer:
+    """Turns values into the input of `to_json`; learns the shape of each class once.
+
+    Args:
+        tagged: Whether values that JSON lacks have tags.
+        is_strict: Whether large integers must be declared as `Int64`.
+        keys: The keys that its clients take.
+    """
+
+    def __init__(self, *, tagged: bool = False, is_strict: bool = False, keys: _Keys | None = None) -> None:
+        self._tagged, self._is_strict = tagged, is_strict
+        self._fits: Callable[[str], bool] | None = keys and keys.fits
+        self._wrong = keys and keys.wrong
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
             float: self.real,
@@ -147,13 +161,18 @@ class _Writer:
             return int(value)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Unsayable(f"The integer {value} does not fit into 64 bits.", fix="Return it as text.")
-        return self.undeclared_integer(value)
+        if self._is_strict:
+            what = f"The integer {value} is beyond ±2^53, so JavaScript would round it."
+            raise Unsayable(what, fix="Declare Int64, or return text.", shown=True)
+        return self.large_integer(value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        fits = self._fits
         for given, item in value.items():
             key = given if type(given) is str else _key(given)
-            self.check_key(key)
+            if fits is not None and not fits(key):
+                raise self._refused_key(key)
             if key in found:
                 raise ResultInvalid(f"Two keys of a result are both {key!r} in JSON.")
             found[key] = item if type(item) in _AS_THEY_ARE else self(item)
@@ -167,22 +186,20 @@ class _Writer:
         return sorted(self.sequence(values), key=to_json)
 
     def real(self, value: float) -> Any:
+        if self._tagged:
+            return float(value) if is_plain_float(value) else tag_float(value)
         if math.isfinite(value):
             return float(value)
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
     def large_integer(self, value: int) -> Any:
-        return str(int(value))
-
-    def undeclared_integer(self, value: int) -> Any:
-        """A large one that is not declared as `Int64`."""
-        return self.large_integer(value)
+        return tag_integer(value) if self._tagged else str(int(value))
 
     def binary(self, value: Any) -> Any:
-        return tag_bytes(value)["$bytes"]
+        return tag_bytes(value) if self._tagged else tag_bytes(value)["$bytes"]
 
-    def check_key(self, key: str) -> None:
-        """Refuse a value that cannot be a key."""
+    def _refused_key(self, key: str) -> Unsayable:
+        return Unsayable(f"The key {key[:100]!r} {self._wrong}.", fix=_PAIRS, shown=True)
 
     def _learn(self, kind: type[Any]) -> _Way:
         if issubclass(kind, enum.Enum):
@@ -207,7 +224,8 @@ class _Writer:
         if not shape.is_fixed:
             return lambda value: self(shape.read(value))
         for key in (*shape.keys.values(), *shape.computed.values()):
-            self.check_key(key)
+            if self._fits is not None and not self._fits(key):
+                raise self._refused_key(key)
         return lambda value: {
             key: item if type(item) in _AS_THEY_ARE else self(item) for key, item in shape.read(value).items()
         }
@@ -221,41 +239,7 @@ class _Writer:
         return lambda value: self(adapter.dump_python(value, mode="json"))
 
 
-class _EncodedWriter(_Writer):
-    def real(self, value: float) -> Any:
-        return float(value) if is_plain_float(value) else tag_float(value)
-
-    def large_integer(self, value: int) -> Any:
-        return tag_integer(value)
-
-    def binary(self, value: Any) -> Any:
-        return tag_bytes(value)
-
-    def check_key(self, key: str) -> None:
-        if key.startswith("$"):
-            raise Unsayable(f"The key {key[:100]!r} begins with a dollar, as tags do.", fix=_PAIRS, shown=True)
-
-
-class _ConvexWriter(_EncodedWriter):
-    def check_key(self, key: str) -> None:
-        if not fits_key(key):
-            raise Unsayable(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix=_PAIRS, shown=True)
-
-
-class _StrictWriter(_Writer):
-    def undeclared_integer(self, value: int) -> Any:
-        raise Unsayable(
-            f"The integer {value} is beyond ±2^53, so JavaScript would round it.",
-            fix="Declare Int64, or return text.",
-            shown=True,
-        )
-
-
-class _NpmWriter(_StrictWriter, _ConvexWriter):
-    """For Convex's client in JavaScript."""
-
-
-class _FloatsWriter(_ConvexWriter):
+class _FloatsWriter(_Writer):
     def __call__(self, value: Any) -> Any:
         found = super().__call__(value)
         return float(found) if type(found) is int else found
@@ -270,12 +254,14 @@ def _key(value: Any) -> str:
     return str(next(iter(to_jsonable_python({value: None}, bytes_mode="base64"))))
 
 
+_CONVEX_KEYS = _Keys(fits_key, f"is none {KEYS_ARE}")
+_PLAIN_KEYS = _Keys(lambda key: not key.startswith("$"), "begins with a dollar, as tags do")
 _WRITERS: dict[Format, _Writer] = {
-    Format.ENCODED: _NpmWriter(),
-    Format.ENCODED_FLOATS: _FloatsWriter(),
-    Format.TAGGED: _EncodedWriter(),
-    Format.UNTYPED: _ConvexWriter(),
-    Format.JSON: _StrictWriter(),
+    Format.ENCODED: _Writer(tagged=True, is_strict=True, keys=_CONVEX_KEYS),
+    Format.ENCODED_FLOATS: _FloatsWriter(tagged=True, keys=_CONVEX_KEYS),
+    Format.TAGGED: _Writer(tagged=True, keys=_PLAIN_KEYS),
+    Format.UNTYPED: _Writer(tagged=True, keys=_CONVEX_KEYS),
+    Format.JSON: _Writer(is_strict=True),
     Format.CLEAN: _Writer(),
 }
 
