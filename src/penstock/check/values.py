@@ -110,7 +110,7 @@ class Pending:
 
 @dataclass(eq=False, slots=True)
 class Maker:
-    """A function within that gives a call of which it awaits nothing, or a partial one with its first arguments."""
+    """A function within that returns a call without awaiting it, or a partial one with its first arguments."""
 
     of: Any
     given: tuple[Any, ...] = ()

@@ -17,7 +17,7 @@ class Waiting:
     """The calls of one function.
 
     Attributes:
-        floating: Those that nobody awaits.
+        floating: Calls that nobody awaits.
         used: Names that something took.
     """
 

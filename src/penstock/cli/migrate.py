@@ -130,7 +130,7 @@ class Checked:
 
 
 async def _check_files(app: App, config: Config, files: Sequence[MigrationFile]) -> tuple[list[str], list[str], bool]:
-    """Migration files that are pending; unsafe statements of those that are not done; and whether any is not."""
+    """Find pending migration files, unsafe statements of unfinished ones, and whether a file is unfinished."""
     async with open_store(app, config) as store:
         found = await files_with_progress(store, files)
     left = [(file, now) for file, now in found if now is None or now.step != "done"]

@@ -193,7 +193,7 @@ def forget(options: Options, program: str) -> None:
 async def files_with_progress(
     store: Store, files: Sequence[MigrationFile]
 ) -> list[tuple[MigrationFile, FileProgress | None]]:
-    """Files with their progress; None for those that were not begun. It needs no table of penstock's own."""
+    """List files with their progress; None if a file was not begun. It needs no table of penstock's own."""
     known: Mapping[str, FileProgress] = {}
     if await store.catalog.applied_migrations():
         await store.open(look=True)

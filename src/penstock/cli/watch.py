@@ -34,7 +34,7 @@ _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
 
 class Watch:
-    """The source files in the current folder and in that of the program, without those that are `written` anew."""
+    """The source files in the current folder and in the program's folder, except files that were `written` by penstock."""
 
     def __init__(self, options: Options, written: Collection[Path] = ()) -> None:
         folders = [Path.cwd()]

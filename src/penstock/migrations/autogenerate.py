@@ -1,4 +1,4 @@
-"""The names that Alembic's autogenerate leaves to penstock: its own tables, and those that it manages."""
+"""The names that Alembic's autogenerate leaves to penstock: its own tables, and the tables that it manages."""
 
 from __future__ import annotations
 

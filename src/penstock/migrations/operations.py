@@ -78,7 +78,7 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Relax:
-    """On SQLite a column that may hold NULL is a table that is written anew: the runner reads its text first."""
+    """On SQLite a column can only be relaxed by copying its table: the runner reads the table's text first."""
 
     table: str
     column: str

@@ -404,7 +404,7 @@ class Guard:
     """Rows that a step would lose or break; they have to be counted before."""
 
     # which rows offend: any, those with NULL or with a value in the columns, those with other values than the choices,
-    # those that are not unique in the columns
+    # duplicates in the columns
     rule: Rule
     table: str
     what: str  # the problem as a sentence that lacks the number of rows at its end

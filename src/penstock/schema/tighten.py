@@ -34,7 +34,7 @@ def schema_of(annotation: Any, config: ConfigDict) -> CoreSchema:
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
-    """The same schema, refusing naive datetimes and integers over 64 bits by default.
+    """Make a schema refuse naive datetimes and integers over 64 bits by default.
 
     The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """
