@@ -26,9 +26,9 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+from penstock.store.store import Store
 
 Writing = Literal["insert", "update"]
 

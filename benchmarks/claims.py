@@ -22,7 +22,7 @@ from penstock import Backend
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import DEFAULT_POOL, NewJob
 from penstock.jobs.order import rank
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _BATCH = 100
 _AT_ONCE = 1000

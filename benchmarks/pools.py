@@ -26,7 +26,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.jobs.job import Job
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
-from penstock.store.rows.jobs import day_of
+from penstock.store.nouns.jobs import day_of
 
 _WORKERS, _JOBS = 4, 10
 _TURNS = 5

@@ -24,6 +24,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.api.ratelimits import RateLimiter, check_rate_limit
 from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
+from penstock.calls.run.ctxkinds import CONTEXTS
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
@@ -55,11 +56,11 @@ from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
+from penstock.store.nouns.captures import identity_of
 from penstock.store.nouns.pools import declared_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
-from penstock.store.rows.interests import identity_of
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
@@ -235,7 +236,7 @@ class App(Declaring):
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
         groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
         found = [
-            *(("pool", one.name, json.dumps(declared_of(one)[1:])) for one in pools),
+            *(("pool", one.name, json.dumps([*declared_of(one).values()][1:])) for one in pools),
             *(("pool group", group, names) for group, names in groups.items() if group),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
             *(("cron", name, function) for name, function in self.crons.functions()),
@@ -312,7 +313,7 @@ class Backend(CallerBackend):
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
         store = make_store(config, clock, app.registry.codec)
         self.engine = Engine(store, app.registry, config, clock, app.rate_limits, reactive)
-        self.runner = Runner(self.engine)
+        self.runner = Runner(self.engine, CONTEXTS)
         self.dispatch = Dispatch(self.runner)
         self.tokens = Tokens(self.engine, app.auth)
         self._live: LiveQueries | None = None

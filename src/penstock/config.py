@@ -229,7 +229,7 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def project_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The project files of a folder with what they say of penstock; those that count more come last.
+    """Read what the project files of a folder say of penstock; a later file counts more.
 
     Raises:
         ConfigError: One cannot be read.
@@ -263,7 +263,7 @@ def _near(name: str) -> list[str]:
 
 
 def _environment_settings() -> dict[str, tuple[str, str]]:
-    """Variables that set something: the setting's name and its value, those that count more last."""
+    """Find the variables that set something: the setting's name and its value. A later one counts more."""
     variables = {"DATABASE_URL": "database"} | {_variable(name): name for name in _TYPES}
     return {
         variable: (name, os.environ[variable])

@@ -15,7 +15,7 @@ from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
 
 from penstock.app import Backend
 from penstock.jobs.filter import JobFilter
-from penstock.store.contract.session import Row, Statement, reading
+from penstock.store.session import Row, Statement, reading
 
 # By the number of its kind: what each job leaves exactly once as rows, and how often its action runs.
 ROWS = {

@@ -1,1 +1,1 @@
-"""The conformance suite: what `store.contract` promises, as tests that both stores pass."""
+"""The conformance suite: what `store` promises, as tests that both stores pass."""

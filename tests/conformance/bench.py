@@ -36,10 +36,10 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room
-from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import ABOVE_ALL, Claim, Room
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import TableStatements
+from penstock.store.store import Store
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 TTL = timedelta(seconds=30)

@@ -19,7 +19,7 @@ from conformance.bench import (
     story,
 )
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 
 class Cancels(Suite):

@@ -10,7 +10,7 @@ from penstock.store.push.migrate import push
 
 
 class Catalog(Suite):
-    """`store.contract.Catalog`."""
+    """`store.nouns.Catalog`."""
 
     @story
     async def test_a_table_is_known_as_it_was_made(self, bench: Bench) -> None:

@@ -12,8 +12,8 @@ from conformance.bench import NOW, TTL, Bench, Suite, after, story
 from conformance.interests import change, declare, delete, insert, note, run
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import CursorInvalid
-from penstock.store.contract.changes import Batch, Lag
-from penstock.store.contract.session import Session
+from penstock.store.nouns.changes import Batch, Lag
+from penstock.store.session import Session
 
 READER = "reader"
 

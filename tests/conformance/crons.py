@@ -17,9 +17,9 @@ from penstock.crons.schedule import Interval
 from penstock.jobs.job import NewJob
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
-from penstock.store.contract.session import Session
 from penstock.store.nouns import crons as store
 from penstock.store.nouns.crons import CronLook, CronMove, CronScope, job_text
+from penstock.store.session import Session
 
 MINUTE = timedelta(minutes=1)
 SCOPE = CronScope(["a", "b", "c"], ["conformance:function"])

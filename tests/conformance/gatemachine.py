@@ -21,9 +21,9 @@ from penstock.jobs.job import Kind, NewJob
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
-from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.session import Session
+from penstock.store.nouns.jobs import Claim, Room
 from penstock.store.nouns.keys import KeyHolder
+from penstock.store.session import Session
 
 _POOLS = (
     PoolDefinition("limited", 100, key_parallelism=2),

@@ -29,8 +29,8 @@ from penstock.jobs.job import Job, NewJob
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
-from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import Claim, Room
+from penstock.store.store import Store
 
 MINUTE = timedelta(minutes=1)
 

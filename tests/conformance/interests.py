@@ -16,8 +16,8 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
 from penstock.errors import DeclarationError
-from penstock.store.contract.session import Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.session import Session, Statement
+from penstock.store.store import Store
 
 GREATER = '{row}."amount" > 10'
 

@@ -12,13 +12,13 @@ from penstock.errors import (
     Conflict,
     PenstockError,
 )
-from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
+from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 
 Steps = Callable[[Session], AsyncIterator[None]]
 
 
 class Isolation(Suite):
-    """`store.contract.Session`: what it sees of others."""
+    """`store.Session`: what it sees of others."""
 
     # ----- snapshots
 

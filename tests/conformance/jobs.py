@@ -29,8 +29,8 @@ from conformance.bench import (
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Options, Settlement, job_uuid
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.session import Session, Statement, reading
-from penstock.store.contract.store import Store
+from penstock.store.session import Session, Statement, reading
+from penstock.store.store import Store
 
 
 class Listening:

@@ -21,7 +21,7 @@ from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.keys import KeyHolder
 
 

@@ -11,7 +11,7 @@ from penstock.jobs.job import Job, Settlement
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import MAX_LOSSES
 from penstock.jobs.states import JobState
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 
 class Leases(Suite):

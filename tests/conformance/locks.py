@@ -11,8 +11,8 @@ from uuid import UUID
 from conformance.bench import NOW, Bench, Suite, after, story
 from penstock.clock import SystemClock
 from penstock.errors import Conflict
-from penstock.store.contract.store import Store
 from penstock.store.nouns.locks import LOCK_KEPT, LockRow
+from penstock.store.store import Store
 
 LEASE = timedelta(seconds=15)
 

@@ -27,8 +27,8 @@ from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Token, Told, token_of, token_text
-from penstock.store.contract.jobs import OUTSIDE
-from penstock.store.contract.session import Session
+from penstock.store.nouns.leases import OUTSIDE
+from penstock.store.session import Session
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)

@@ -9,7 +9,7 @@ from conformance.bench import Bench, Suite, story
 from conformance.interests import declare, insert, note, run
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import BEGINNING
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 ODD_TEXTS = ("", "null", '"a"', "[1]", 'it\'s "quoted"\\', "äé€😀", "%s %(a)s $1 ?1 :x", "\x01\x7f\u2028")
 

@@ -9,7 +9,7 @@ from conformance.tokens import token_for
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.settle import completed, settle_cancel
 from penstock.jobs.states import FINISHED, JobEvent, JobState
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 Move = tuple[JobState, JobEvent, JobState]
 

@@ -30,10 +30,10 @@ from penstock.jobs.settle import completed
 from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
-from penstock.store.contract.jobs import Room
-from penstock.store.contract.session import Session, reading
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import Backlog, PoolRow, PoolView
+from penstock.store.session import Session, reading
+from penstock.store.store import Store
 
 
 class Pools(Suite):

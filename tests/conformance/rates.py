@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from conformance.bench import NOW, Bench, Suite, after, patiently, story
 from penstock.pools.rates import RateState, TokenBucket, take
-from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
 from penstock.store.nouns.rates import RateRow
+from penstock.store.session import Session
+from penstock.store.store import Store
 
 POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
 

@@ -15,9 +15,9 @@ from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
-from penstock.store.contract.session import Session
-from penstock.store.nouns.records import RecordQuery, RecordState, TaskBacklog
-from penstock.store.nouns.taskends import RowKey
+from penstock.store.nouns.records import RecordQuery, TaskBacklog
+from penstock.store.nouns.tasks import RecordRow, RowKey
+from penstock.store.session import Session
 
 ALL = RecordQuery()
 STANDS = ("canceled", "failed", "gone", "later", "ready", "retried", "running", "skipped", "success")
@@ -353,19 +353,19 @@ async def _in_all_states(bench: Bench) -> tuple[int, int]:
     return task, other
 
 
-def _keys(records: Sequence[RecordState]) -> list[RowKey]:
+def _keys(records: Sequence[RecordRow]) -> list[RowKey]:
     return [(one.task, one.key) for one in records]
 
 
 async def _list(
     bench: Bench, where: RecordQuery = ALL, limit: int = 100, place: RowKey | None = None
-) -> list[RecordState]:
+) -> list[RecordRow]:
     return await bench.reading(lambda session: bench.store.records.list(session, where, limit, place))
 
 
-async def _due(bench: Bench, where: RecordQuery = ALL, limit: int = 100, place: Any = None) -> list[RecordState]:
+async def _due(bench: Bench, where: RecordQuery = ALL, limit: int = 100, place: Any = None) -> list[RecordRow]:
     return await bench.reading(lambda session: bench.store.records.due(session, where, limit, place))
 
 
-async def _among(bench: Bench, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]) -> list[RecordState]:
+async def _among(bench: Bench, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]) -> list[RecordRow]:
     return await bench.reading(lambda session: bench.store.records.among(session, where, tasks, keys))

@@ -27,7 +27,7 @@ from penstock.jobs.retry import Retry
 from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
 from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _MANY = ATTEMPTS_KEPT + 5
 _FOR_A_WHILE = Retry.fixed(10, max_duration=10**6)

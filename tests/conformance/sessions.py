@@ -16,14 +16,14 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.store.contract.session import Session, Statement
+from penstock.store.session import Session, Statement
 from penstock.store.sql.dialect import placeholder
 
 _STARTED = 0.05  # seconds after which a slow statement is surely under way
 
 
 class Sessions(Suite):
-    """`store.contract.Session`, and how a store begins one."""
+    """`store.Session`, and how a store begins one."""
 
     # ----- all or nothing
 

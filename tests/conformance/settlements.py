@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from conformance.bench import AGAIN, NOW, Bench, Suite, after, ended, ids, lose, new_job, story
 from penstock.jobs.states import JobEvent, JobState
-from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
+from penstock.store.session import Session
+from penstock.store.store import Store
 
 
 class Settlements(Suite):

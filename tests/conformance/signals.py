@@ -10,7 +10,7 @@ _SOON = 5.0
 
 
 class Signals(Suite):
-    """`store.contract.Signals`."""
+    """`store.Signals`."""
 
     @story
     async def test_a_wake_up_reaches_all_who_listen_in_this_process(self, bench: Bench) -> None:

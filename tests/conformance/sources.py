@@ -8,8 +8,8 @@ from typing import Any
 from conformance.bench import Bench, Suite, story
 from conformance.interests import captured, change, declare, insert, note, run
 from penstock.changes.position import BEGINNING
-from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Session
+from penstock.store.nouns.interests import Source
+from penstock.store.session import Session
 
 ROWS = {"a": 5, "b": 1, "c": 3, "d": 1, "e": 3}
 IN_ORDER = ["b", "d", "c", "e", "a"]

@@ -78,4 +78,4 @@ class StoreSuite(
     TasksInAnyOrder,
     AnyOrder,
 ):
-    """What `store.contract` promises, as tests: inherit from it, and say what `Suite` asks."""
+    """What `store` promises, as tests: inherit from it, and say what `Suite` asks."""

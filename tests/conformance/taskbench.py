@@ -15,7 +15,7 @@ from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent
 from penstock.reactive.planning import RowPlan
 from penstock.reactive.task import Change, TaskSpec
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.tasks import Move, RecordRow, TaskPlan, TaskRow
 
 HISTORY = 3

@@ -21,9 +21,9 @@ from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.jobs import Room
-from penstock.store.contract.session import Session
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.tasks import RecordRow
+from penstock.store.session import Session
 
 _YEAR = timedelta(days=366)
 _ALL = 1000

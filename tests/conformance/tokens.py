@@ -28,8 +28,10 @@ from penstock.jobs.retry import Retry
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, token_of, token_text
-from penstock.store.contract.jobs import OUTSIDE, Redeemed, Room
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import Room
+from penstock.store.nouns.leases import OUTSIDE
+from penstock.store.nouns.tokens import Redeemed
+from penstock.store.store import Store
 
 HOUR = timedelta(hours=1)
 

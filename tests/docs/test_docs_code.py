@@ -21,7 +21,6 @@ import pytest
 from stage.pages import own_module
 
 from penstock import App
-from penstock.calls.jobs.batch import Batches
 from penstock.calls.run.runner import Runner
 from penstock.check.checker import check
 from penstock.functions.function import Function
@@ -56,10 +55,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of the functions that have been run, by penstock or as plain helpers."""
     names: set[str] = set()
     ways: tuple[tuple[type, str], ...] = (
-        (Runner, "_in_scope"),
+        (Runner, "run_handler"),
         (Runner, "action"),
         (Function, "__call__"),
-        (Batches, "_call"),
     )
     for owner, method in ways:
         monkeypatch.setattr(owner, method, noting(getattr(owner, method), names))
@@ -68,7 +66,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def noting(method: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = self if isinstance(self, Function) else args[0]
+        function = self if isinstance(self, Function) else args[0].function
         names.add(function.name)
         return method(self, *args, **kwargs)
 

@@ -33,7 +33,7 @@ from penstock import (
     sync,
 )
 from penstock.server.asgi import Asgi
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.testing import TestApp
 
 SECRET = "the-secret-of-the-house"

@@ -13,7 +13,7 @@ from stage.feed import opened, write
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console

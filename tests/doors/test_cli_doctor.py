@@ -11,7 +11,7 @@ import pytest
 from stage.feed import opened
 
 from penstock.clock import SystemClock
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console

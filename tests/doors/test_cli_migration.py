@@ -26,9 +26,9 @@ from penstock.migrations import running
 from penstock.migrations.files import load_files
 from penstock.migrations.running import Runner
 from penstock.schema.stored import StoredTable
-from penstock.store.contract.session import Statement
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.store.open import make_store
+from penstock.store.session import Statement
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:

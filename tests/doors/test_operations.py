@@ -24,7 +24,7 @@ from penstock.dashboard.pages.every import PAGES
 from penstock.identity.api_key import hash_of
 from penstock.operations.every import OPERATIONS
 from penstock.operations.operation import Operation, Parameter
-from penstock.store.contract.session import reading
+from penstock.store.session import reading
 from penstock.testing import TestApp, TestClock
 
 if TYPE_CHECKING:

@@ -34,6 +34,8 @@ from penstock import (
     signed_in,
     sync,
 )
+from penstock.calls.call import PythonCall
+from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
 from penstock.identity.identity import Identity
 from penstock.testing import TestApp
@@ -297,7 +299,7 @@ async def test_a_login_form_under_attack_lets_in_few_guesses_and_everybody_else(
 
         async def guess(address: str, password: str = "guess", who: Identity | None = None) -> Any:
             caller = Caller(who, address=address)
-            return await test.runner.run_mutation(door.login, ((password,), {}), caller=caller)
+            return await test.runner.run(PythonCall(door.login, ((password,), {}), caller), FunctionKind.MUTATION)
 
         outcomes = await asyncio.gather(*(guess("10.0.0.1") for _ in range(20)), return_exceptions=True)
         refused = [one for one in outcomes if isinstance(one, RateLimited)]

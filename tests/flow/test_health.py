@@ -18,7 +18,8 @@ from penstock.changes.position import BEGINNING
 from penstock.errors import SchemaMismatch
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.observe.logbook import Numbers
-from penstock.store.contract.jobs import LeaseRow, Room
+from penstock.store.nouns.jobs import Room
+from penstock.store.nouns.leases import LeaseRow
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.statistics import Statistics, TableUse, UnusedIndex
 from penstock.store.push.migrate import Plan

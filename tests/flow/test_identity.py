@@ -40,7 +40,7 @@ class Board:
 
         def hear(ctx: Any, identity: Identity | None) -> None:
             transaction = getattr(ctx, "_scope", None)
-            caller = ctx._caller if transaction is None else transaction.transaction.caller
+            caller = ctx._call.caller if transaction is None else transaction.transaction.caller
             self.heard.append((caller.is_system, identity.subject if identity else None))
 
         @app.internal_query

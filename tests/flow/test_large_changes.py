@@ -8,7 +8,7 @@ from stage.outboxes import OutboxStage, drain
 from stage.reactive import Stage, settle
 
 from penstock import Table
-from penstock.store.contract.changes import Batch
+from penstock.store.nouns.changes import Batch
 
 ROWS, LARGE = 60, 100_000
 FEW = 25  # the first are so many, as nobody knows how large they are

@@ -14,8 +14,8 @@ from penstock import Id, QueryCtx, Table
 from penstock.errors import LimitExceeded
 from penstock.live.view import MOST_QUERIES, View
 from penstock.services.live.live import LiveQueries
-from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
+from penstock.store.session import Session
 from penstock.testing import TestApp
 
 

@@ -18,8 +18,8 @@ from stage.processes import processes
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, ContextError, LockLost, LockTaken
-from penstock.store.contract.session import Statement
 from penstock.store.nouns.locks import LockRow
+from penstock.store.session import Statement
 from penstock.testing import TestClock
 
 pytestmark = pytest.mark.one_store_each

@@ -17,9 +17,9 @@ from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.errors import CallTimeout, DatabaseUnavailable
 from penstock.services.relay.sending import Sending
-from penstock.store.contract.changes import Batch
-from penstock.store.contract.session import Session
+from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import Step
+from penstock.store.session import Session
 from penstock.store.sql.conditions import ConditionSql
 from penstock.testing import TestApp
 

@@ -13,7 +13,7 @@ from stage.waits import SOON
 
 from penstock import Retry, Table
 from penstock.errors import ContextError, DeclarationError, ValueInvalid
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.session import OpenTransaction
 from penstock.testing import TestApp
 
 NEVER = Retry.fixed(timedelta(seconds=10), max_attempts=1, jitter=0)

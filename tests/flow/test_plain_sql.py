@@ -35,7 +35,7 @@ from penstock.clock import SystemClock
 from penstock.jobs.job import job_id, job_uuid
 from penstock.jobs.order import rank
 from penstock.pools.rates import TokenBucket
-from penstock.store.rows.jobs import options_of
+from penstock.store.nouns.jobtext import options_of
 from penstock.testing import TestApp, TestClock
 
 app = OPENED = App()

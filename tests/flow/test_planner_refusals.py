@@ -10,7 +10,7 @@ from stage.waits import SOON
 
 from penstock import App, Table, TaskCtx
 from penstock.clock import SystemClock, random_of
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 
 
 class Label(Table, source="label", key="text", managed=False):

@@ -23,7 +23,7 @@ from stage.monitors import (
 from stage.monitors import streamed as stream
 
 from penstock import ActionCtx, App, MutationCtx, Retry, WorkId, WorkResult
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 from penstock.testing import TestApp, TestClock
 from penstock.transaction.transaction import Transaction
 

@@ -20,8 +20,8 @@ from penstock import ActionCtx, App, JobId, MutationCtx, Retry, TokenBucket, Wor
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DeclarationError, ProgramClash, UsageError
-from penstock.store.contract.session import Statement, reading
 from penstock.store.open import make_store
+from penstock.store.session import Statement, reading
 from penstock.testing import TestApp, TestClock
 
 POOLS, CRONS, LIMITS, OUTBOXES = ("mail", "video"), ("nightly", "hourly"), ("calls",), ("news",)

@@ -18,9 +18,9 @@ from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table, TaskCtx, Toke
 from penstock.api.holding import hold, release
 from penstock.config import Config, load_config
 from penstock.errors import ConfigError, DeclarationError
-from penstock.store.contract.session import Statement, reading
 from penstock.store.postgres.capture import Own
 from penstock.store.push.migrate import load_migrations
+from penstock.store.session import Statement, reading
 from penstock.testing import TestApp
 
 ORDERS = "create table orders (id integer primary key, what text)"

@@ -32,7 +32,7 @@ from penstock import (
 )
 from penstock.api.tasks import selection
 from penstock.jobs.job import job_uuid
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.testing import TestApp
 
 HOUR = timedelta(hours=1)

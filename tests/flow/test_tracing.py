@@ -22,7 +22,7 @@ from stage.programs import run_example
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, Table, TaskCtx, WorkId, WorkResult, asgi_app
 from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.observe.tracing import find_tracing
-from penstock.store.rows.jobs import options_of, options_text
+from penstock.store.nouns.jobtext import options_of, options_text
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.one_store_each

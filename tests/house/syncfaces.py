@@ -93,7 +93,7 @@ def signature(node: Function, kind: ast.expr | None) -> str:
     return f"def {name}({ast.unparse(node.args)}) -> {given}: ..."
 
 
-def stub_of(node: Function) -> Iterator[str]:
+def render_method(node: Function) -> Iterator[str]:
     """A method or a property of an asynchronous class, as its face has it."""
     kind = node.returns
     if isinstance(kind, ast.Subscript) and head(kind) == "Coroutine" and isinstance(kind.slice, ast.Tuple):
@@ -103,7 +103,7 @@ def stub_of(node: Function) -> Iterator[str]:
     yield signature(_Renamed().visit(deepcopy(node)), kind and _Renamed().visit(deepcopy(kind)))
 
 
-def stub(face: ast.ClassDef, twin: ast.ClassDef) -> Iterator[str]:
+def render_face(face: ast.ClassDef, twin: ast.ClassDef) -> Iterator[str]:
     """A face: what it writes itself, and the rest from the class that it stands for."""
     own = {one.name: one for one in face.body if isinstance(one, Function)}
     yield f"class {face.name}({', '.join(map(ast.unparse, face.bases))}):"
@@ -117,11 +117,11 @@ def stub(face: ast.ClassDef, twin: ast.ClassDef) -> Iterator[str]:
             yield "    @property"
             yield f"    def {ast.unparse(one.target)}(self) -> Sync{ast.unparse(one.annotation)}: ..."
         elif isinstance(one, Function) and (one.name[0] != "_" or one.name == "__aiter__") and one.name not in own:
-            yield from (f"    {line}" for line in stub_of(one))
+            yield from (f"    {line}" for line in render_method(one))
     yield "    ..."
 
 
-def written(page: str) -> str:
+def render(page: str) -> str:
     """The text of a stub."""
     module = read(module_of(page))
     homes, variables, body = {"Iterator": "collections.abc", **module.homes}, dict(module.type_variables), list[str]()
@@ -129,13 +129,13 @@ def written(page: str) -> str:
         twin = read(module.homes[of(face)])
         homes |= {name: home for name, home in twin.homes.items() if name not in homes}
         variables |= twin.type_variables
-        body += stub(face, twin.classes[of(face)])
+        body += render_face(face, twin.classes[of(face)])
     homes |= {f"Sync{name}": home for name, home in FACES.items()}
     body = [*(text for name, text in variables.items() if name in names_in(body)), *body]
     local = {*module.classes, *variables}
     imports = [f"from {homes[name]} import {name}" for name in sorted(names_in(body) & homes.keys() - local)]
-    text = formed("\n".join((HEAD, *imports, *body)), "check", "--fix-only", "--select=I,PYI013")
-    return formed(text, "format")
+    text = run_ruff("\n".join((HEAD, *imports, *body)), "check", "--fix-only", "--select=I,PYI013")
+    return run_ruff(text, "format")
 
 
 def names_in(lines: list[str]) -> set[str]:
@@ -144,7 +144,7 @@ def names_in(lines: list[str]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def formed(text: str, *how: str) -> str:
+def run_ruff(text: str, *how: str) -> str:
     """Code as ruff writes it."""
     command = [sys.executable, "-m", "ruff", *how, "--quiet", f"--stdin-filename={PACKAGE / 'stub.pyi'}", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=PACKAGE).stdout
@@ -152,7 +152,7 @@ def formed(text: str, *how: str) -> str:
 
 def main() -> int:
     """Write the stubs, or name those that are stale."""
-    texts = {(PACKAGE / page).with_suffix(".pyi"): written(page) for page in PAGES}
+    texts = {(PACKAGE / page).with_suffix(".pyi"): render(page) for page in PAGES}
     if "--write" in sys.argv:
         for path, text in texts.items():
             path.write_text(text, "utf-8")

@@ -13,9 +13,9 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError
-from penstock.store.contract.session import Statement
 from penstock.store.postgres.session import PostgresSession
 from penstock.store.postgres.store import PostgresStore
+from penstock.store.session import Statement
 
 WITHOUT_END = "with recursive c(x) as (select 1 union all select x + 1 from c where x > 0) select count(*) as n from c"
 NUMBERS = "select n from generate_series(1, 1000) as n"

@@ -17,12 +17,12 @@ from stage.server import copy_database, server
 
 from penstock.changes.position import BEGINNING, Position, Snapshot
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.contract.changes import Rotation
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
+from penstock.store.nouns.changes import Rotation
 from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
+from penstock.store.session import Statement
 from penstock.store.sql.queries import Query
+from penstock.store.store import Store
 
 WRITERS, TRANSACTIONS = 24, examples(100)
 INTO_SLOT_0 = (

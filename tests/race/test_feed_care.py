@@ -26,8 +26,8 @@ from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import FeedTruncation, Pruner
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
+from penstock.store.session import Statement
+from penstock.store.store import Store
 from penstock.testing import TestApp, TestClock
 
 WRITERS, ROWS = 4, examples(3000)

@@ -11,10 +11,10 @@ from stage.waits import until
 
 from penstock import Table
 from penstock.changes.position import BEGINNING
-from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
+from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF
 from penstock.store.postgres import signals
+from penstock.store.session import Statement
+from penstock.store.store import Store
 
 
 class Item(Table, source="item", key="number", managed=False):

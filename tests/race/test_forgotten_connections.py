@@ -14,10 +14,10 @@ from stage.administrators import administrator
 from penstock import Backend, asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.session import Statement, reading
 from penstock.store.postgres import access
 from penstock.store.postgres.route import Route
 from penstock.store.postgres.store import PostgresStore
+from penstock.store.session import Statement, reading
 from penstock.store.sql.queries import Query
 
 SLOW = Statement("select pg_sleep(600)")

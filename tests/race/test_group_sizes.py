@@ -16,6 +16,7 @@ from penstock import App, Id, Index, MutationCtx, MutationTaskCtx, Table
 from penstock.calls.jobs import group
 from penstock.clock import SystemClock
 from penstock.services.relay.cursor import Cursor
+from penstock.services.relay.state import Write
 from penstock.testing import TestApp
 from penstock.transaction.commit import commit_shared
 
@@ -96,18 +97,18 @@ JOBS = {enter: 3, bump: 4, bill: 4, pay: 4, pay_and_enter: 7}  # with the most t
 def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """How many jobs, or messages, committed together."""
     found: dict[str, list[int]] = {"jobs": [], "messages": []}
-    commit, written = commit_shared, Cursor.written
+    commit, written = commit_shared, Cursor.apply
 
     async def has_committed(shared: Any, transactions: Any, *rest: Any) -> None:
         await commit(shared, transactions, *rest)
         found["jobs"].append(len(transactions))
 
-    def has_written(cursor: Cursor, step: Any, *rest: Any) -> None:
-        found["messages"] += [step.delivered] if step.delivered else []
-        written(cursor, step, *rest)
+    def has_written(cursor: Cursor, write: Write) -> None:
+        found["messages"] += [write.step.delivered] if write.step.delivered else []
+        written(cursor, write)
 
     monkeypatch.setattr(group, "commit_shared", has_committed)
-    monkeypatch.setattr(Cursor, "written", has_written)
+    monkeypatch.setattr(Cursor, "apply", has_written)
     return found
 
 

@@ -28,9 +28,9 @@ from penstock.clock import random_of
 from penstock.errors import ContextError
 from penstock.live.capture import live_interest
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Store
 from penstock.store.push.migrate import push
 from penstock.store.sql.dialect import Dialect
+from penstock.store.store import Store
 
 # Names that lie in each other, in texts and functions of the SQL, in the words of SQL, and in those of triggers.
 NAMES = (

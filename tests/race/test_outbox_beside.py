@@ -249,67 +249,6 @@ async def test_a_relay_that_stops_while_one_takes_long_has_written_what_it_sent(
         assert (row.delivered, row.passed) == (5, frozenset())
 
 
-async def test_what_was_under_way_beside_one_that_halts_all_is_not_sent_again(database_url: str) -> None:
-    stage, clock = staged(parallelism=4), TestClock()
-    stage.fails = failing(lambda: ValueError("no"), "b1")
-
-    def begin_together(count: int) -> None:
-        together, before = asyncio.Barrier(count), len(stage.tried)
-
-        async def during(_ctx: Any, _message: Message[Any]) -> None:
-            if len(stage.tried) <= before + count:
-                await together.wait()
-
-        stage.during = during
-
-    begin_together(4)
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test)
-        await stage.insert(test, *of("a1", "b1", "c1", "d1", "b2"))
-        await drain(test)
-        assert sorted(stage.texts()) == ["a1", "c1", "d1"]
-        row = await outbox_row(test)
-        assert row.trouble is not None
-        assert (row.trouble.attempts, row.delivered, len(row.passed)) == (1, 3, 2)
-        assert (await stage.app.outboxes.list(test))[0].messages == 2
-        position = (await stage.app.outboxes.list(test))[0].position
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test, TEN)
-        assert stage.texts() == []
-        assert position is not None
-        await stage.app.outboxes.move(test, "send", position)
-        begin_together(3)
-        await drain(test, TEN)
-        assert sorted(stage.texts()) == ["c1", "d1"], "moved there, all come again"
-        stage.fails = failing(lambda: ValueError("no"))
-        await drain(test, TEN)
-        assert stage.texts() == ["b1", "b2"]
-        row = await outbox_row(test)
-        assert (row.delivered, row.passed) == (7, frozenset())
-
-
-async def test_those_before_one_that_failed_are_handed_over_before_it_counts(database_url: str) -> None:
-    stage, clock, slow = staged(), TestClock(), Slow("a1")
-    stage.during = slow.during
-    stage.fails = failing(lambda: ValueError("no"), "b1")
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test)
-        await stage.insert(test, *of("a1", "a2", "b1", "b2", "a3"))
-        ticking = asyncio.create_task(drain(test))
-        await slow.begun.wait()
-
-        async def has_failed() -> bool:
-            return len(stage.tried) == 2
-
-        await until(has_failed)
-        slow.ends.set()
-        await ticking
-        assert stage.texts() == ["a1", "a2"]
-        row = await outbox_row(test)
-        assert row.trouble is not None
-        assert (row.trouble.attempts, len(stage.tried)) == (1, 3)
-
-
 async def test_a_move_that_keeps_older_rows_keeps_those_that_were_sent(database_url: str) -> None:
     before = Stage(Item)
     async with before.open(database_url) as test:

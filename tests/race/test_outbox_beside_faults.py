@@ -4,14 +4,11 @@ while one is put aside behind another, and changes by others. Nothing is lost, s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, run_sql, states, text_of
+from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, run_sql
 from stage.reactive import Stage
 from stage.windows import (
     SECOND,
@@ -31,10 +28,7 @@ from stage.windows import (
 )
 
 from penstock import Retry
-from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable
-from penstock.outbox.message import Message
-from penstock.store.contract.session import Session
-from penstock.store.nouns.outboxes import Step
+from penstock.errors import DatabaseUnavailable
 from penstock.testing import TestClock, raising
 
 UNCERTAIN = DatabaseUnavailable("lost during the commit", uncertain=True)
@@ -55,57 +49,6 @@ async def failed_behind(stage: OutboxStage, url: str, clock: TestClock) -> None:
 
 
 # ----- put aside behind one that takes long
-
-
-async def test_one_put_aside_behind_another_is_sent_once_though_its_place_is_read_again(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage, clock = staged(on_failure="halt_key"), TestClock()
-    await failed_behind(stage, database_url, clock)
-    a1, b1 = Slow("a1"), Slow("b1")
-    stage.during = each(a1, b1)
-    with caplog.at_level(logging.WARNING, "penstock"):
-        async with handing_over(stage, database_url, clock) as (backend, relay):
-            await soon(relay, is_set(a1.begun))
-            await soon(relay, is_set(b1.begun))
-            b1.ends.set()
-            await halted(backend, relay)
-            a1.ends.set()
-            await got(stage, relay, ["a1", "b1"])
-    assert [one.getMessage() for one in caplog.records if "tick_failed" in one.getMessage()] == []
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test, TEN)
-        row = await outbox_row(test)
-        assert (stage.texts(), len(stage.tried)) == (["b1", "a1"], 4)
-        assert (row.delivered, row.passed) == (2, frozenset())
-
-
-async def test_one_sent_from_aside_is_not_sent_again_though_others_change_the_outbox(database_url: str) -> None:
-    stage, clock = staged(on_failure="halt_key"), TestClock()
-    await failed_behind(stage, database_url, clock)
-    a1, b1 = Slow("a1"), Slow("b1")
-    stage.during = each(a1, b1)
-    async with handing_over(stage, database_url, clock) as (backend, relay):
-        outboxes, changed = backend.engine.store.outboxes, asyncio.Event()
-        advance = outboxes.advance
-
-        async def change_before(step: Step, now: datetime, session: Session | None = None) -> bool:
-            if step.taken and not changed.is_set():
-                await outboxes.pause("send", paused=True)
-                await outboxes.pause("send", paused=False)
-                changed.set()
-            return await advance(step, now, session)
-
-        outboxes.advance = change_before  # type: ignore[method-assign]
-        await soon(relay, is_set(a1.begun))
-        await soon(relay, is_set(b1.begun))
-        b1.ends.set()
-        await soon(relay, is_set(changed))
-        a1.ends.set()
-        await halted(backend, relay)
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test, TEN)
-        assert (stage.texts(), (await outbox_row(test)).delivered) == (["b1", "a1"], 2)
 
 
 async def test_those_behind_a_parked_one_are_handed_over_beside_one_that_takes_long(database_url: str) -> None:
@@ -144,22 +87,6 @@ async def test_behind_a_truncate_messages_go_beside_each_other(postgres_url: str
 
 
 # ----- writes that fail
-
-
-async def test_a_write_that_the_database_refuses_loses_nothing(database_url: str) -> None:
-    stage, clock = staged(on_failure="halt_key"), TestClock()
-    stage.fails = failing(lambda: ValueError("no"), "b1")
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test)
-        fail_once(test, ConfigError("permission denied"), lambda step: step.put)
-        await stage.insert(test, *of("b1"))
-        with pytest.raises(ConfigError):
-            await drain(test)
-        stage.fails = lambda _message: None
-        await stage.insert(test, *of("c1"))
-        await drain(test, TEN)
-        await drain(test, TEN)
-        assert (sorted(stage.texts()), await states(test)) == (["b1", "c1"], [])
 
 
 async def test_a_database_that_is_away_for_a_moment_keeps_nobody_waiting_for_one_that_takes_long(
@@ -201,7 +128,7 @@ async def test_nothing_begins_while_nobody_knows_what_is_written(database_url: s
         b1.ends.set()
         await got(stage, relay, ["b1", "c1"])
         await looked(relay)
-        assert (len(stage.tried), standing.uncertain) == (3, True)
+        assert (len(stage.tried), standing.state.uncertain) == (3, True)
         await got(stage, relay, ["b1", "b2", "c1"], clock)
         a1.ends.set()
         await got(stage, relay, ["a1", "b1", "b2", "c1"])
@@ -217,45 +144,11 @@ async def test_what_nobody_knows_is_written_again_though_there_is_no_more_to_wri
         await soon(relay, is_set(b1.begun))
         await got(stage, relay, ["a1"])
         await halted(backend, relay, "halted")
-        relay.outboxes[0]._cursor.uncertain = True  # as if only the reader had moved, and nobody knew where it is
+        relay.outboxes[0]._cursor.doubt()  # as if only the reader had moved, and nobody knew where it is
         await stage.insert(backend, *of("c1"))
         await got(stage, relay, ["a1", "c1"], clock)
         b1.ends.set()
         await got(stage, relay, ["a1", "b1", "c1"])
-
-
-@pytest.mark.one_store_each
-@pytest.mark.parametrize("stops", [False, True])
-async def test_one_that_was_put_aside_though_nobody_knew_comes_once_and_before_those_behind(
-    database_url: str, *, stops: bool
-) -> None:
-    stage, clock, slow = staged(on_failure="halt_key"), TestClock(), Slow("a1")
-    stage.during = slow.during
-    stage.fails = failing(lambda: ValueError("no"), "b1")
-    async with relaying(stage.app, database_url, clock, grace=0.05 if stops else 30) as (backend, relay):
-        await relay.tick()
-        relay.start()
-        failed = fail_once(backend, UNCERTAIN, lambda step: step.put, written=True)
-        await stage.insert(backend, *of("a1", "b1"))
-        await soon(relay, is_set(failed))
-        stage.fails = lambda _message: None
-        if stops:
-            await relay.stop()
-        else:
-            slow.ends.set()
-            clock.advance(SECOND)
-            await got(stage, relay, ["a1"])
-            await stage.insert(backend, *of("b2", "b3"))
-            await halted(backend, relay, "halted", "waiting", "waiting")
-            await relay.stop()
-    slow.ends.set()
-    async with stage.open(database_url, clock=clock) as test:
-        if stops:
-            await stage.insert(test, *of("b2", "b3"))
-        for _ in range(3):
-            await drain(test, TEN)
-        assert [text for text in stage.texts() if text[0] == "b"] == ["b1", "b2", "b3"]
-        assert (len(stage.tried), (await outbox_row(test)).passed) == (6 if stops else 5, frozenset())
 
 
 async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_written_what_it_sent(
@@ -274,7 +167,7 @@ async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_w
 
         async def is_lost() -> bool:
             clock.advance(SECOND / 2)
-            return standing.row is None
+            return standing.state.row is None
 
         await soon(relay, is_lost)
         await relay.stop()
@@ -283,34 +176,6 @@ async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_w
     async with stage.open(database_url, clock=clock) as test:
         await drain(test, TEN)
         assert stage.texts() == ["b1", "a1"]
-
-
-async def test_a_write_beside_the_next_call_that_fails_is_made_good_by_the_next_one(database_url: str) -> None:
-    stage, clock = staged(parallelism=1, partition_by=None), TestClock()
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test)
-        outboxes, last, failed = test.engine.store.outboxes, asyncio.Event(), asyncio.Event()
-        advance = outboxes.advance
-
-        async def busy(step: Step, now: datetime, session: Session | None = None) -> bool:
-            if not failed.is_set():
-                failed.set()
-                await last.wait()
-                raise DatabaseBusy("The lock was held for too long.")
-            return await advance(step, now, session)
-
-        outboxes.advance = busy  # type: ignore[method-assign]
-
-        async def during(_ctx: Any, message: Message[Any]) -> None:
-            if text_of(message) == "b":
-                await failed.wait()
-            if text_of(message) == "e":
-                last.set()
-
-        stage.during = during
-        await stage.insert(test, *of(*"abcde"))
-        await drain(test)
-        assert (stage.texts(), (await outbox_row(test)).delivered) == (list("abcde"), 5)
 
 
 @pytest.mark.one_store_each

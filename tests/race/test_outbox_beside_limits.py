@@ -4,21 +4,13 @@ is sent behind the first one that is not done with, however it comes up again.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from datetime import datetime
-from typing import Any
-
 import pytest
-from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, relaying, states, text_of
+from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, states, text_of
 from stage.reactive import Stage
 from stage.windows import SECOND, TEN, Item, Slow, each, got, halted, handing_over, is_set, looked, of, soon, staged
 
-from penstock import Index, Retry, Table
-from penstock.outbox.message import Message
+from penstock import Index, Table
 from penstock.services.relay import window
-from penstock.store.contract.session import Session
-from penstock.store.nouns.outboxes import Step
 from penstock.testing import TestClock
 
 
@@ -124,74 +116,6 @@ async def test_what_is_tried_again_and_what_flows_have_every_other_place(databas
         assert "".join(text_of(one)[0] for one in stage.got[1:5]) in {"cxcx", "xcxc"}
         a1.ends.set()
         await got(stage, relay, ["a1", "b1", *failed, *others])
-
-
-async def test_one_that_fails_while_another_of_its_key_is_put_aside_is_overtaken_by_none(database_url: str) -> None:
-    stage, clock, times = staged(on_failure="halt_key"), TestClock(), Counter[str]()
-    writing, goes_on, failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def during(_ctx: Any, message: Message[Any]) -> None:
-        note = text_of(message)
-        times[note] += 1
-        if note == "a1" and times[note] == 1:
-            raise ValueError("no")
-        if note == "a2" and times[note] == 1:
-            await writing.wait()
-            failed.set()
-            raise ValueError("no")
-
-    stage.during = during
-    async with handing_over(stage, database_url, clock) as (backend, relay):
-        outboxes = backend.engine.store.outboxes
-        advance = outboxes.advance
-
-        async def slowly(step: Step, now: datetime, session: Session | None = None) -> bool:
-            if any('"a4"' in (one.change.after or "") for one in step.put) and not writing.is_set():
-                writing.set()
-                await goes_on.wait()
-            return await advance(step, now, session)
-
-        outboxes.advance = slowly  # type: ignore[method-assign]
-        await stage.insert(backend, *of("a1", "a2", "a3"))
-        await halted(backend, relay, "halted", "waiting", "waiting")
-        clock.advance(TEN)
-
-        async def is_under_way() -> bool:
-            return times["a2"] == 1
-
-        await soon(relay, is_under_way)
-        await stage.insert(backend, *of("a4"))
-        await soon(relay, is_set(failed))
-        goes_on.set()
-        await got(stage, relay, ["a1", "a2", "a3", "a4"], clock)
-    assert stage.texts() == ["a1", "a2", "a3", "a4"]
-
-
-async def test_one_that_is_to_be_skipped_is_not_handed_over_beside_others(database_url: str) -> None:
-    stage, clock, slow = (
-        staged(on_failure="park", retry=Retry.fixed(TEN, max_attempts=2, jitter=0)),
-        TestClock(),
-        Slow("p1"),
-    )
-    stage.fails = failing(lambda: ValueError("no"), "p1", "b1")
-    async with stage.open(database_url, clock=clock) as test:
-        await drain(test)
-        await stage.insert(test, *of("p1", "b1", "c1"))
-        for _ in range(2):
-            await drain(test, TEN)
-        assert await states(test) == ["parked"]
-        trouble, (parked,) = (await outbox_row(test)).trouble, await aside(test)
-        assert trouble is not None
-        assert trouble.seq > parked.change.seq
-        await test.engine.store.outboxes.skip("send", trouble.seq)
-        await stage.app.outboxes.retry(test, "send")
-    stage.fails, stage.during, tried = lambda _message: None, slow.during, len(stage.tried)
-    async with handing_over(stage, database_url, clock) as (_backend, relay):
-        await soon(relay, is_set(slow.begun))
-        await looked(relay)
-        slow.ends.set()
-        await got(stage, relay, ["p1", "c1"])
-        assert len(stage.tried) == tried + 2
 
 
 # ----- sent behind the first one

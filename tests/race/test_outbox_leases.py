@@ -103,7 +103,7 @@ async def test_a_relay_that_loses_its_lease_while_it_stops_ends_what_is_under_wa
         await stage.insert(backend, Item(note="a"))
         relay.start()
         await asyncio.wait_for(begun.wait(), SOON)
-        lease = relay.outboxes[0]._cursor.lease
+        lease = relay.outboxes[0]._cursor.state.lease
         assert lease is not None
         stopping = await begin_to_stop(relay)
         await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
@@ -135,7 +135,7 @@ async def test_after_a_lost_lease_a_backfill_reads_as_many_rows_at_once_as_befor
         await relay.tick()
         await relay.outboxes[0].tick()
         assert (stage.calls, pages) == ([BATCH], [BATCH])
-        lease = relay.outboxes[0]._cursor.lease
+        lease = relay.outboxes[0]._cursor.state.lease
         assert lease is not None
         clock.advance(timedelta(seconds=31))
         await backend.engine.store.leases.rescue(lease, clock.now(), lambda _jobs: [])
@@ -169,7 +169,7 @@ async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_rela
     async with stage.open(postgres_url) as backend:
         await stage.insert(backend, Item(note="a"))
         await drain(backend)
-        relay_lease = backend.relay.outboxes[0]._cursor.lease or 0
+        relay_lease = backend.relay.outboxes[0]._cursor.state.lease or 0
         assert relay_lease
         rebuilding = asyncio.ensure_future(stage.app.outboxes.rebuild(backend, "send"))
         await asyncio.wait_for(begun.wait(), SOON)
@@ -208,7 +208,7 @@ async def test_what_a_suspended_relay_ends_late_has_a_smaller_fence_than_what_it
         await stage.insert(backend, Item(note="a"), Item(note="b"))
         late = asyncio.ensure_future(relay.drain())
         await asyncio.wait_for(suspended[0].wait(), SOON)
-        lease = relay.outboxes[0]._cursor.lease
+        lease = relay.outboxes[0]._cursor.state.lease
         assert lease is not None
         await backend.engine.store.leases.rescue(lease, clock.now() + timedelta(minutes=1), lambda _jobs: [])
         async with relaying(stage.app, database_url, clock) as (_backend, other):

@@ -14,7 +14,7 @@ from stage.outboxes import OutboxStage, drain, sql
 from penstock import App, Id, MutationCtx, Table
 from penstock.app import Backend
 from penstock.calls.jobs.group import Groups
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.testing import TestApp
 from penstock.transaction.shared import Shared
 

@@ -132,7 +132,7 @@ async def test_what_others_ask_for_meanwhile_repeats_nothing(database_url: str, 
 
 async def test_who_rewinds_while_a_message_is_sent_gets_it_again(database_url: str) -> None:
     async with staged(database_url) as (stage, clock, backend, relay):
-        store, start = backend.engine.store, relay.outboxes[0]._cursor.position
+        store, start = backend.engine.store, relay.outboxes[0]._cursor.state.position
         await put(stage, backend, *"abc")
 
         async def during(_ctx: Any, message: Message[Item]) -> None:
@@ -162,12 +162,12 @@ async def test_a_relay_that_was_paused_past_its_lease_cannot_move_the_cursor(dat
                 await put(stage, backend, *"cd")
                 await other.drain()
                 before = (await outbox_row(backend)).delivered
-                position = other.outboxes[0]._cursor.position
+                position = other.outboxes[0]._cursor.state.position
                 paused.open()
                 await ticking
                 assert (await outbox_row(backend)).delivered == before == 4
-                assert other.outboxes[0]._cursor.position == position
-                assert relay.outboxes[0]._cursor.row is None, "it knows that it has lost"
+                assert other.outboxes[0]._cursor.state.position == position
+                assert relay.outboxes[0]._cursor.state.row is None, "it knows that it has lost"
                 readers = await backend.engine.store.changes.readers()
                 assert [one.position for one in readers if one.name == "outbox:send"] == [position]
         assert sorted(set(stage.texts())) == list("abcd")

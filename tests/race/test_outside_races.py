@@ -13,7 +13,7 @@ from stage.waits import until
 
 from penstock import Backend, Finished, Running, Success, TokenExpired
 from penstock.clock import SystemClock
-from penstock.store.contract.jobs import OUTSIDE
+from penstock.store.nouns.leases import OUTSIDE
 
 MACHINE = SystemClock()
 LIMIT = 4

@@ -16,7 +16,7 @@ from stage.reactive import Stage, settle, task_row
 
 from penstock import Table
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.store.contract.changes import InterestRow
+from penstock.store.nouns.interests import InterestRow
 from penstock.testing import TestApp
 
 MAKE = "create table noted (number integer primary key, note text not null)"

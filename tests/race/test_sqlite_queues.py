@@ -22,7 +22,7 @@ from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.contention import begin_write, in_a_row, pause_after
 

@@ -31,8 +31,8 @@ from penstock.changes.lag import (
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
+from penstock.store.nouns.captures import FoundTable
 from penstock.store.postgres.conditions import literal
-from penstock.store.rows.interests import FoundTable
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

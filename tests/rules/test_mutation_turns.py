@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from stage.waits import SOON
 
-from penstock.calls.run.attempts import Admission, Call
+from penstock.calls.run.attempts import Admission, Turn
 from penstock.clock import SystemClock
-from penstock.store.contract.session import EVERY_QUEUE, QUEUES
+from penstock.store.session import EVERY_QUEUE, QUEUES
 
 
-async def try_begin(call: Call) -> asyncio.Task[int | None]:
+async def try_begin(call: Turn) -> asyncio.Task[int | None]:
     task = asyncio.ensure_future(call.begin())
     for _ in range(3):
         await SystemClock().sleep(0)
@@ -23,7 +23,7 @@ async def run(turns: Admission, times: int, *, conflict: bool, arguments: object
     """Run a function so many times, one after another; the queue that it joined last."""
     queue = None
     for _ in range(times):
-        call = Call(turns, "add", arguments)
+        call = Turn(turns, "add", arguments)
         call.conflicts = in_a_row - 1
         queue = await call.begin()
         call.end(conflict=conflict)
@@ -33,7 +33,7 @@ async def run(turns: Admission, times: int, *, conflict: bool, arguments: object
 def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
     async def main() -> None:
         turns = Admission(3)
-        calls = [Call(turns, "add") for _ in range(4)]
+        calls = [Turn(turns, "add") for _ in range(4)]
         begun = [await try_begin(call) for call in calls]
         assert [turn.done() for turn in begun] == [True, True, True, False]
         calls[0].end(conflict=False)
@@ -46,14 +46,14 @@ def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again()
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 5, conflict=True)
-        calls = [Call(turns, "add") for _ in range(3)]
+        calls = [Turn(turns, "add") for _ in range(3)]
         begun = [await try_begin(call) for call in calls]
         assert [turn.done() for turn in begun] == [True, True, False]
         for call, turn in zip(calls, begun, strict=True):
             await turn
             call.end(conflict=False)
         await run(turns, 300, conflict=False)
-        assert [(await try_begin(Call(turns, "add"))).done() for _ in range(4)] == [True] * 4
+        assert [(await try_begin(Turn(turns, "add"))).done() for _ in range(4)] == [True] * 4
 
     asyncio.run(main())
 
@@ -76,7 +76,7 @@ def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple[str, 
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 5, conflict=True, arguments={"row": 1})
-        assert [await (await try_begin(Call(turns, *other))) for _ in range(4)] == [None] * 4
+        assert [await (await try_begin(Turn(turns, *other))) for _ in range(4)] == [None] * 4
 
     asyncio.run(main())
 
@@ -85,9 +85,9 @@ def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> 
     async def main() -> None:
         turns = Admission(4)
         await run(turns, 1, conflict=True, in_a_row=3)
-        assert await Call(turns, "add", "other").begin() is None
+        assert await Turn(turns, "add", "other").begin() is None
         await run(turns, 1, conflict=True, in_a_row=3)
-        assert await Call(turns, "add", "other").begin() in range(1, QUEUES + 1)
+        assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
 
     asyncio.run(main())
 
@@ -95,7 +95,7 @@ def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> 
 def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
     async def main() -> None:
         turns = Admission(4)
-        held = Call(turns, "add", "held")
+        held = Turn(turns, "add", "held")
         held.end(conflict=True)
         await held.begin()
         for number in range(3000):
@@ -109,7 +109,7 @@ def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None
 def test_whoever_starts_again_goes_first() -> None:
     async def main() -> None:
         turns = Admission(1)
-        first, newcomer, again = (Call(turns, "add") for _ in range(3))
+        first, newcomer, again = (Turn(turns, "add") for _ in range(3))
         again.conflicts = 1
         await first.begin()
         later, sooner = await try_begin(newcomer), await try_begin(again)
@@ -124,9 +124,9 @@ def test_whoever_starts_again_goes_first() -> None:
 def test_nobody_waits_long_for_a_slow_one() -> None:
     async def main() -> None:
         turns = Admission(1)
-        await Call(turns, "add").begin()
+        await Turn(turns, "add").begin()
         async with asyncio.timeout(SOON):
-            await Call(turns, "add").begin()
+            await Turn(turns, "add").begin()
 
     asyncio.run(main())
 
@@ -134,9 +134,9 @@ def test_nobody_waits_long_for_a_slow_one() -> None:
 def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     async def main() -> None:
         turns = Admission(1)
-        first = Call(turns, "add")
+        first = Turn(turns, "add")
         await first.begin()
-        gives_up, next_one = await try_begin(Call(turns, "add")), await try_begin(Call(turns, "add"))
+        gives_up, next_one = await try_begin(Turn(turns, "add")), await try_begin(Turn(turns, "add"))
         gives_up.cancel()
         first.end(conflict=False)
         await next_one

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from penstock.calls.run.running import Permit, Withdrawn
+from penstock.calls.run.jobrun import Permit, Withdrawn
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 

@@ -14,8 +14,8 @@ import pytest
 from penstock import Index, Table
 from penstock.calls.run.sql import prepare_sql
 from penstock.schema.table import definition_of
-from penstock.store.contract.session import Statement
 from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.session import Statement
 from penstock.store.sql.dialect import Placeholders, placeholder
 from penstock.store.sql.statements import Condition, TableStatements
 from penstock.store.sqlite.dialect import SQLITE

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.services.reading import ReadSize
-from penstock.store.contract.changes import Batch
+from penstock.store.nouns.changes import Batch
 
 MEBIBYTE = 2**20
 

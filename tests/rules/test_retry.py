@@ -18,8 +18,7 @@ from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError
 from penstock.jobs.job import NO_OPTIONS
 from penstock.jobs.retry import LONGEST, Exponential, Retry, backoff, wait_after
-from penstock.store.rows.jobs import options_of, options_text
-from penstock.store.rows.retries import retry_form, retry_of, retry_parts
+from penstock.store.nouns.jobtext import options_of, options_text, retry_form, retry_of, retry_parts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

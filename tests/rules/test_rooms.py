@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.jobs.job import NO_OPTIONS, Ending, Job
 from penstock.jobs.states import JobState
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 from penstock.store.placement import GatesLeftOut, Line, left_rooms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from penstock import App
 from penstock.app import Backend
 from penstock.services.planner.planner import Planner
 from penstock.services.worker.worker import Worker
-from penstock.store.contract.session import Row, Statement
+from penstock.store.session import Row, Statement
 from penstock.testing import TestClock
 
 

@@ -20,11 +20,11 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING, Position
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
-from penstock.store.contract.changes import Batch
-from penstock.store.contract.session import Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.nouns.changes import Batch
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+from penstock.store.session import Session, Statement
+from penstock.store.store import Store
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 READER = "reader"

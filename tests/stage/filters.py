@@ -18,7 +18,6 @@ import asyncpg
 from pydantic import BaseModel, Field
 
 from penstock import Table
-from penstock.reactive.describe import describe
 from penstock.reactive.evaluate import holds, row_values, same, watched
 from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
@@ -363,7 +362,7 @@ class Dice:
     def watch(self) -> Watch:
         """One to three terms or conditions."""
         some = [self.watched() for _ in range(self.random.randint(1, 3))]
-        return Watch(tuple(map(describe, some)), tuple(some))
+        return Watch(tuple(map(str, some)), tuple(some))
 
     def watched(self) -> Expression:
         """A term or a condition that a watch may name."""

@@ -29,11 +29,11 @@ from stage.examples import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.session import Row, Statement
-from penstock.store.contract.store import Store
 from penstock.store.guest.session import GuestSession, finish, guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate
+from penstock.store.session import Row, Statement
+from penstock.store.store import Store
 
 
 @dataclass

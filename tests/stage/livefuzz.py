@@ -27,7 +27,7 @@ from penstock.live.entry import Answer, Entry
 from penstock.schema.table import definition_of
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.store.sql.statements import TableStatements
 from penstock.testing import TestApp, TestClock
 from penstock.transaction import scan

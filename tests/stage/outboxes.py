@@ -17,8 +17,8 @@ from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
-from penstock.store.contract.session import Row, Session, Statement
 from penstock.store.nouns.outboxes import Aside, OutboxRow
+from penstock.store.session import Row, Session, Statement
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count(1000)

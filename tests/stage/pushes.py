@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from penstock import Table
 from penstock.schema.table import definition_of
-from penstock.store.contract.store import Store
 from penstock.store.push import migrate
+from penstock.store.store import Store
 
 
 @asynccontextmanager

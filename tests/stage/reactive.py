@@ -12,8 +12,8 @@ from stage.feed import write
 
 from penstock import App, Id, MutationCtx, Table, TaskCtx
 from penstock.app import Backend
-from penstock.store.contract.session import Statement
 from penstock.store.nouns.tasks import RecordRow, TaskRow
+from penstock.store.session import Statement
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count()

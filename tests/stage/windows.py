@@ -15,8 +15,8 @@ from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
-from penstock.store.contract.session import Session
 from penstock.store.nouns.outboxes import Step
+from penstock.store.session import Session
 from penstock.testing import TestClock
 
 SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)

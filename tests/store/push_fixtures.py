@@ -12,9 +12,9 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store, sqlite_path
 from penstock.store.sqlite.functions import register_functions
+from penstock.store.store import Store
 
 Sql = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 

@@ -21,13 +21,13 @@ from penstock.clock import random_of
 from penstock.reactive.evaluate import holds, row_values, same, watched
 from penstock.reactive.expression import Condition
 from penstock.reactive.tracing import Watch, trace_filter, trace_watch
-from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
 from penstock.store.push.migrate import push
 from penstock.store.sql.conditions import condition_sql, watch_sql
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import captured_values
+from penstock.store.store import Store
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = ("{row}", "{row}.text", "$penstock$", "it's \\ {0} %s $1", "old.", "a\nb", "😀")

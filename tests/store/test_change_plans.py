@@ -13,11 +13,11 @@ import pytest
 from stage.feed import entry, feed
 
 from penstock.changes.position import BEGINNING, Position
-from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.dialect import SQLITE
+from penstock.store.store import Store
 
 ROWS = 20_000
 OWN = 2  # what the old transaction has written is looked at each time, but is not there yet

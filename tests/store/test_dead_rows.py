@@ -10,7 +10,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 from penstock.store.open import make_store
 from penstock.store.postgres.jobs import PostgresJobs
 from penstock.store.push.migrate import push

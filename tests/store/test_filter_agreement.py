@@ -23,7 +23,6 @@ from stage.filters import (
     with_opposites,
 )
 
-from penstock.reactive.describe import describe
 from penstock.reactive.expression import Condition
 from penstock.reactive.signature import read_signature, signature
 from penstock.store.postgres.dialect import POSTGRES
@@ -60,7 +59,7 @@ def check(said: Sequence[Said], conditions: Sequence[Condition], rows: Sequence[
     for condition, one, outcome in zip(conditions, said, wanted, strict=True):
         for row, found, right in zip(rows, one.rows, outcome, strict=True):
             agrees = found is right or (found and not one.sql.exact)
-            assert agrees, f"{describe(condition)}\n{row!r}\nis {right} in Python, {found} in\n{one.sql.sql}"
+            assert agrees, f"{condition!s}\n{row!r}\nis {right} in Python, {found} in\n{one.sql.sql}"
 
 
 @PROPERTY
@@ -77,7 +76,7 @@ def test_a_query_selects_what_python_does(things: LiteThings | PostgresThings, s
     assert [of_stored(dialect, DEFINITION, stored, condition) for condition in conditions] == wanted
     captured = things.captured()
     for condition, outcome in zip(conditions, wanted, strict=True):
-        assert of_captured(dialect, DEFINITION, captured, condition) == outcome, describe(condition)
+        assert of_captured(dialect, DEFINITION, captured, condition) == outcome, str(condition)
 
 
 @PROPERTY

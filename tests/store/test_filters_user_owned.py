@@ -15,7 +15,6 @@ from stage.examples import examples
 from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.changes.change import read_values
-from penstock.reactive.describe import describe
 from penstock.reactive.evaluate import row_values, same, watched
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
@@ -134,7 +133,7 @@ def test_sqlite_may_hold_anything_anywhere(lite: LiteThings, dice: Dice) -> None
         for condition, one, outcome in zip(conditions, said, wanted, strict=True):
             for row, found, right in zip(rows, one.rows, outcome, strict=True):
                 agrees = found is right or (found and not own and not one.sql.exact)
-                assert agrees, f"{describe(condition)}\n{row}\nis {right} in Python, {found} in\n{one.sql.sql}"
+                assert agrees, f"{condition!s}\n{row}\nis {right} in Python, {found} in\n{one.sql.sql}"
 
 
 @PROPERTY
@@ -283,7 +282,7 @@ def test_postgresql_may_have_other_types(postgres: PostgresThings, dice: Dice) -
         for condition, one, outcome in zip(conditions, said, wanted, strict=True):
             for row, found, right in zip(rows, one.rows, outcome, strict=True):
                 agrees = found is right or (found and not one.sql.exact)
-                assert agrees, f"{describe(condition)}\n{row}\nis {right} in Python, {found} in\n{one.sql.sql}"
+                assert agrees, f"{condition!s}\n{row}\nis {right} in Python, {found} in\n{one.sql.sql}"
 
 
 EXTREMES = {

@@ -27,11 +27,11 @@ from penstock.errors import (
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob
 from penstock.jobs.states import JobState
-from penstock.store.contract.session import Session, Statement
 from penstock.store.guest.drivers import answer
 from penstock.store.guest.session import finish, guest_session
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.open import make_store
+from penstock.store.session import Session, Statement
 
 LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
 LITERALS = "'100% %s %(p1)s %%' , 'it''s $1 ?1 ? :p1', '-- $1'"

@@ -25,8 +25,8 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.store.contract.session import Statement
 from penstock.store.guest.session import guest_session
+from penstock.store.session import Statement
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")

@@ -23,8 +23,8 @@ from stage.guests import SyncGuestSession, django_connection, library_url
 from penstock.errors import (
     ContextError,
 )
-from penstock.store.contract.session import Statement
 from penstock.store.guest.session import guest_session
+from penstock.store.session import Statement
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")
@@ -168,7 +168,7 @@ _ON_PSYCOPG2 = """
 import sys
 from datetime import UTC, datetime
 from uuid import UUID
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.store.guest.session import guest_session
 from stage.guests import SyncGuestSession, django_connection
 sys.modules["psycopg"] = None  # Django would take it

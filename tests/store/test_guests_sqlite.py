@@ -25,10 +25,10 @@ from penstock.errors import (
     DatabaseBusy,
 )
 from penstock.schema.table import definition_of
-from penstock.store.contract.session import Statement
 from penstock.store.guest.session import guest_session
 from penstock.store.open import make_store
 from penstock.store.push import migrate
+from penstock.store.session import Statement
 
 ONE = Statement("select 1")
 INSERT = Statement("insert into entry values (1)")

@@ -13,7 +13,7 @@ from stage.databases import connected
 from stage.feed import feed
 
 from penstock.changes.interest import Interest
-from penstock.store.contract.changes import Source
+from penstock.store.nouns.interests import Source
 from penstock.store.open import sqlite_path
 from penstock.store.sqlite.functions import register_functions
 

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Access
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES

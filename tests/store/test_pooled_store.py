@@ -16,9 +16,9 @@ from stage.pgbouncer import PgBouncer
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.session import Statement
+from penstock.store.store import Store
 
 
 class TestPgBouncer(Sessions, Isolation, Signals, Leases, Locks):

@@ -21,15 +21,15 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import NewJob
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.newjobs import pieces
 from penstock.store.postgres.route import Route, _Connection, servers
 from penstock.store.push.migrate import push
+from penstock.store.session import Statement
 from penstock.store.sql.dialect import named
+from penstock.store.store import Store
 
 
 class TestPostgres(StoreSuite):

@@ -17,11 +17,11 @@ from stage.pushes import closing, push
 from penstock import Index, Table, UserTable
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.schema.table import definition_of
-from penstock.store.contract.schema import Change
-from penstock.store.contract.store import Store
+from penstock.store.nouns.catalog import Change
 from penstock.store.push import migrate
 from penstock.store.push.migrate import load_migrations
 from penstock.store.sql.statements import TableStatements
+from penstock.store.store import Store
 
 pytest_plugins = ("store.push_fixtures",)
 

@@ -18,12 +18,12 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, SchemaMismatch
 from penstock.schema.stored import next_name, required_name
-from penstock.store.contract.schema import Change
-from penstock.store.contract.store import Store
+from penstock.store.nouns.catalog import Change
 from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
 from penstock.store.postgres.catalog import PostgresSchemaLock
 from penstock.store.push import migrate
+from penstock.store.store import Store
 
 pytest_plugins = ("store.push_fixtures",)
 

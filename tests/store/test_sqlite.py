@@ -12,10 +12,10 @@ from stage.examples import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.session import Statement
 from penstock.store.sql.dialect import named
+from penstock.store.store import Store
 
 
 class TestSqlite(StoreSuite):

@@ -12,11 +12,11 @@ from conformance.taskbench import end, row, task_plan
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.contract.jobs import Room
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.tasks import RecordRow
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+from penstock.store.store import Store
 
 TTL = after(60) - NOW
 

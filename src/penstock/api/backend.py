@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.api.live import Watch
+from penstock.calls.call import PythonCall
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
@@ -51,7 +52,7 @@ class CallerBackend:
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run a query in a snapshot."""
-        return self.runner.run_query(function, (args, kwargs), caller=self.caller)
+        return self.runner.run(PythonCall(function, (args, kwargs), self.caller), FunctionKind.QUERY)
 
     def run_mutation(
         self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
@@ -62,13 +63,13 @@ class CallerBackend:
             Conflict: It conflicted more often than the settings allow.
             DatabaseUnavailable: The database was lost; ``facts["uncertain"]`` says whether it may have taken effect.
         """
-        return self.runner.run_mutation(function, (args, kwargs), caller=self.caller)
+        return self.runner.run(PythonCall(function, (args, kwargs), self.caller), FunctionKind.MUTATION)
 
     def run_action(
         self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
         """Run an action."""
-        return self.runner.run_action(function, (args, kwargs), caller=self.caller)
+        return self.runner.run(PythonCall(function, (args, kwargs), self.caller), FunctionKind.ACTION)
 
     def live(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> Watch[R]:
         """Watch a query: its answer, and each other answer that it has once something that it read has changed.

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from penstock.api.holding import NOWHERE
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.runner import Runner
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError
@@ -23,9 +23,9 @@ from penstock.functions.registry import Registry
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob
 from penstock.pools.rates import RateLimit
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.guest.session import GuestSession, finish, guest_session, is_connection
 from penstock.store.open import make_store
+from penstock.store.session import OpenTransaction
 
 T = TypeVar("T")
 
@@ -40,14 +40,14 @@ class Guests:
         self._registry = registry
         self._rate_limits = rate_limits
         self._config = config
-        self._open: list[Runner] = []
+        self._open: list[Attempts] = []
         self._homes: dict[str, _Home] = {}
 
-    def opened(self, runner: Runner) -> None:
+    def opened(self, runner: Attempts) -> None:
         """Use the settings and the clock of a backend from now on."""
         self._open.append(runner)
 
-    def closed(self, runner: Runner) -> None:
+    def closed(self, runner: Attempts) -> None:
         """Stop using them."""
         if runner in self._open:
             self._open.remove(runner)
@@ -82,13 +82,13 @@ class Guests:
         clock = SystemClock()
         store = make_store(config, clock, self._registry.codec)
         session.check_dialect(store.dialect.name)
-        return _Home(Runner(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
+        return _Home(Attempts(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
 
 
 class _Home:
     """The parts of an app that a guest needs: of an open backend, or made for this with a clock of their own."""
 
-    def __init__(self, runner: Runner, clock: SystemClock | None = None) -> None:
+    def __init__(self, runner: Attempts, clock: SystemClock | None = None) -> None:
         self.runner = runner
         self._clock = clock
         self._set_at: float | None = None
@@ -109,7 +109,7 @@ class _Transaction:
     All is stored at once.
     """
 
-    def __init__(self, runner: Runner, inside: OpenTransaction) -> None:
+    def __init__(self, runner: Attempts, inside: OpenTransaction) -> None:
         self.store = runner.engine.store
         self.now = runner.now()
         self.wakes = False

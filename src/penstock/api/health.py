@@ -25,15 +25,15 @@ from penstock.observe.readable import capped, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import InterestRow
-from penstock.store.contract.feed import FeedSeen, see_feed
-from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.session import reading
+from penstock.store.nouns.changes import FeedSeen, see_feed
+from penstock.store.nouns.interests import InterestRow
+from penstock.store.nouns.leases import LeaseRow
 from penstock.store.nouns.logbook import KEPT
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.records import TaskBacklog
 from penstock.store.nouns.statistics import Statistics
 from penstock.store.push.migrate import Plan, push
+from penstock.store.session import reading
 
 Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")

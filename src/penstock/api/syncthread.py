@@ -18,7 +18,7 @@ from penstock.api.backend import CallerBackend
 from penstock.calls.run.bridge import run_loop
 from penstock.errors import ContextError
 from penstock.identity.identity import Identity
-from penstock.store.contract.session import not_open
+from penstock.store.session import not_open
 
 R = TypeVar("R")
 Opening = Callable[[], AbstractAsyncContextManager[CallerBackend]]

@@ -322,42 +322,30 @@ class Journal:
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
-    @property
-    def sees_attempts(self) -> bool:
-        """Whether attempts at jobs are watched one by one."""
-        return self.tells_runs or self.tracing is not None
-
     def followed(self, *jobs: Job) -> AbstractContextManager[None]:
         """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
         ours = [job for job in jobs if self.tracing is None and (self.follows or job.options.trace is not None)]
         (number, parent), *others = [(job.id.int, job.options.trace) for job in ours or jobs]
         return Following(number, parent, others, jobs=lambda: [job_id(job.id) for job in jobs], leads=bool(ours))
 
-    def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[object]:
+    def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[Sequence[Any] | None]:
         """The runs and spans of attempts that are made together, for a block."""
-        if not self.sees_attempts:
-            return self.followed(*jobs)
-        return self._attempts(jobs)
+        return self._attempts(jobs) if self.tells_runs or self.tracing is not None else self.followed(*jobs)
 
     @contextmanager
-    def _attempts(self, jobs: Sequence[Job]) -> Iterator[None]:
+    def _attempts(self, jobs: Sequence[Job]) -> Iterator[Sequence[Any]]:
         with self.followed(*jobs), self._run_of(*jobs), ExitStack() as spans:
-            if self.tracing is not None:
-                alike = len({baggage_of(job.options.trace) for job in jobs}) == 1
-                for job in jobs:
-                    spans.enter_context(self._span(self.tracing, job, carries=alike))
-            yield
+            if self.tracing is None:
+                yield ()
+                return
+            alike = len({baggage_of(job.options.trace) for job in jobs}) == 1
+            yield [spans.enter_context(self._span(self.tracing, job, carries=alike)) for job in jobs]
 
-    @contextmanager
-    def attempt(self, job: Job) -> Iterator[list[Outcome | None]]:
-        """The run and the span of a job's attempt, for a block that puts the outcome into the list."""
-        outcomes = list[Outcome | None]()
-        spans = _UNSEEN if self.tracing is None else self._span(self.tracing, job)
-        with self.followed(job), self._run_of(job), spans as span:
-            yield outcomes
-            for outcome in outcomes:
-                if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
-                    self.tracing.failed(span, outcome.error or "")
+    def attempt_ended(self, spans: Sequence[Any] | None, outcome: Outcome | None) -> None:
+        """Mark the span of an attempt if it has failed."""
+        if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
+            for span in spans or ():
+                self.tracing.failed(span, outcome.error or "")
 
     def _span(self, tracing: Tracing, job: Job, *, carries: bool = True) -> AbstractContextManager[Any]:
         trace, task, row = job.options.trace, job.options.task, None

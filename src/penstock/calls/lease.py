@@ -14,7 +14,7 @@ from datetime import timedelta
 from penstock.calls.run.engine import Engine
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.observe import points
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 # Parts of the setting `lease`, which bounds the time from a process's death to the take-over of its work.
 _HOLDS_PART = 0.75

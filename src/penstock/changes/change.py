@@ -6,7 +6,7 @@ Owns the kinds of change and the form of captured values. Leaves capturing to th
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -47,7 +47,7 @@ class CapturedChange:
         return {} if text is None else read_values(text)
 
 
-def changes_told(rows: Iterable[Sequence[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
+def changes_told(rows: Iterable[Iterable[Any]], interests: Collection[int] | None = None) -> list[CapturedChange]:
     """The changes in rows of the feed: one for each interest, or for each of these."""
     told = []
     for seq, numbers, kinds, key, before, after, changed_at in rows:

@@ -50,7 +50,7 @@ class Finding:
     lines: tuple[int, int] | None = None
 
     def is_in(self, line: int) -> bool:
-        """Whether a line is one of those that the finding is about."""
+        """Whether the finding is about a line."""
         first, last = self.lines or (self.span.line, self.span.end_line)
         return first <= line <= last
 

@@ -43,7 +43,7 @@ class Fixer:
         return self._unsaved[whole] if whole in self._unsaved else path.read_bytes().decode()  # with its ends of lines
 
     def _try(self, some: list[Finding]) -> bool:
-        """Keep these fixes if they hold together with the ones kept before."""
+        """Keep these fixes if they hold together with the fixes kept so far."""
         wanted = [*self.held, *some]
         texts = {path: fixed(text, (one for one in wanted if one.path == path)) for path, text in self._given.items()}
         holds = all(_compiles(path, text) for path, text in texts.items() if text != self.texts[path])

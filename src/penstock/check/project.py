@@ -60,7 +60,7 @@ class Project:
     """The files of a program.
 
     Attributes:
-        modules: The files that are asked for, and after them those that these import.
+        modules: The files that are asked for, and after them the files that these import.
         asked: The files that are asked for.
     """
 

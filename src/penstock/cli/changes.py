@@ -17,8 +17,8 @@ from penstock.cli.output import print_json, print_list, readable_time, say
 from penstock.errors import DataError
 from penstock.observe.readable import capped, counted, size_of, span
 from penstock.outbox.outbox import outbox_read
-from penstock.store.contract.changes import InterestRow, ReaderRow
-from penstock.store.contract.feed import FeedSeen, see_feed
+from penstock.store.nouns.changes import FeedSeen, ReaderRow, see_feed
+from penstock.store.nouns.interests import InterestRow
 
 _MOST = 10_000  # changes counted of each reader
 

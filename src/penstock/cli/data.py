@@ -28,7 +28,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
 from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
 from penstock.schema.tighten import plain_validator
-from penstock.store.contract.session import Row, Session
+from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after
 from penstock.values import decode_json

@@ -29,14 +29,14 @@ from penstock.observe.readable import counted
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import InterestRow
+from penstock.store.nouns.captures import IN_ORDER
+from penstock.store.nouns.interests import InterestRow
 from penstock.store.nouns.outboxes import OutboxRow
 from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.tasks import TaskRow, newly
 from penstock.store.open import scheme_of
 from penstock.store.push.locks import hazards, lock_of
 from penstock.store.push.migrate import Plan, push
-from penstock.store.rows.interests import IN_ORDER
 
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile

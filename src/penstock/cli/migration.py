@@ -23,12 +23,12 @@ from penstock.errors import ConfigError, SchemaMismatch, UsageError, of_extra
 from penstock.observe.readable import counted
 from penstock.schema.diff import Difference
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.store import Store
 from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.migration_files import FileProgress, Step
 from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import differences, push
 from penstock.store.sql.dialect import Dialect
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile

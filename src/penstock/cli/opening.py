@@ -29,10 +29,10 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError, DataError
 from penstock.observe.logs import JsonFormatter, event
-from penstock.store.contract.session import Session, reading
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store, scheme_of, sqlite_path
 from penstock.store.push.migrate import push
+from penstock.store.session import Session, reading
+from penstock.store.store import Store
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.observe.readable import counted
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import advance_numbers, load_rows
 from penstock.transaction.transaction import Transaction

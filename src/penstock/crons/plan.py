@@ -61,7 +61,7 @@ def begun(
     job_id: UUID | None = None,
     planned_at: datetime | None = None,
 ) -> KeptCron:
-    """A cron of which nothing is run that was planned up to a time."""
+    """Start a cron that runs nothing planned up to a time."""
     return KeptCron(plan, paused, in_utc(since), schedule_of(plan.schedule).next(since), job_id, planned_at)
 
 

@@ -34,7 +34,7 @@ def zone(name: str) -> tzinfo:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """The same instant in UTC; ValueInvalid if it has no time zone."""
+    """Convert an instant to UTC; ValueInvalid if it has no time zone."""
     if moment.tzinfo is None:
         raise ValueInvalid(f"{moment} has no time zone.", fix="Use datetime.now(UTC), or attach a tzinfo.")
     return moment.astimezone(UTC)

@@ -21,7 +21,7 @@ from penstock.dashboard.mask import masked
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
 from penstock.operations.operation import Given, Operation, Parameter
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 
 
 class Role(IntEnum):
@@ -82,7 +82,7 @@ class View:
         ]
 
     def integer(self, name: str) -> int:
-        """A number of a message, which is negative of rows that are older than their outbox."""
+        """Read the number of a message, which is negative if its row is older than the outbox."""
         try:
             return int(self.needed(name))
         except ValueError:
@@ -134,7 +134,7 @@ Sure = str | Callable[[View], Awaitable[str]]
 
 
 def given_in(view: View, operation: Operation) -> Given:
-    """The parameters of an operation, as the words of a view give them."""
+    """Read the parameters of an operation from the words of a view."""
     return {one.name: _value_of(view, one) for one in operation.takes}
 
 
@@ -154,7 +154,7 @@ def act_of(
     sure: Sure | None = None,
     given: Callable[[View], Given] | None = None,
 ) -> Act:
-    """An act that does an operation.
+    """Make an act that does an operation.
 
     Args:
         operation: The operation.

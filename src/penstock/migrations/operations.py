@@ -78,7 +78,7 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Relax:
-    """On SQLite a column can only be relaxed by copying its table: the runner reads the table's text first."""
+    """On SQLite the runner copies a table to let a column hold NULL, and reads the table's text before."""
 
     table: str
     column: str
@@ -104,7 +104,7 @@ def relax(table: str, column: str) -> None:
 
 
 def sync(table: str, name: str, up: Mapping[str, str], down: Mapping[str, str] | None = None) -> None:
-    """Keep new columns and old ones equal by triggers, whoever writes a row: a process of the old or the new release.
+    """Keep new columns and old ones equal by triggers, when processes of the old and of the new release write rows.
 
     Args:
         table: The SQL name of the table.

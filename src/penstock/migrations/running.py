@@ -18,13 +18,13 @@ from penstock.errors import Conflict, DatabaseBusy, DataError, SchemaMismatch, U
 from penstock.migrations.files import MigrationFile, Piece
 from penstock.migrations.operations import Backfill, Relax
 from penstock.schema.stored import StoredTable
-from penstock.store.contract.schema import Change
-from penstock.store.contract.session import Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.nouns.catalog import Change
 from penstock.store.nouns.migration_files import FileProgress, Step
 from penstock.store.push.alter import rewrite_relaxed
+from penstock.store.session import Session, Statement
 from penstock.store.sql.ddl import SQLITE
 from penstock.store.sql.dialect import placeholder
+from penstock.store.store import Store
 
 T = TypeVar("T")
 Tell = Callable[[str], None]

@@ -21,7 +21,7 @@ POINTS = frozenset(
         "scheduler.decided",  # the crons to run are chosen, nothing is committed
         "outbox.next",  # the next messages of an outbox are known, none is delivered
         "outbox.write",  # the cursor of an outbox is about to be written by itself
-        "outbox.rebuild",  # the reset of an outbox has run, and it is about to begin anew
+        "outbox.rebuild",  # the reset of an outbox has run, and it is about to start from the beginning
         "lease.renew",  # a process is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

@@ -42,7 +42,7 @@ _SLEEP = "time.sleep"
 _CHANCE = {"random", "secrets", "uuid"}  # modules that pass chance on
 _FOREIGN = (f"{sysconfig.get_path('stdlib')}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<frozen")
 
-Lines = tuple[str, int, range]  # file, the line to show, and all those that are meant
+Lines = tuple[str, int, range]  # file, the line to show, and all lines that are meant
 Line = tuple[CodeType, int, int]  # code, the offset in it, and the line
 
 _current: ContextVar[Watch | None] = ContextVar("penstock_practices", default=None)
@@ -153,7 +153,7 @@ def filtered(table: str, read: int, kept: int) -> None:
 
 
 def asked_identity() -> None:
-    """See that a function asks who calls; those that run it ask with it."""
+    """Note that a function asks who calls it; so do the functions that run it."""
     run = _current.get()
     while run is not None:
         run.has_asked = True

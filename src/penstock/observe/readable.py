@@ -27,7 +27,7 @@ def capped(number: int, most: int | None) -> str:
 
 
 def span(length: timedelta | float | None) -> str:
-    """A duration, as such or in seconds, in the largest unit of which it has two, such as ``90.0 s`` or ``5 h``."""
+    """Format a duration in its largest unit with a value of two or more, such as ``90.0 s`` or ``5 h``."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if not seconds:
         return "-" if seconds is None else "0 s"

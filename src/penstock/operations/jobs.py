@@ -18,7 +18,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import counted
 from penstock.operations.moments import read_moment
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals, ask_of
-from penstock.store.rows.retries import retry_parts
+from penstock.store.nouns.jobtext import retry_parts
 from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
 
@@ -64,7 +64,7 @@ class JobUnknown(DataError):
 
 
 def build_filter(backend: Backend, given: Given) -> JobFilter:
-    """The filter that parameters name; a function may go without its module."""
+    """Build the filter that parameters name; a function may go without its module."""
     words: dict[str, Any] = {name: given.get(name) for name in FILTER}
     function = words["function"]
     words["function"] = None if function is None else backend.app.registry.full_name(function)
@@ -73,7 +73,7 @@ def build_filter(backend: Backend, given: Given) -> JobFilter:
 
 
 async def filter_of(backend: Backend, given: Given) -> JobFilter:
-    """The filter that parameters name, after a look for its pool. Raises `PoolUnknown`."""
+    """Build the filter that parameters name, after a look for its pool. Raises `PoolUnknown`."""
     pool = given.get("pool")
     if pool not in {None, DEFAULT_POOL}:
         known = sorted({row.name for row in await backend.pools()} | set(backend.app.pools))
@@ -84,7 +84,7 @@ async def filter_of(backend: Backend, given: Given) -> JobFilter:
 
 
 async def find_job(backend: Backend, job: str) -> JobStatus:
-    """The status of a job. Raises `JobUnknown`."""
+    """Find the status of a job. Raises `JobUnknown`."""
     status = await backend.job(JobId(job))
     if status is None:
         raise JobUnknown(f"There is no job {job}.", fix="Its status may have expired; see penstock jobs.")
@@ -95,7 +95,7 @@ async def find_job(backend: Backend, job: str) -> JobStatus:
 
 
 def options_of(job: JobStatus) -> dict[str, Any]:
-    """The options of a job that are not the default ones."""
+    """Collect the options of a job that are not the default ones."""
     options = job.options
     context = None if options.context is None else decode_json(options.context)
     retries = {"retry": options.retry, "on_complete_retry": options.on_complete_retry}
@@ -108,12 +108,12 @@ def options_of(job: JobStatus) -> dict[str, Any]:
 
 
 def data_of(job: JobStatus) -> dict[str, Any]:
-    """A job as JSON has it."""
+    """Make JSON of a job."""
     return {one.name: getattr(job, one.name) for one in fields(job)} | {"options": options_of(job)}
 
 
 def _make_sayable(job: JobStatus) -> dict[str, Any]:
-    """A job as HTTP sends it: values that cannot be sent, such as integers over 64 bits, become JSON as text."""
+    """Make JSON of a job for HTTP; values that cannot be sent, such as integers over 64 bits, are JSON as text."""
     found = data_of(job)
     for name in ("args", "result", "options", "progress"):
         try:

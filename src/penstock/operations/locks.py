@@ -7,7 +7,7 @@ from typing import Any
 from penstock.app import Backend
 from penstock.errors import LockLost
 from penstock.operations.operation import Given, Noun, Parameter, Refusal
-from penstock.store.contract.session import reading
+from penstock.store.session import reading
 
 noun = Noun("locks")
 _FENCE = Parameter("fence", "number", "The holder's fencing token, from penstock locks.", needed=True, least=1)

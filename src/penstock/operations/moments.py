@@ -14,7 +14,7 @@ _LONGEST = 100 * 366 * 86400
 
 
 def read_duration(text: str) -> float:
-    """A number of seconds, or a number with s, m, h, d or w."""
+    """Read a number of seconds, or a number with s, m, h, d or w."""
     found = _AGO.fullmatch(text if text[-1:].isalpha() else f"{text}s")
     seconds = float(found[1]) * _SECONDS[found[2]] if found else -1.0
     if not 0 <= seconds <= _LONGEST:
@@ -23,7 +23,7 @@ def read_duration(text: str) -> float:
 
 
 def read_moment(text: str) -> datetime:
-    """A time in ISO form, a date, or how long ago; in UTC, unless it names another zone."""
+    """Read a time in ISO form, a date, or how long ago; in UTC, unless it names another zone."""
     if _AGO.fullmatch(text):
         return SystemClock().now() - timedelta(seconds=read_duration(text))
     try:

@@ -75,7 +75,7 @@ class Question:
         text: The question.
         consequence: What would happen.
         count: How many things are to be changed: up to one is changed without asking. None to ask in any case.
-        none: What is tell if there are none.
+        none: What a form tells if there are none.
         found: Parameters that are decided by now, for the run after the answer.
     """
 
@@ -120,7 +120,7 @@ class Operation:
         takes: Its parameters.
         changes: Whether it changes something. It is then a POST, and stands in the audit log.
         asks: Makes the question that the command line asks before.
-        tells: What a person is tell after: a text with places for parameters and parts of the result, or what makes it.
+        tells: What a person hears after: a text with places for parameters and parts of the result, or what makes it.
         answers: Makes JSON of the result.
         refusals: How HTTP answers certain errors.
     """
@@ -142,7 +142,7 @@ class Operation:
         return f"/{self.noun}/{self.verb}".rstrip("/")
 
     def tell(self, given: Given, found: Any) -> str:
-        """What a person is tell about a result."""
+        """Say the result in words."""
         if isinstance(self.tells, str):
             return self.tells.format(**{**found, **given})
         return self.tells(given, found)

@@ -25,7 +25,7 @@ _OUTBOX = Parameter("outbox", needed=True)
 
 
 async def _name(backend: Backend, given: Given) -> str:
-    """The whole name of the outbox."""
+    """Find the whole name of the outbox."""
     return (await outbox_of(backend.engine.store, given["outbox"])).plan.name
 
 
@@ -38,7 +38,7 @@ async def _status(backend: Backend, given: Given) -> OutboxStatus:
 
 
 def _make_sayable(messages: Sequence[OutboxMessage]) -> list[OutboxMessage]:
-    """Contents that cannot be sent, such as integers over 64 bits, become JSON as text."""
+    """Replace contents that cannot be sent, such as integers over 64 bits, by JSON as text."""
     found = []
     for one in messages:
         try:

@@ -12,8 +12,8 @@ from penstock.errors import DataError
 from penstock.operations.operation import Given, Noun, Parameter, Refusal
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import RateLimit, capacity
-from penstock.store.contract.session import reading
 from penstock.store.nouns.pools import KeyRow, PoolRow
+from penstock.store.session import reading
 
 KEYS_READ, JOBS_COUNTED = 1_000, 1_000  # of a pool, and of a key
 

@@ -52,7 +52,7 @@ class TableUnknown(ValueInvalid):
 
 
 def filter_of(app: App, given: Given) -> TaskFilter[Any]:
-    """The filter that parameters name. Raises `ValueInvalid` if its table or its condition on rows cannot be used."""
+    """Read the filter that parameters name. Raises `ValueInvalid` if its table or its `rows` cannot be used."""
     task, table, rows, text = given.get("task"), None, None, given.get("rows")
     if (name := given.get("table")) is not None:
         table = _table(app, name)
@@ -71,7 +71,7 @@ def _table(app: App, name: str) -> type[Table]:
 
 
 async def _filter(backend: Backend, given: Given) -> TaskFilter[Any]:
-    """The filter, after a look whether the database knows its tasks: an unknown one is not found, with any `rows`."""
+    """Read the filter, after a look for its tasks: an unknown one is not found, with any `rows`."""
     task = given.get("task")
     if task is not None and given.get("rows") is not None:
         known = await backend.engine.store.tasks.list()

@@ -14,24 +14,12 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.errors import PenstockError, ValueInvalid
+from penstock.reactive.evaluate import FORMS
 from penstock.reactive.expression import MAX_REAL, MIN_REAL, Constant
 from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
 from penstock.schema.ids import Id
 from penstock.values import INT64_MAX, INT64_MIN, check_nesting, check_text
 
-_SAID = {
-    Kind.TEXT: "a str",
-    Kind.INTEGER: "an int",
-    Kind.REAL: "a float",
-    Kind.BOOLEAN: "True or False",
-    Kind.BYTES: "bytes",
-    Kind.DATETIME: "an aware datetime",
-    Kind.DATE: "a date",
-    Kind.INTERVAL: "a timedelta",
-    Kind.DECIMAL: "a Decimal or an int",
-    Kind.UUID: "a UUID",
-    Kind.JSON: "a str, a number, True, False, a list or a dict",
-}
 _TYPES: dict[Kind, type] = {kind: one for one, kind in PLAIN.items()}
 _COMPUTED = {_TYPES[kind]: kind for kind in (Kind.INTEGER, Kind.REAL, Kind.DECIMAL, Kind.INTERVAL)}
 
@@ -127,4 +115,4 @@ def _expected(kind: Kind, column: Column | None) -> str:
         return f"Compare with {', '.join(names)}"
     if column is not None and isinstance(column.decode, type) and issubclass(column.decode, Id):
         return f"Compare with an id, as insert and rows give it: {column.decode.__name__}"
-    return f"Compare with {_SAID[kind]}"
+    return f"Compare with {FORMS[kind].said}"

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 from uuid import UUID
 
 from penstock.errors import DeclarationError, ValueInvalid
-from penstock.reactive.standins import METHODS, Operand, Row, Site, StandIn
+from penstock.reactive.standins import LISTED, METHODS, Operand, Row, Site, StandIn
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.fields import Column
 from penstock.schema.table import TableDefinition
@@ -27,9 +27,7 @@ from penstock.schema.table import TableDefinition
 MAX_LENGTH = 2_000
 MAX_DEPTH = 50
 
-_WORDS = {"in_": 1, "is_none": 0, "known": 0, "length": 0, "contains": 1, "matches": 1, "has": 1}
-_METHODS = {**_WORDS, "startswith": 1, "endswith": 1}
-del _METHODS["known"]
+_WORDS = "in_", "is_none", "known", "length", "contains", "matches", "has"
 _MAKERS: dict[str, Callable[..., Any]] = {
     "datetime.fromisoformat": datetime.fromisoformat,
     "date.fromisoformat": date.fromisoformat,
@@ -44,6 +42,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+    ast.Is: operator.eq,
+    ast.IsNot: operator.ne,
 }
 _COMPUTED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -130,7 +130,7 @@ class _Reading:
     def _inner(self, node: ast.Attribute | ast.Subscript, depth: int) -> Operand:
         of = self._operand(node.value, depth)
         if isinstance(node, ast.Attribute):
-            if node.attr.startswith("_") or node.attr in _METHODS:
+            if node.attr.startswith("_") or node.attr in METHODS:
                 self._no(node, "is no field", f'Write a key that is called so in brackets: ["{node.attr}"]')
             return Operand.__getattr__(of, node.attr)
         step = self.value(node.slice, depth)
@@ -167,14 +167,11 @@ class _Reading:
     def _pair(self, node: ast.expr, op: ast.cmpop, left: Any, right: Any) -> Any:
         if not isinstance(left, StandIn) and not isinstance(right, StandIn):
             self._no(node, "compares no field", _POSSIBLE)
-        match op:
-            case ast.In() | ast.NotIn():
-                found = self._among(node, left, right)
-                return ~found if isinstance(op, ast.NotIn) else found
-            case ast.Is() | ast.IsNot():
-                if right is not None:
-                    self._no(node, "asks for more than `is` can tell", "There are is None and is not None")
-                return left == None if isinstance(op, ast.Is) else left != None  # noqa: E711 - a stand-in notes it
+        if isinstance(op, ast.In | ast.NotIn):
+            found = self._among(node, left, right)
+            return ~found if isinstance(op, ast.NotIn) else found
+        if isinstance(op, ast.Is | ast.IsNot) and right is not None:
+            self._no(node, "asks for more than `is` can tell", "There are is None and is not None")
         return _COMPARED[type(op)](self._fitting(right, left), self._fitting(left, right))
 
     def _among(self, node: ast.expr, left: Any, right: Any) -> Any:
@@ -263,12 +260,12 @@ class _Reading:
         match node.func:
             case ast.Name(id=word) if word in _WORDS and node.args:
                 of, given = self._operand(node.args[0], depth), node.args[1:]
-            case ast.Attribute(attr=word) if word in _METHODS:
+            case ast.Attribute(attr=word) if word in METHODS:
                 of, given = self._operand(node.func.value, depth), node.args
             case _:
-                self._no(node, "cannot be called here", f"There are {METHODS}. {_MAKING}")
-        if len(given) != _METHODS.get(word, 0):
-            self._no(node, f"has {len(given)} arguments beside its field", f"{word} takes {_METHODS.get(word, 0)}")
+                self._no(node, "cannot be called here", f"There are {LISTED}. {_MAKING}")
+        if len(given) != METHODS.get(word, 0):
+            self._no(node, f"has {len(given)} arguments beside its field", f"{word} takes {METHODS.get(word, 0)}")
         values = [self._constant(one, depth) for one in given]
         if word == "known":
             return of

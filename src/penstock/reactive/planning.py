@@ -12,9 +12,8 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
-from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, same, watched
+from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, plain_decimal, same, watched
 from penstock.reactive.expression import Condition, Expression
-from penstock.reactive.signature import plain_decimal
 from penstock.reactive.task import Change, TaskSpec, kinds_of
 from penstock.schema.fields import Kind
 

@@ -7,24 +7,31 @@ that would need to know a value now. Leaves calling the functions to `tracing`.
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin
-
-from pydantic import BaseModel, RootModel
+from typing import Any, NoReturn, TypeVar, cast
 
 from penstock.errors import AccessDenied, DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant
-from penstock.reactive.describe import describe
+from penstock.reactive.jsonsteps import StepInvalid, step_into
 from penstock.reactive.pattern import PatternInvalid, common_pattern
-from penstock.schema.fields import Column, Kind, strip_annotated
+from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
-METHODS = "in_, is_none, startswith, endswith, contains, matches, length and has"
+METHODS = {  # of a stand-in for a value, each with how many arguments it takes
+    "in_": 1,
+    "is_none": 0,
+    "startswith": 1,
+    "endswith": 1,
+    "contains": 1,
+    "matches": 1,
+    "length": 0,
+    "has": 1,
+}
+LISTED = f"{', '.join([*METHODS][:-1])} and has"
 T = TypeVar("T")
 
 _NO_BOOL = "Write & for and, | for or, ~ for not, .in_(…) for in, and two comparisons joined with & for a < b < c"
@@ -75,7 +82,7 @@ class StandIn:
         object.__setattr__(self, "_node", node)
 
     def __repr__(self) -> str:
-        return describe(self._node)
+        return str(self._node)
 
     def _no(self, doing: str, fix: str) -> NoReturn:
         self._at.refuse(f"{doing} needs the value of {self!r}, which is only known when a row is there", fix)
@@ -92,7 +99,7 @@ class StandIn:
     __index__ = _needs_value("range(), or a use as an index,", "Compare the field itself")
 
     def __call__(self, *_arguments: Any, **_named: Any) -> NoReturn:
-        self._no(f"a call of {self!r}", f"The methods that can be translated are {METHODS}")
+        self._no(f"a call of {self!r}", f"The methods that can be translated are {LISTED}")
 
     def __setattr__(self, name: str, value: object) -> None:
         self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
@@ -177,6 +184,10 @@ def _compares(operator: ex.Comparison) -> Any:
     return lambda one, other: Clause(one._at, one._compare(operator, other))  # noqa: SLF001 - a method
 
 
+def _asks_text(test: ex.TextTest) -> Any:
+    return lambda one, text: Clause(one._at, ex.TextIs(test, one._node, one._check_text(test, text)))  # noqa: SLF001 - as above
+
+
 def _computes(operator: ex.Operator, *, swapped: bool = False) -> Any:
     def method(one: Operand, other: object) -> Operand:
         return one._computed(operator, *((other, one) if swapped else (one, other)))  # noqa: SLF001 - a method
@@ -221,22 +232,15 @@ class Operand(StandIn):
     def is_none(self) -> Clause:
         return Clause(self._at, ex.Missing(self._node))
 
-    def startswith(self, text: str) -> Clause:
-        return self._text_is("startswith", text)
-
-    def endswith(self, text: str) -> Clause:
-        return self._text_is("endswith", text)
-
-    def contains(self, text: str) -> Clause:
-        return self._text_is("contains", text)
+    startswith, endswith, contains = _asks_text("startswith"), _asks_text("endswith"), _asks_text("contains")
 
     def matches(self, pattern: str) -> Clause:
-        self._check_text("matches", pattern)
+        text = self._check_text("matches", pattern)
         try:
             common_pattern(pattern)
         except PatternInvalid as error:
             self._at.refuse(f"{self!r}.matches(): {str(error).rstrip('.')}", "docs/filters.md lists what patterns have")
-        return Clause(self._at, ex.Matches(self._node, str.__str__(pattern)))
+        return Clause(self._at, ex.Matches(self._node, text))
 
     def length(self) -> Operand:
         if self._node.kind not in _WITH_LENGTH:
@@ -253,8 +257,7 @@ class Operand(StandIn):
 
     # ----- comparisons
 
-    def __eq__(self, other: object) -> Any:
-        return Clause(self._at, self._compare("==", other))
+    __eq__ = _compares("==")
 
     def __ne__(self, other: object) -> Any:
         return Clause(self._at, ex.Not(self._compare("==", other)))
@@ -273,14 +276,17 @@ class Operand(StandIn):
     def __getattr__(self, name: str) -> Operand:
         no_dunder(name)
         if self._node.kind is not Kind.JSON:
-            self._at.refuse(f"{self!r} has no {name} that can be translated", f"There are {METHODS}")
+            self._at.refuse(f"{self!r} has no {name} that can be translated", f"There are {LISTED}")
         return self[name]
 
     def __getitem__(self, step: Any) -> Operand:
         node = self._node
         if not isinstance(node, (ex.Field, ex.Path)) or node.kind is not Kind.JSON:
             self._at.refuse(f"{self!r} is no JSON, so there is no [{step!r}] in it", "Write .startswith(…) for texts")
-        key, shape = _step_into(self, self._shape, step)
+        try:
+            key, shape = step_into(self._shape, step)
+        except StepInvalid as error:
+            self._at.refuse(f"{self!r}: {error}")
         steps = (*(node.steps if isinstance(node, ex.Path) else ()), key)
         return Operand(self._at, ex.Path(node.column, steps), None, shape)
 
@@ -308,7 +314,7 @@ class Operand(StandIn):
     def _check_ordered(self, operator: str, constant: ex.Constant) -> None:
         unordered = constant.kind is Kind.BOOLEAN or (constant.kind is Kind.JSON and constant.value[0] in "tfn[{")
         if unordered:
-            self._at.refuse(f"{self!r} {operator} {describe(constant)}: these have no order", "Compare by == or !=")
+            self._at.refuse(f"{self!r} {operator} {constant!s}: these have no order", "Compare by == or !=")
 
     def _check_readable(self) -> None:
         if self._node.kind is Kind.ENCRYPTED:
@@ -335,14 +341,10 @@ class Operand(StandIn):
         node = ex.Arithmetic(operator, terms[0], terms[1], kind)
         most = ex.MAX_TIMES if kind in {Kind.DATETIME, Kind.INTERVAL} else ex.MAX_OPERANDS
         if len(list(ex.operands(node))) > most:
-            self._at.refuse(f"{describe(node)} has more than {most} operands", "Keep a part in a field of its own")
+            self._at.refuse(f"{node!s} has more than {most} operands", "Keep a part in a field of its own")
         return Operand(self._at, node)
 
-    def _text_is(self, test: ex.TextTest, text: str) -> Clause:
-        self._check_text(test, text)
-        return Clause(self._at, ex.TextIs(test, self._node, str.__str__(text)))
-
-    def _check_text(self, method: str, text: object) -> None:
+    def _check_text(self, method: str, text: object) -> str:
         self._check_readable()
         if self._node.kind not in {Kind.TEXT, Kind.JSON}:
             fix = "Write .has(…) for elements" if self._node.kind is Kind.JSON else "Compare it"
@@ -353,6 +355,7 @@ class Operand(StandIn):
             check_text(text, "It")
         except ValueInvalid as error:
             self._at.refuse(f"{self!r}.{method}({text!r}): {str(error).rstrip('.')}")
+        return str.__str__(text)
 
 
 class Row:
@@ -392,72 +395,6 @@ class Row:
 def term_of(value: object) -> ex.Term | None:
     """The term that a stand-in keeps; None if it is not one for a value."""
     return node_of(value) if isinstance(value, Operand) else None
-
-
-LARGEST_PLACE = 2**31 - 1
-
-
-def _step_into(of: Operand, annotation: Any, step: ex.Step) -> tuple[ex.Step, Any]:
-    """A step as JSON has it, and the annotation of its target."""
-    if isinstance(step, bool) or not isinstance(step, (str, int)):
-        _refuse(of, f"[{step!r}] is no step into JSON. Write a key such as ['city'], or a place such as [0]")
-    inner = _bare(annotation)
-    if isinstance(step, int):
-        if abs(step) > LARGEST_PLACE:
-            _refuse(of, f"[{step}] is further than any array goes")
-        return step, _element(inner, Sequence)
-    if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return _model_field(of, inner, step)
-    _check_key(of, step)
-    return step, _element(inner, Mapping)
-
-
-def _bare(annotation: Any) -> Any:
-    """An annotation without None and without metadata; anything if it is one of several."""
-    while True:
-        annotation = strip_annotated(annotation)
-        if get_origin(annotation) in {Union, types.UnionType}:
-            members = [one for one in get_args(annotation) if one is not type(None)]
-            annotation = members[0] if len(members) == 1 else Any
-        elif isinstance(annotation, type) and issubclass(annotation, RootModel):
-            annotation = annotation.model_fields["root"].annotation
-        else:
-            return annotation
-
-
-def _element(annotation: Any, of: type) -> Any:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if not arguments or not isinstance(origin, type) or not issubclass(origin, of):
-        return Any
-    return arguments[-1] if len(arguments) == (1 if of is Sequence else 2) else Any
-
-
-def _model_field(of: Operand, model: type[BaseModel], name: str) -> tuple[str, Any]:
-    """The key under which a model's field stands in JSON."""
-    field = model.model_fields.get(name) or model.model_computed_fields.get(name)
-    if field is None:
-        if model.model_config.get("extra") == "allow":
-            _check_key(of, name)
-            return name, Any
-        known = ", ".join([*model.model_fields, *model.model_computed_fields])
-        _refuse(of, f"{model.__name__} has no field {name!r}. Its fields are {known}")
-    key = getattr(field, "serialization_alias", None) or field.alias or name
-    _check_key(of, key)
-    return key, getattr(field, "annotation", Any)
-
-
-def _check_key(of: Operand, key: str) -> None:
-    if not key or any(letter in '"\\' or not letter.isprintable() for letter in key):
-        _refuse(
-            of,
-            f"the key {key!r} cannot be looked up in every database. Use keys of printable characters, without "
-            "quotation marks and backslashes",
-        )
-
-
-def _refuse(one: Operand, problem: str) -> NoReturn:
-    site: Site = object.__getattribute__(one, "_at")
-    site.refuse(f"{one!r}: {problem}")
 
 
 # ----- words for what Python's own operators cannot say, typed as if they were given values, for type checkers' sake

@@ -15,7 +15,6 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from penstock.errors import AccessDenied, DeclarationError, UsageError
-from penstock.reactive.describe import describe
 from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature
 from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
@@ -132,7 +131,7 @@ def _watched(at: Site, one: object) -> tuple[str, Expression]:
         return condition_of(value, at) if term is None else term
 
     found = _called_twice(at, one, expression)
-    return describe(found), found
+    return str(found), found
 
 
 def _called_twice(at: Site, function: object, expression: Callable[[object], Any]) -> Any:
@@ -145,7 +144,7 @@ def _called_twice(at: Site, function: object, expression: Callable[[object], Any
         at.refuse(f"it has more than {MAX_PARTS} parts", "Keep what it says in a field of its own")
     if signature(first) != signature(second):
         at.refuse(
-            f"called twice it said {describe(first)} and {describe(second)}",
+            f"called twice it said {first!s} and {second!s}",
             "It is translated once, when the program starts, so it cannot depend on the time or on chance",
         )
     return first

@@ -403,8 +403,8 @@ class Problem:
 class Guard:
     """Rows that a step would lose or break; they have to be counted before."""
 
-    # which rows offend: any, those with NULL or with a value in the columns, those with other values than the choices,
-    # duplicates in the columns
+    # which rows offend: any; rows with NULL, or with a value, in the columns; rows with other values than the choices;
+    # rows that are not unique in the columns
     rule: Rule
     table: str
     what: str  # the problem as a sentence that lacks the number of rows at its end

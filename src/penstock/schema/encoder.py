@@ -34,7 +34,7 @@ from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
 from penstock.schema.tighten import made_of
 from penstock.values import encode_json
-from penstock.wire.schemas import changed, replace
+from penstock.wire.schemas import changed, fields_of, replace
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -121,7 +121,7 @@ class Encoder:
         found = {""} if _hides(self._stored) else set[str]()
 
         def note(node: dict[str, Any]) -> None:
-            for name, field in _fields(node):
+            for name, field in fields_of(node):
                 if _hides(field["schema"]):
                     found.update({name, field.get("serialization_alias", name)})
 
@@ -246,7 +246,7 @@ def _reveal(value: Any, info: Any) -> Any:
 
 def _write_all(node: dict[str, Any]) -> None:
     """Write fields also if they are left out elsewhere, under names under which they are read."""
-    for name, field in _fields(node):
+    for name, field in fields_of(node):
         field.pop("serialization_exclude", None)
         field.pop("serialization_exclude_if", None)
         field.pop("serialization_alias", None)
@@ -258,16 +258,11 @@ def _write_all(node: dict[str, Any]) -> None:
         field["serialization_alias"] = next(path[0] for path in paths if len(path) == 1)
 
 
-def _fields(node: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
-    fields = node.get("fields", {}) if node.get("type") in {"model-fields", "typed-dict", "dataclass-args"} else {}
-    return fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]
-
-
 def _hides(node: Any) -> bool:
     """Whether values are secrets, or hold some without a name."""
     if isinstance(node, list | tuple):
         return any(map(_hides, node))
-    if not isinstance(node, dict) or _fields(node):
+    if not isinstance(node, dict) or fields_of(node):
         return False
     return IS_HIDDEN in (node.get("metadata") or {}) or any(map(_hides, node.values()))
 

@@ -123,7 +123,7 @@ def format_id(prefix: str, bits: int) -> str:
 
 
 def format_ids(prefix: str, ids: Iterable[int]) -> Iterator[str]:
-    """Spell many ids. Ids made one after another share a head, which is spelled once."""
+    """Format many ids. Ids made one after another share a head, which is spelled once."""
     known, head = -1, ""
     for bits in ids:
         high, low = bits >> _LOW_BITS, bits & _LOW

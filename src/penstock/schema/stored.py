@@ -26,7 +26,7 @@ class StoredColumn:
     # on PostgreSQL its type without limits, and the one below domains; with brackets for arrays
     plain: str = ""
     base: str = ""
-    sql: str = ""  # its text in CREATE TABLE; only on SQLite, where a table is changed by copying it
+    sql: str = ""  # its text in CREATE TABLE; only on SQLite, where a change copies the table
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,8 +264,8 @@ class TableDefinition:
         """The key among the fields of a row: a value, or a tuple of several."""
         return fields[self.key[0]] if len(self.key) == 1 else tuple(fields[name] for name in self.key)
 
-    def key_at(self, row: Sequence[Any]) -> Any:
-        """The key among the column values of a row."""
+    def key_at(self, row: Any) -> Any:
+        """The key among the column values of a row, which are read by their places."""
         values = tuple(row[self.positions[name]] for name in self.key)
         return values[0] if len(values) == 1 else values
 

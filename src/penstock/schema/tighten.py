@@ -34,7 +34,7 @@ def schema_of(annotation: Any, config: ConfigDict) -> CoreSchema:
 
 
 def tighten(schema: CoreSchema) -> CoreSchema:
-    """Make a schema refuse naive datetimes and integers over 64 bits by default.
+    """Copy a schema so that it refuses naive datetimes and integers over 64 bits by default.
 
     The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """

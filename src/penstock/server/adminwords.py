@@ -26,7 +26,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 async def read_words(request: Request, operation: Operation, config: Config) -> Given:
-    """The words of a request as they are given: in a URL each is a list of texts. Unknown ones are refused."""
+    """Read the words of a request; in a URL each is a list of texts. Unknown ones are refused."""
     if operation.changes:
         given: Given = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
     else:
@@ -41,7 +41,7 @@ async def read_words(request: Request, operation: Operation, config: Config) -> 
 
 
 def values_of(words: Given, operation: Operation) -> dict[str, Any]:
-    """The parameters of an operation, as words give them."""
+    """Read the parameters of an operation from words."""
     found = {one.name: _value_of(words.get(one.name), one, in_url=not operation.changes) for one in operation.takes}
     for one in operation.takes:
         if one.needed and found[one.name] is None:

@@ -25,7 +25,7 @@ from penstock.server.answers import answer_error
 from penstock.server.http import HEADERS, send_answer
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
-from penstock.store.contract.feed import see_feed
+from penstock.store.nouns.changes import see_feed
 from penstock.wire.outgoing import Format
 
 _MOST = 100_000

@@ -16,9 +16,10 @@ from penstock.errors import DatabaseBusy, DataError, DeclarationError, PenstockE
 from penstock.observe.logs import event as log_event
 from penstock.outbox.outbox import outbox_read, reader_name
 from penstock.reactive.task import interest_name
-from penstock.store.contract.changes import InterestRow, State
-from penstock.store.contract.feed import FeedSeen, see_feed
-from penstock.store.contract.store import Store
+from penstock.store.nouns.captures import State
+from penstock.store.nouns.changes import FeedSeen, see_feed
+from penstock.store.nouns.interests import InterestRow
+from penstock.store.store import Store
 
 MOST = 1_000
 _PAUSE = 60.0

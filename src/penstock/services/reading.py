@@ -5,7 +5,7 @@ The number begins small. A process that was killed for its memory would otherwis
 
 from __future__ import annotations
 
-from penstock.store.contract.changes import Batch
+from penstock.store.nouns.changes import Batch
 
 _BYTES = 16 * 2**20  # about
 _FIRST, _GROWTH = 25, 4

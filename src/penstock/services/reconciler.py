@@ -18,9 +18,9 @@ from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
 from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
-from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Session, reading
+from penstock.store.nouns.interests import Source
 from penstock.store.nouns.tasks import Move, Progress, TaskRow, Tasks
+from penstock.store.session import Session, reading
 
 _AT_ONCE = 1000
 _AUDITED_AT_ONCE = 200

@@ -9,19 +9,19 @@ import asyncio
 import gc
 import logging
 import math
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from penstock.calls.lease import Lease
 from penstock.calls.run.runner import Runner
 from penstock.clock import Clock
-from penstock.errors import TryAgain
+from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.services.rescue import Rescue
-from penstock.store.contract.store import Signals
+from penstock.store.store import Signals
 
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
 _CUT_OFF_WITHIN = 0.1
@@ -120,15 +120,20 @@ class LeasedService(Service):
 
     def __init__(self, runner: Runner, label: str, *, fenced: bool = False) -> None:
         super().__init__(runner.engine.clock)
+        self._label = label
         self._runner = runner
         self._store = runner.engine.store
         self._bound = runner.engine.config.lease
         self._lease = Lease(runner.engine, label, self._lose_lease, fenced=fenced, wake=self.wake.set)
         self._rescue = Rescue(runner)
 
+    @property
+    def lease(self) -> int | None:
+        return self._lease.number
+
     async def finish(self) -> None:
         """Give the lease back, so that another process goes on at once."""
-        if (lease := self._lease.number) is not None:
+        if (lease := self.lease) is not None:
             try:
                 await self._lease.give_back()
             except TryAgain as error:
@@ -140,11 +145,21 @@ class LeasedService(Service):
         await self._lease.leave()
 
     async def _lose_lease(self, lease: int, reason: str) -> None:
+        """Stop what runs under the lease, as another process has it."""
         raise NotImplementedError
+
+    @asynccontextmanager
+    async def _limited(self, purpose: str) -> AsyncIterator[None]:
+        """Raise DatabaseUnavailable in a tick that does not end while the lease is not renewed either."""
+        try:
+            async with self._lease.limited():
+                yield
+        except TimeoutError as error:
+            raise DatabaseUnavailable(f"The database did not answer in time to {purpose}.") from error
 
     async def _take_over(self) -> bool:
         """Take away leases that have run out, if it is time to look; whether there were any."""
-        if not self._rescue.is_due or not await self._rescue.look(self._lease.number):
+        if not self._rescue.is_due or not await self._rescue.look(self.lease):
             return False
         self._store.signals.notify()
         return True

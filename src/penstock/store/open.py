@@ -11,7 +11,7 @@ from penstock.clock import Clock
 from penstock.codec import Codec
 from penstock.config import Config
 from penstock.errors import ConfigError, of_extra
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 _LAST_PORT = 65_535
 

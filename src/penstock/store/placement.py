@@ -8,7 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
 from penstock.jobs.job import Job
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 
 def left_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:

@@ -74,6 +74,8 @@ class Line(Generic[T]):
         turn: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
+            if self._wait is None:
+                return await turn
             async with asyncio.timeout(self._wait):
                 return await turn
         except BaseException as error:

@@ -32,7 +32,7 @@ from penstock.testing.clock import TestClock
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
 _clocks: Counter[str] = Counter()  # by database: how many clocks were made for it
-_open: dict[tuple[str, asyncio.AbstractEventLoop], TestApp] = {}  # by database: those whose clock others take
+_open: dict[tuple[str, asyncio.AbstractEventLoop], TestApp] = {}  # by database: the one whose clock others take
 
 
 class MessagesFailed(AssertionError):
@@ -351,7 +351,7 @@ def _beside(database: str | None) -> TestApp | None:
 
 
 def _new_clock(database: str | None) -> TestClock:
-    """A clock for a database: the same for the first one on each, and others for those that come after it."""
+    """Make a clock for a database: an equal one for the first app on each, and others for the next apps on it."""
     if database is None:
         return TestClock()
     _clocks[database] += 1

@@ -89,7 +89,7 @@ class TestClock:
         """
         if not self._ids:
             real = SystemClock().uuid7()
-            self._ids, self._id_random = real >> 80, random_of(real)  # milliseconds, of which 42 bits have room
+            self._ids, self._id_random = real >> 80, random_of(real)  # milliseconds; 42 bits of them have room
 
     def _alarm(self, seconds: float) -> asyncio.Event:
         alarm = asyncio.Event()

@@ -25,11 +25,11 @@ class Gate:
             await self._arrived.wait_for(lambda: len(self.arrivals) >= count)
 
     def open(self) -> None:
-        """Let all go on, those who are here and those who come."""
+        """Open the gate."""
         self._open.set()
 
     def let_pass(self) -> None:
-        """Let those go on who are here; those who come are held again."""
+        """Let the executions go on that wait here; later ones are held again."""
         here, self._open = self._open, asyncio.Event()
         here.set()
 

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.changes.readset import RangeRead
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
-from penstock.store.contract.session import Row
+from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rules import rule_of

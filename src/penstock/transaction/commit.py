@@ -1,6 +1,6 @@
 """The write door: all changes are committed here. Rows, jobs and cancels commit together, or nothing does.
 
-Owns the order of the last steps: enqueue, settle, commit, then wake the services.
+Owns the order of the last steps: enqueue, settle or seal, commit, then wake the services.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import groupby
 from penstock.errors import LeaseLost
 from penstock.jobs.job import Settlement
 from penstock.observe import points
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 
@@ -37,13 +37,8 @@ async def commit_shared(
     await _commit(session, transactions)
 
 
-Seal = Callable[[Session], Awaitable[None]]
-
-
-async def commit(
-    transaction: Transaction, lease: int | None = None, settlement: Settlement | None = None, seal: Seal | None = None
-) -> None:
-    """Commit a transaction, with the settlement of its job and with `seal`, which writes last."""
+async def commit(transaction: Transaction, seal: Callable[[Session], Awaitable[None]] | None = None) -> None:
+    """Commit a transaction, with what `seal` writes last: the end of its job, or the cursor of an outbox."""
     if transaction.failure is not None:
         raise transaction.failure
     store, session = transaction.store, transaction.session
@@ -51,8 +46,6 @@ async def commit(
         await store.jobs.enqueue(session, transaction.jobs, transaction.now)
     if transaction.cancels:
         await store.jobs.request_cancel(session, transaction.cancels, transaction.now)
-    if lease is not None and settlement is not None and not await store.jobs.settle_within(session, lease, settlement):
-        raise LeaseLost("The job's lease was lost while it ran; another worker has it.")
     if seal is not None:
         await seal(session)
     await _commit(session, (transaction,))

@@ -12,12 +12,12 @@ from penstock.changes.readset import RangeRead
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Row, Statement
+from penstock.store.session import Row, Statement
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of
 from penstock.transaction.scan import Scan
-from penstock.transaction.tracking import tracked
+from penstock.transaction.tracking import OfRun, tracked
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -27,7 +27,7 @@ _UNKNOWN: Any = object()
 
 
 @refuses_other_words
-class DatabaseReader:
+class DatabaseReader(OfRun):
     """Reads typed tables in one snapshot."""
 
     __slots__ = ("_calls", "_scope", "_transaction")

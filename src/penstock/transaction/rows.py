@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from penstock.errors import DataError, InputError, LimitExceeded, RowInvalid, UniqueViolation, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, TableDefinition
-from penstock.store.contract.session import Row
+from penstock.store.session import Row
 from penstock.store.sql.dialect import UNFIT
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.transaction import Transaction

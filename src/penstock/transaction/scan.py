@@ -17,7 +17,7 @@ from penstock.observe import practices
 from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
-from penstock.store.contract.session import Row
+from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate

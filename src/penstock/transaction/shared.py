@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from penstock.errors import Conflict, ContextError, TryAgain
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.session import Row, Session, Statement
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")

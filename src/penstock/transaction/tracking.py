@@ -60,6 +60,13 @@ class Calls:
         return left
 
 
+class OfRun:
+    """The ctx of one run of a function, or its ``db``: a task that holds one must not outlive the run."""
+
+    __slots__ = ()
+    _calls: Calls
+
+
 def tracked(method: F) -> F:
     """Remember each call of a method, with the `_calls` of its object."""
 

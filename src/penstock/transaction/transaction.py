@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from penstock import errors
@@ -26,9 +26,9 @@ from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Row, Session, Statement
-from penstock.store.contract.store import Store
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
+from penstock.store.store import Store
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.values import text_bytes, total_bytes
@@ -39,6 +39,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_LESS = "Read less at once: use an index, take or paginate."
 
 _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
+
+
+class Home(Protocol):
+    """What all transactions of an open app share."""
+
+    store: Store
+    statements: Statements
+    config: Config
+    clock: Clock
 
 
 class Transaction:
@@ -54,20 +63,16 @@ class Transaction:
     def __init__(
         self,
         session: Session,
-        store: Store,
-        statements: Statements,
-        config: Config,
-        clock: Clock,
+        home: Home,
         now: datetime,
-        seed: int,
+        seed: int = 0,
         work: Work | None = None,
         caller: Caller = SYSTEM,
     ) -> None:
         self.session = session
         self.shared = session if isinstance(session, Part) else None  # its session, if it shares that with others
-        self.store = store
-        self.statements = statements
-        self.clock, self.now = clock, now  # the time of this execution; a retry has the same
+        self.store, self.statements, self.clock, self._config = home.store, home.statements, home.clock, home.config
+        self.now = now  # the time of this execution; a retry has the same
         self.read_set = ReadSet()
         self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
         self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
@@ -86,7 +91,6 @@ class Transaction:
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
         self.ask: Callable[[Any], Awaitable[Any]]  # reads facts; set before a function that rules hold for
-        self._config = config
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0
@@ -108,7 +112,7 @@ class Transaction:
     def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         return self._remembering(self.session.execute(statement, args))
 
-    def execute_many(self, statement: Statement, rows: Sequence[Row]) -> Coroutine[Any, Any, None]:
+    def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         return self._remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:

@@ -31,7 +31,7 @@ class Arguments(bytes):
     given: dict[str, Any]
 
     def with_tags(self) -> bytes:
-        """The same with the tag of a union's member for bytes, so that these are told from texts."""
+        """Tag bytes as members of a union are tagged, so that a reader tells them from texts."""
         return to_json(_resolve(self.given, 1, tag="@bytes"))
 
 

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from penstock.errors import InputError, ResultInvalid
 from penstock.wire.integers import Large, Way, marker
-from penstock.wire.schemas import OPAQUE
+from penstock.wire.schemas import OPAQUE, fields_of
 from penstock.wire.tags import (
     INT64_MAX,
     INT64_MIN,
@@ -119,15 +119,48 @@ class Unsayable(ResultInvalid):
     """A part of a result that its format cannot hold; with the fact `shown`, its caller may read which."""
 
 
-class _Writer:
-    """Turns values into the input of `to_json`, clean; learns the shape of each class once."""
+def _take_key(key: str) -> None:
+    """Take any key."""
 
-    def __init__(self) -> None:
+
+def _refuse_dollar(key: str) -> None:
+    if key.startswith("$"):
+        raise Unsayable(f"The key {key[:100]!r} begins with a dollar, as tags do.", fix=_PAIRS, shown=True)
+
+
+def _refuse_unfit(key: str) -> None:
+    if not fits_key(key):
+        raise Unsayable(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix=_PAIRS, shown=True)
+
+
+def _real(value: float) -> Any:
+    if math.isfinite(value):
+        return float(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _tagged_real(value: float) -> Any:
+    return float(value) if is_plain_float(value) else tag_float(value)
+
+
+class _Writer:
+    """Turns values into the input of `to_json`; learns the shape of each class once.
+
+    Args:
+        tags: Whether values that JSON lacks are tagged; otherwise they are text.
+        check_key: Refuses a value that cannot be a key.
+        strict: Whether it refuses large integers that are not declared as `Int64`.
+    """
+
+    def __init__(
+        self, *, tags: bool = False, check_key: Callable[[str], None] = _take_key, strict: bool = False
+    ) -> None:
+        self.check_key, self._strict = check_key, strict
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
-            float: self.real,
-            Large: self.large_integer,
-            bytes: self.binary,
+            float: _tagged_real if tags else _real,
+            Large: tag_integer if tags else lambda value: str(int(value)),
+            bytes: tag_bytes if tags else lambda value: tag_bytes(value)["$bytes"],
             dict: self.mapping,
             list: self.sequence,
             tuple: self.sequence,
@@ -147,13 +180,20 @@ class _Writer:
             return int(value)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Unsayable(f"The integer {value} does not fit into 64 bits.", fix="Return it as text.")
-        return self.undeclared_integer(value)
+        if self._strict:
+            raise Unsayable(
+                f"The integer {value} is beyond ±2^53, so JavaScript would round it.",
+                fix="Declare Int64, or return text.",
+                shown=True,
+            )
+        return self._ways[Large](value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        check_key = self.check_key
         for given, item in value.items():
             key = given if type(given) is str else _key(given)
-            self.check_key(key)
+            check_key(key)
             if key in found:
                 raise ResultInvalid(f"Two keys of a result are both {key!r} in JSON.")
             found[key] = item if type(item) in _AS_THEY_ARE else self(item)
@@ -166,24 +206,6 @@ class _Writer:
         """A set, in an order that does not depend on how it came about."""
         return sorted(self.sequence(values), key=to_json)
 
-    def real(self, value: float) -> Any:
-        if math.isfinite(value):
-            return float(value)
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-    def large_integer(self, value: int) -> Any:
-        return str(int(value))
-
-    def undeclared_integer(self, value: int) -> Any:
-        """A large one that is not declared as `Int64`."""
-        return self.large_integer(value)
-
-    def binary(self, value: Any) -> Any:
-        return tag_bytes(value)["$bytes"]
-
-    def check_key(self, key: str) -> None:
-        """Refuse a value that cannot be a key."""
-
     def _learn(self, kind: type[Any]) -> _Way:
         if issubclass(kind, enum.Enum):
             return lambda value: self(value.value)
@@ -191,8 +213,8 @@ class _Writer:
             return self._object_way(kind)
         for bases, way in (
             (int, self.integer),
-            (float, self.real),
-            ((bytes, bytearray, memoryview), self.binary),
+            (float, self._ways[float]),
+            ((bytes, bytearray, memoryview), self._ways[bytes]),
             (Mapping, self.mapping),
             (_SEQUENCES, self.sequence),
             (_SETS, self.unordered),
@@ -221,41 +243,7 @@ class _Writer:
         return lambda value: self(adapter.dump_python(value, mode="json"))
 
 
-class _EncodedWriter(_Writer):
-    def real(self, value: float) -> Any:
-        return float(value) if is_plain_float(value) else tag_float(value)
-
-    def large_integer(self, value: int) -> Any:
-        return tag_integer(value)
-
-    def binary(self, value: Any) -> Any:
-        return tag_bytes(value)
-
-    def check_key(self, key: str) -> None:
-        if key.startswith("$"):
-            raise Unsayable(f"The key {key[:100]!r} begins with a dollar, as tags do.", fix=_PAIRS, shown=True)
-
-
-class _ConvexWriter(_EncodedWriter):
-    def check_key(self, key: str) -> None:
-        if not fits_key(key):
-            raise Unsayable(f"The key {key[:100]!r} is none {KEYS_ARE}.", fix=_PAIRS, shown=True)
-
-
-class _StrictWriter(_Writer):
-    def undeclared_integer(self, value: int) -> Any:
-        raise Unsayable(
-            f"The integer {value} is beyond ±2^53, so JavaScript would round it.",
-            fix="Declare Int64, or return text.",
-            shown=True,
-        )
-
-
-class _NpmWriter(_StrictWriter, _ConvexWriter):
-    """For Convex's client in JavaScript."""
-
-
-class _FloatsWriter(_ConvexWriter):
+class _FloatsWriter(_Writer):
     def __call__(self, value: Any) -> Any:
         found = super().__call__(value)
         return float(found) if type(found) is int else found
@@ -271,11 +259,11 @@ def _key(value: Any) -> str:
 
 
 _WRITERS: dict[Format, _Writer] = {
-    Format.ENCODED: _NpmWriter(),
-    Format.ENCODED_FLOATS: _FloatsWriter(),
-    Format.TAGGED: _EncodedWriter(),
-    Format.UNTYPED: _ConvexWriter(),
-    Format.JSON: _StrictWriter(),
+    Format.ENCODED: _Writer(tags=True, check_key=_refuse_unfit, strict=True),
+    Format.ENCODED_FLOATS: _FloatsWriter(tags=True, check_key=_refuse_unfit),
+    Format.TAGGED: _Writer(tags=True, check_key=_refuse_dollar),
+    Format.UNTYPED: _Writer(tags=True, check_key=_refuse_unfit),
+    Format.JSON: _Writer(strict=True),
     Format.CLEAN: _Writer(),
 }
 
@@ -357,7 +345,8 @@ def shape_of(cls: type[Any]) -> Shape:
     inner = _inner(schema)
     if inner is None:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed)
-    fields = {name: declared for name, declared in _declared(inner) if not (timed and name in _SYSTEM)}
+    left_out = _SYSTEM if timed else ()
+    fields = {name: one for name, one in fields_of(inner) if name not in left_out and not one.get("init_only")}
     computed = {declared["property_name"]: declared for declared in inner.get("computed_fields", ())}
     large = _marker(fields | computed, definitions)
     if "serialization" in schema:
@@ -412,13 +401,6 @@ def _inner(schema: dict[str, Any]) -> dict[str, Any] | None:
         if part is not None and "serialization" in part:
             return None
     return part
-
-
-def _declared(inner: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
-    fields = inner["fields"]
-    if isinstance(fields, dict):
-        return fields.items()
-    return ((declared["name"], declared) for declared in fields if not declared.get("init_only"))
 
 
 def _keys(fields: Mapping[str, dict[str, Any]], special: frozenset[str]) -> dict[str, str]:

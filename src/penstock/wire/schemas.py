@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pydantic_core import CoreSchema
@@ -24,6 +24,12 @@ def replace(node: dict[str, Any], other: Any) -> None:
     """Put another schema in the place of a node."""
     node.clear()
     node.update(other)
+
+
+def fields_of(node: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The fields of a class, by name; none of other nodes."""
+    fields = node.get("fields", {}) if node.get("type") in {"model-fields", "typed-dict", "dataclass-args"} else {}
+    return fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]
 
 
 def _changed(node: Any, change: Change) -> Any:

@@ -17,8 +17,8 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
-from penstock.store.contract.store import Store
 from penstock.store.postgres import catalog
+from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
 PAID = Interest(

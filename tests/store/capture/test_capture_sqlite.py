@@ -25,10 +25,10 @@ from penstock.clock import random_of
 from penstock.errors import DeclarationError
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
-from penstock.store.contract.store import Store
 from penstock.store.open import sqlite_path
 from penstock.store.push.migrate import push
 from penstock.store.sqlite.capture import triggers
+from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount, note text)"
 TTL = timedelta(seconds=60)

@@ -15,8 +15,8 @@ from stage.outboxes import run_sql
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DatabaseBusy
-from penstock.store.contract.store import Store
 from penstock.store.postgres import catalog
+from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from penstock.store.postgres.interests import PostgresInterests

@@ -17,10 +17,10 @@ from stage.feed import NOW, opened
 
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
-from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Row
-from penstock.store.contract.store import Store
+from penstock.store.nouns.interests import Source
 from penstock.store.open import sqlite_path
+from penstock.store.session import Row
+from penstock.store.store import Store
 
 DECLARED = (
     "",

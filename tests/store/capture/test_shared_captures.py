@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -16,10 +15,10 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
-from penstock.store.contract.session import Statement
-from penstock.store.contract.store import Store
 from penstock.store.postgres import interests as postgres_interests
+from penstock.store.session import Row, Statement
 from penstock.store.sqlite import interests as sqlite_interests
+from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
 ALL = Interest(name="all", table="orders", key=["id"], before=["note", "id"], after=["note", "id"], each=True)
@@ -44,7 +43,7 @@ KINDS = [
 ]
 
 
-async def rows(store: Store, sql: str) -> list[Sequence[Any]]:
+async def rows(store: Store, sql: str) -> list[Row]:
     session = await store.begin_read()
     try:
         return list(await session.fetch(Statement(sql)))

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.calls.call import Arguments, Call
 from penstock.calls.handlers.deliveries import ChangeRules
 from penstock.calls.lease import Lease
 from penstock.calls.run.attempts import Attempts
+from penstock.calls.run.ctxkinds import CONTEXTS
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Execution
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
@@ -33,8 +34,8 @@ from penstock.reactive.expression import Condition
 from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.tracing import RowFilter, trace_filter
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Row, Session, writing
 from penstock.store.nouns.outboxes import OutboxRow
+from penstock.store.session import Row, Session, writing
 from penstock.store.sql.conditions import condition_sql
 
 _AT_ONCE = 500
@@ -72,7 +73,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     row: OutboxRow | None = None
     left = new_backfill()
 
-    async def hold() -> dict[str, Any]:
+    async def hold() -> None:
         """Before each attempt: a relay may hold it, and another release may have declared it."""
         nonlocal row, left
         while lease.number is None:  # it was lost, and another is about to be taken
@@ -80,7 +81,6 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
         await store.outboxes.hold(name, lease.number)
         row = next((one for one in await store.outboxes.list() if one.plan.name == name), None)
         left = await _all_rows(engine, row)
-        return {}
 
     async def begin_anew(session: Session) -> None:
         if points.armed:
@@ -93,13 +93,28 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         async with _kept(engine, lease):
-            await Runner(engine).mutation(reset, hold, execution=Execution(seal=begin_anew))
+            await Runner(engine, CONTEXTS).mutation(_ResetCall(reset, {}, hold=hold, begin_anew=begin_anew))
     finally:
         if lease.number is not None:
             await store.changes.leave(reader_name(name), lease.number)  # a relay that takes it sees that nobody died
         await lease.give_back()
         store.signals.notify()
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResetCall(Call):
+    """The call of a reset: each attempt holds the outbox first, and writes its new place last."""
+
+    hold: Callable[[], Awaitable[None]]
+    begin_anew: Callable[[Session], Awaitable[None]]
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        await self.hold()
+        return {}
+
+    async def seal(self, session: Session, answer: Any) -> None:  # noqa: ARG002 - a reset has none
+        await self.begin_anew(session)
 
 
 @contextlib.asynccontextmanager

@@ -20,10 +20,10 @@ from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract.changes import Lag
-from penstock.store.contract.session import reading
-from penstock.store.contract.store import Store
+from penstock.store.nouns.changes import Lag
 from penstock.store.nouns.outboxes import Aside, AsideCount, AsideState, OutboxRow
+from penstock.store.session import reading
+from penstock.store.store import Store
 from penstock.values import check_nesting
 
 MessageState = Literal["failing", "halted", "parked", "waiting"]

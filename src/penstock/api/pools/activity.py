@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.states import FINISHED
 from penstock.observe.logbook import Numbers
-from penstock.store.contract.jobs import LeaseRow
-from penstock.store.contract.session import reading
-from penstock.store.contract.store import Store
+from penstock.store.nouns.leases import LeaseRow
 from penstock.store.nouns.logbook import minute_of
 from penstock.store.nouns.pools import OldJob, PoolRow
+from penstock.store.session import reading
+from penstock.store.store import Store
 
 MOST_COUNTED = 10_000  # jobs of a pool
 _WINDOW = timedelta(minutes=1)  # over which ends are counted, and since the minute began

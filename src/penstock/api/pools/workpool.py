@@ -20,7 +20,7 @@ from penstock.calls.enqueue.bulk_enqueue import exhausted
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.enqueue.tokens import complete, fail
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.running import NONE_HOLDS_AFTER
+from penstock.calls.run.jobrun import NONE_HOLDS_AFTER
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid

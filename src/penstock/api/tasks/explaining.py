@@ -25,11 +25,11 @@ from penstock.reactive.evaluate import Values, holds, row_values
 from penstock.reactive.expression import TERMS, Expression
 from penstock.reactive.task import ReactiveTask, interest_name, kinds_of
 from penstock.schema.table import Table
-from penstock.store.contract.changes import Lag
-from penstock.store.contract.session import Session
+from penstock.store.nouns.changes import Lag
 from penstock.store.nouns.pools import PoolRow
-from penstock.store.nouns.records import Ahead, RecordQuery, RecordState
+from penstock.store.nouns.records import Ahead, RecordQuery
 from penstock.store.nouns.tasks import HELD, RecordRow, TaskRow
+from penstock.store.session import Session
 from penstock.store.sql.values import captured_like
 from penstock.transaction.rows import read_row
 
@@ -45,7 +45,7 @@ class _Found:
 
     row: Table | None
     unread: RowInvalid | None
-    kept: RecordState | None
+    kept: RecordRow | None
     record: RecordRow | None
     job: JobStatus | None
     pool: PoolRow | None

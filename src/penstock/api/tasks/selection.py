@@ -24,10 +24,9 @@ from penstock.reactive.filtertext import TextFilter
 from penstock.reactive.task import ReactiveTask
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Session
-from penstock.store.nouns.records import RecordQuery, RecordState
-from penstock.store.nouns.taskends import RowKey
-from penstock.store.nouns.tasks import TaskRow, from_the_beginning
+from penstock.store.nouns.records import RecordQuery
+from penstock.store.nouns.tasks import RecordRow, RowKey, TaskRow, from_the_beginning
+from penstock.store.session import Session
 from penstock.store.sql.values import captured_key
 from penstock.values import is_storable
 
@@ -100,7 +99,7 @@ class Selection:
         """Whether one query on records answers the filter."""
         return self._where.key is None and self._condition is None
 
-    async def each(self) -> AsyncIterator[list[RecordState]]:
+    async def each(self) -> AsyncIterator[list[RecordRow]]:
         """All of them, piece by piece."""
         after: Any = None
         while True:
@@ -117,14 +116,14 @@ class Selection:
         place = _opened(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
-        found: list[RecordState] = []
+        found: list[RecordRow] = []
         while not found:
             found, place = await self._piece(limit, place)
             if place is None:
                 break
         return TaskPage([self.named(one) for one in found], None if place is None else json.dumps(place))
 
-    def named(self, state: RecordState) -> TaskRecord:
+    def named(self, state: RecordRow) -> TaskRecord:
         """A record with the name of its task."""
         return record_of(state, self._names.get(state.task, str(state.task)))
 
@@ -153,7 +152,7 @@ class Selection:
 
     # ----- steps
 
-    async def _change(self, verb: Verb, piece: Sequence[RecordState]) -> int:
+    async def _change(self, verb: Verb, piece: Sequence[RecordRow]) -> int:
         calls, records, states = self._calls, self._calls.store.records, self._where.states
         if verb == "cancel":
             await calls.cancel([one.job for one in piece])
@@ -170,7 +169,7 @@ class Selection:
     def _at_once(self) -> int:
         return AT_ONCE if self._condition is None else _SOURCE_AT_ONCE
 
-    async def _piece(self, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+    async def _piece(self, limit: int, after: Any) -> tuple[list[RecordRow], Any]:
         """Some records, and what to go on after; None if there are no more."""
         records = self._calls.store.records
         if self.query.tasks == ():
@@ -185,7 +184,7 @@ class Selection:
         found = await self._calls.read(lambda one: records.list(one, self.query, limit, place))
         return found, (found[-1].task, found[-1].key) if len(found) == limit else None
 
-    async def _matching(self, session: Session, limit: int, after: Any) -> tuple[list[RecordState], Any]:
+    async def _matching(self, session: Session, limit: int, after: Any) -> tuple[list[RecordRow], Any]:
         store = self._calls.store
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)

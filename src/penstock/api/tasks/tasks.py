@@ -48,11 +48,11 @@ from penstock.reactive.task import (
 )
 from penstock.reactive.tracing import RowFilter, RowWatch, trace_filter, trace_watch
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
 from penstock.store.nouns.tasks import TaskPlan, TaskRow, from_the_beginning
+from penstock.store.session import Session
 from penstock.store.sql.conditions import condition_sql, watch_sql
 from penstock.store.sql.dialect import Dialect
+from penstock.store.store import Store
 
 T = TypeVar("T", bound=Table)
 

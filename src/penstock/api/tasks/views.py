@@ -14,8 +14,8 @@ from penstock.jobs.states import JobState
 from penstock.reactive.describe import Finding
 from penstock.reactive.reconciling import Reconciling
 from penstock.reactive.task import Change
-from penstock.store.contract.store import Store
-from penstock.store.nouns.records import RecordState
+from penstock.store.nouns.tasks import RecordRow
+from penstock.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class TaskExplanation:
         return "\n".join(lines)
 
 
-def record_of(state: RecordState, name: str) -> TaskRecord:
+def record_of(state: RecordRow, name: str) -> TaskRecord:
     """A record as programs see it."""
     own: dict[str, Any] = {"task": name, "key": plain_key(state.key), "job": job_id(state.job)}
     own["state"] = None if state.state is None else JobState(state.state)

@@ -23,8 +23,8 @@ from penstock.jobs.order import FARTHEST, rank
 from penstock.observe import practices
 from penstock.observe.tracing import Tracing
 from penstock.pools.options import Duplicate
-from penstock.store.contract.jobs import ABOVE_ALL
-from penstock.store.contract.session import reading
+from penstock.store.nouns.jobs import ABOVE_ALL
+from penstock.store.session import reading
 from penstock.transaction.keys import enqueue_with_key
 from penstock.transaction.transaction import Scope, Transaction
 from penstock.values import decode_json, encode_json, text_bytes

@@ -18,7 +18,7 @@ from penstock.jobs.states import JobEvent
 from penstock.jobs.token import not_known, token_of
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Completion
-from penstock.store.contract.jobs import Redeemed
+from penstock.store.nouns.tokens import Redeemed
 from penstock.values import storable
 
 _LONGEST_ERROR = 10_000

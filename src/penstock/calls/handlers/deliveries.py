@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.calls.call import Arguments, Call
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Execution
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
-from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.function import AnyFunction
 from penstock.functions.signature import Signature
 from penstock.outbox.message import KIND_OF, TOPIC, Message, MessageKind, message_id
 from penstock.outbox.outbox import MessageCriteria, Outbox
@@ -27,7 +27,7 @@ from penstock.reactive.task import kinds_of
 from penstock.schema.fields import aware
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.store.sql.dialect import UNFIT, Dialect
 from penstock.store.sql.values import captured_fields, captured_row, captured_value
 
@@ -314,6 +314,23 @@ def run_of(handler: Any) -> Callable[..., Any]:
     return made
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryCall(Call):
+    """The call of a handler. If it is a mutation, it commits together with `record`, which records the delivery."""
+
+    delivery: Delivery
+    record: Seal | None
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        """Give the delivery, whose messages were checked as they were read."""
+        return {"delivery": self.delivery}
+
+    async def seal(self, session: Session, answer: Any) -> None:  # noqa: ARG002 - a handler has none
+        """Record the delivery."""
+        if self.record is not None and not await self.record(session):
+            raise LeaseLost("The outbox was changed or is read by another relay.")
+
+
 async def deliver(
     runner: Runner, function: AnyFunction, delivery: Delivery, seconds: float | None, seal: Seal | None = None
 ) -> None:
@@ -323,15 +340,4 @@ async def deliver(
     nothing is committed.
     """
     async with time_limit(function.name, seconds):
-        if function.kind is not FunctionKind.MUTATION:
-            await runner.action(function, {"delivery": delivery})
-            return
-
-        async def check() -> dict[str, Any]:
-            return {"delivery": delivery}
-
-        async def sealed(session: Session) -> None:
-            if seal is not None and not await seal(session):
-                raise LeaseLost("The outbox was changed or is read by another relay.")
-
-        await runner.mutation(function, check, execution=Execution(seal=sealed))
+        await runner.start(DeliveryCall(function, "", delivery=delivery, record=seal))

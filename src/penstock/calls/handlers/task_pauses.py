@@ -15,7 +15,7 @@ from penstock.jobs.job import Job, Outcome, mark_of
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event
 from penstock.reactive.task import CircuitBreaker
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 PAUSED_FOR = timedelta(hours=1)
 _LOOK_AGAIN = timedelta(seconds=5)  # by then the runs that were put off are stored

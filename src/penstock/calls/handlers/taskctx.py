@@ -142,7 +142,7 @@ class TaskCtx(OfTask[T], ActionCtx):
                 transaction is rolled back.
             ContextError: The connection cannot be used, or leads to another kind of database.
         """
-        await mark_completed(self._runner, self._attempt, connection)
+        await mark_completed(self._runner, self._call.job, connection)
 
 
 class MutationTaskCtx(OfTask[T], MutationCtx):

@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
+from penstock.calls.call import Call
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskBatchRun, TaskCtx
 from penstock.calls.handlers.taskrun import TaskCall, TaskRun
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.running import Running
+from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.jobs.job import Outcome
 from penstock.observe import points
@@ -108,7 +109,7 @@ def _batch_in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
 
 
 def _batch(
-    task: ReactiveTask, ctx: ActionCtx, calls: Sequence[tuple[TaskCall, Running]]
+    task: ReactiveTask, ctx: ActionCtx, calls: Sequence[tuple[TaskCall, JobRun]]
 ) -> tuple[TaskBatchCtx[Any], list[Outcome | None]]:
     """One ctx for the runs that may begin, and the outcomes of the runs that may not."""
     runner, runs, held = ctx._runner, [], []  # noqa: SLF001 - its own ctx
@@ -116,7 +117,7 @@ def _batch(
         state = _begun(task, runner.engine, vars(call))
         held.append(state.held())
         if held[-1] is None:
-            own = ActionCtx(runner, ctx._calls, 0, attempt)  # noqa: SLF001 - its own ctx
+            own = ActionCtx(runner, Call(ctx._call.function, {}, job=attempt), ctx._calls)  # noqa: SLF001 - its own ctx
             runs.append(TaskBatchRun[Any](own, state))
     return TaskBatchCtx(ctx, runs), held
 

@@ -28,14 +28,14 @@ from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
-from penstock.store.contract.session import OpenTransaction, Row, Session, reading
 from penstock.store.nouns.tasks import HELD
+from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import captured_fields, captured_like, captured_values
 from penstock.transaction.rows import read_rows
 
-Calls = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
+Asked = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 
 _LONGEST = timedelta(days=366)
 _LEFT_FOR = timedelta(seconds=30)  # like a job whose function is unknown
@@ -268,7 +268,7 @@ async def get_documents(
     return await runner.attempt(once)
 
 
-async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str], int | None]:
+async def known_generations(engine: Engine, calls: Asked) -> dict[tuple[int, str], int | None]:
     """The generations of runs that are about to share a transaction, if their handlers ask for rows.
 
     They are read before it begins, since each read in it could conflict. `TaskRun.check` compares the row itself, so an
@@ -282,7 +282,7 @@ async def known_generations(engine: Engine, calls: Calls) -> dict[tuple[int, str
     return found
 
 
-def known_ids(engine: Engine, calls: Calls) -> dict[type[Table], dict[Any, None]]:
+def known_ids(engine: Engine, calls: Asked) -> dict[type[Table], dict[Any, None]]:
     """The ids of the rows of these runs, as tables encode them."""
     found: dict[type[Table], dict[Any, None]] = {}
     tasks = {task.name: task.definition for task in engine.reactive.values()}
@@ -293,7 +293,7 @@ def known_ids(engine: Engine, calls: Calls) -> dict[type[Table], dict[Any, None]
     return found
 
 
-def _keys(engine: Engine, calls: Calls) -> dict[str, list[str]]:
+def _keys(engine: Engine, calls: Asked) -> dict[str, list[str]]:
     """The keys of rows of runs, by the names of tasks whose handlers ask for rows."""
     found: dict[str, list[str]] = {}
     for function, arguments in calls:

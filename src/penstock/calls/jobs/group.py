@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.handlers.taskrun import Calls, known_generations, known_ids
-from penstock.calls.jobs.job import raised, returned
+from penstock.calls.handlers.taskrun import Asked, known_generations, known_ids
+from penstock.calls.jobs.job import JobCall, raised
+from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Running, caller_of_job
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import FINISHED
 from penstock.schema.table import definition_of
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 from penstock.transaction.commit import commit_shared
 from penstock.transaction.shared import NeedsSavepoint, Shared
 from penstock.transaction.transaction import Transaction
@@ -37,15 +37,15 @@ _LARGEST_ARGUMENTS = 64 * 1024
 _LONGEST = 1.0  # seconds for which a job may hold a shared transaction; then it leaves
 _PATIENCE = 5.0  # seconds for which jobs that have run wait for others to commit with them
 
-Ended = Callable[[Running, Outcome | None], Awaitable[None]]
-Alone = Callable[[Running], None]
+Ended = Callable[[JobRun, Outcome | None], Awaitable[None]]
+Alone = Callable[[JobRun], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _Member:
     """A job in a shared transaction, with its checked arguments; once it has run, its outcome or its changes."""
 
-    running: Running
+    run: JobRun
     function: AnyFunction
     arguments: dict[str, Any]
     outcome: Outcome | None = None
@@ -62,7 +62,7 @@ class Groups:
         self._runner = runner
         self._ended = ended
         self._alone = alone
-        self._waiting: deque[Running] = deque()
+        self._waiting: deque[JobRun] = deque()
         self._lane: asyncio.Task[None] | None = None  # one, as the database finds conflicts of several by page
         self._size = float(_MOST)
         self._careful: dict[str, int] = {}  # functions whose next jobs get savepoints, and how many
@@ -79,13 +79,13 @@ class Groups:
             return False
         return job.attempt == 1  # a later one may have killed a worker, and must not take others with it
 
-    def add(self, jobs: Iterable[Running]) -> None:
+    def add(self, jobs: Iterable[JobRun]) -> None:
         added = list(jobs)
         self._waiting.extend(added)
         if self._lane is None:
             self._lane = asyncio.get_running_loop().create_task(self._run_all())
-        for running in added:
-            running.task = self._lane
+        for run in added:
+            run.task = self._lane
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -102,22 +102,22 @@ class Groups:
                 self.add(())
 
     async def _group(self) -> None:
-        group: list[_Call] = []
+        group: list[_Member] = []
         try:
             await self._share(group)
         except Exception as error:  # noqa: BLE001 - it is no outcome of any job: each runs again
             self._part(group, error)
         except asyncio.CancelledError:  # the worker stops these, or a job cancelled its own task
-            for call in group:
-                if not call.running.stopped:
-                    self._alone(call.running)
+            for member in group:
+                if not member.run.stopped:
+                    self._alone(member.run)
             raise
         else:
             self._size, self._left = min(_MOST, self._size * _MORE), 0
 
-    def _part(self, group: list[_Call], error: Exception) -> None:
+    def _part(self, group: list[_Member], error: Exception) -> None:
         """Run the jobs of a failed transaction again: together, in smaller groups, or alone."""
-        again = [call.running for call in group]
+        again = [member.run for member in group]
         if isinstance(error, _Gone) or (isinstance(error, Conflict) and len(group) > 1):
             if not isinstance(error, _Gone):
                 self._size = max(1.0, len(group) / 2)
@@ -126,13 +126,13 @@ class Groups:
         if not again:  # no transaction could be begun
             again = list(self._waiting)
             self._waiting.clear()
-        for running in again:
-            self._alone(running)
+        for run in again:
+            self._alone(run)
 
-    async def _share(self, group: list[_Call]) -> None:
+    async def _share(self, group: list[_Member]) -> None:
         """Run jobs in one transaction; `group` holds those that have not ended."""
         self._take(group)
-        asked = [(call.function, call.arguments) for call in group]
+        asked = [(member.function, member.arguments) for member in group]
         generations = await known_generations(self._runner.engine, asked)
         session = await self._runner.begin_write(None, for_ever=True)
         shared: Shared | None = None
@@ -141,10 +141,10 @@ class Groups:
             shared.generations = generations
             await self._know(shared, asked)
             await self._run(shared, group)
-            done = [call.done for call in group if call.done is not None]
+            done = [member.done for member in group if member.done is not None]
             if done:
                 transactions, settlements = zip(*done, strict=True)
-                await commit_shared(shared, transactions, group[0].running.lease, settlements)
+                await commit_shared(shared, transactions, group[0].run.lease, settlements)
                 self._log_ends(group)
         finally:
             await session.rollback()
@@ -152,8 +152,8 @@ class Groups:
                 self._runner.engine.statements.ordered |= shared.found
         ended = list(group)
         group.clear()
-        for call in ended:
-            await self._ended(call.running, call.outcome)
+        for member in ended:
+            await self._ended(member.run, member.outcome)
 
     async def _ordered(self, session: Session) -> frozenset[str]:
         """The tables each of whose changes counts. Where updates are never merged, the database is asked each time."""
@@ -162,27 +162,27 @@ class Groups:
             await engine.learn_order(session)
         return engine.statements.ordered
 
-    def _log_ends(self, group: Sequence[_Call]) -> None:
+    def _log_ends(self, group: Sequence[_Member]) -> None:
         journal, now = self._runner.engine.journal, self._runner.now()
-        for call in group:
-            if call.done is None or call.running.job.on_complete is not None:
+        for member in group:
+            if member.done is None or member.run.job.on_complete is not None:
                 continue
-            if (state := call.done[1].state) in FINISHED:  # and was not put off
-                journal.ended(call.running.job, state, now)
+            if (state := member.done[1].state) in FINISHED:  # and was not put off
+                journal.ended(member.run.job, state, now)
 
-    def _take(self, group: list[_Call]) -> None:
+    def _take(self, group: list[_Member]) -> None:
         while self._waiting and len(group) < self._size:
-            running = self._waiting.popleft()
-            function = running.function
+            run = self._waiting.popleft()
+            function = run.function
             assert function is not None  # noqa: S101 - others run alone
             try:
-                arguments = function.signature.check_json(running.job.args)
+                arguments = function.signature.check_json(run.job.args)
             except PenstockError:
-                self._alone(running)  # so that its own error is told
+                self._alone(run)  # so that its own error is told
                 continue
-            group.append(_Call(running, function, arguments))
+            group.append(_Member(run, function, arguments))
 
-    async def _know(self, shared: Shared, asked: Calls) -> None:
+    async def _know(self, shared: Shared, asked: Asked) -> None:
         """Read in one statement the rows whose ids are arguments or keys of task runs. SQLite reads them one by one."""
         engine = self._runner.engine
         if not engine.store.dialect.any_of:
@@ -197,80 +197,79 @@ class Groups:
             if len(found) > 1 and statements.piece_rows(len(found)) == len(found):
                 await shared.know(statements, list(found))
 
-    async def _run(self, shared: Shared, group: list[_Call]) -> None:
+    async def _run(self, shared: Shared, group: list[_Member]) -> None:
         """Run jobs one after another; those that would be too many wait again. Raises _Gone if some have to leave."""
         clock, now, rows, size = self._runner.engine.machine, self._runner.now(), 0, 0
         late = asyncio.Event()
         timer = asyncio.get_running_loop().call_later(_PATIENCE, late.set)
         try:
-            for place, call in enumerate(group):
+            for place, member in enumerate(group):
                 full = shared.statements >= _MOST_STATEMENTS or rows >= _MOST_ROWS or size >= _MOST_BYTES
                 if place and (full or late.is_set()):
-                    self._waiting.extendleft(one.running for one in reversed(group[place:]))
+                    self._waiting.extendleft(one.run for one in reversed(group[place:]))
                     del group[place:]
                     if full:
                         self._size = place  # the rows of waiting jobs are read again
                     break
-                await self._run_one(shared, call, now, group)
-                if call.done is not None:
-                    rows += sum(call.done[0].rows_counted) + len(call.done[0].jobs)
-                    size += call.done[0].bytes_counted
+                await self._run_one(shared, member, now, group)
+                if member.done is not None:
+                    rows += sum(member.done[0].rows_counted) + len(member.done[0].jobs)
+                    size += member.done[0].bytes_counted
                 if not (place + 1) % _IN_TURN:
                     await clock.sleep(0)
         finally:
             timer.cancel()
 
-    async def _run_one(self, shared: Shared, call: _Call, now: datetime, group: list[_Call]) -> None:
+    async def _run_one(self, shared: Shared, member: _Member, now: datetime, group: list[_Member]) -> None:
         timer = asyncio.timeout(_LONGEST)
         try:
             async with timer:
-                await self._attempt(shared, call, now)
+                await self._attempt(shared, member, now)
         except NeedsSavepoint:
-            self._careful[call.function.name] = _CAREFUL
+            self._careful[member.function.name] = _CAREFUL
         except BaseException as error:
             task = asyncio.current_task()
             if not timer.expired() and (isinstance(error, Exception) or task is None or task.cancelling()):
                 raise
-            self._leave(call, group)
+            self._leave(member, group)
         else:
             return
         raise _Gone
 
-    def _leave(self, call: _Call, group: list[_Call]) -> None:
+    def _leave(self, member: _Member, group: list[_Member]) -> None:
         """Have a job run alone; if jobs before it have left, too, twice as many each time."""
-        alike = [one for one in group[group.index(call) :] if one.function is call.function]
+        alike = [one for one in group[group.index(member) :] if one.function is member.function]
         for one in alike[: 2**self._left]:
             group.remove(one)
-            self._alone(one.running)
+            self._alone(one.run)
         self._left += 1
 
-    async def _attempt(self, shared: Shared, call: _Call, now: datetime) -> None:
-        runner, running, function = self._runner, call.running, call.function
-        if running.moment is None:
-            running.moment = now, runner.engine.clock.seed()
+    async def _attempt(self, shared: Shared, member: _Member, now: datetime) -> None:
+        runner, run, function = self._runner, member.run, member.function
+        if run.moment is None:
+            run.moment = now, runner.engine.clock.seed()
         careful = self._careful.pop(function.name, 0)
         part, begun = shared.part(careful=careful > 0), runner.engine.machine.monotonic()
         if careful > 1:
             self._careful[function.name] = careful - 1
         try:
-            with runner.engine.journal.attempts([running.job]):
-                transaction, result = await runner.shared_mutation(
-                    part, function, call.arguments, running.moment, running.work, caller_of_job(function)
-                )
-            settlement = returned(runner, function, running.job, result, now)
+            with runner.engine.journal.attempts([run.job]):
+                made = JobCall.of(runner, function, run)
+                transaction, result = await runner.shared_mutation(part, made, member.arguments, run.moment)
+            settlement = made.settlement(result, now)
         except Exception as error:
             if isinstance(error, TryAgain) and not error.from_function:
                 raise
             if await part.undo():
                 self._careful[function.name] = _CAREFUL
             if shared.failure is None:
-                call.outcome = raised(runner, running, error)
+                member.outcome = raised(runner, run, error)
         else:
             part.keep(transaction.rows)
-            call.done = transaction, settlement
+            member.done = transaction, settlement
         if shared.failure is not None:
             raise shared.failure
-        runner.engine.journal.ran(running.job, runner.engine.machine.monotonic() - begun)
+        runner.engine.journal.ran(run.job, runner.engine.machine.monotonic() - begun)
 
 
 class _Gone(Exception):

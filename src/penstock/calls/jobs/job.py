@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from penstock.calls.call import Arguments, Call
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.engine import Engine
+from penstock.calls.run.jobrun import JobRun, Withdrawn, caller_of_job
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Execution, Running, Withdrawn, caller_of_job
 from penstock.calls.run.threads import check_args
 from penstock.codec import Encryption
 from penstock.errors import (
@@ -46,108 +46,166 @@ from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
 from penstock.pools.results import Success
+from penstock.store.session import Session
 from penstock.values import storable
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
+_CANCELED = b'{"kind":"canceled"}'
 _NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
-async def run_job(runner: Runner, running: Running) -> Outcome | None:
+async def run_job(runner: Runner, run: JobRun) -> Outcome | None:
     """Run a job under its lease; its outcome, or None if it has settled itself or the lease is lost.
 
-    If its on_complete cannot run, the outcome is that of the on_complete, and `running.job` has the ending to keep.
+    If its on_complete cannot run, the outcome is that of the on_complete, and `run.job` has the ending to keep.
     """
     journal = runner.engine.journal
-    if not journal.sees_attempts:
-        with journal.followed(running.job):
-            return await _run_job(runner, running)
-    with journal.attempt(running.job) as outcomes:
-        outcomes.append(await _run_job(runner, running))
-    return outcomes[0]
+    with journal.attempts([run.job]) as spans:
+        outcome = await _run_job(runner, run)
+        journal.attempt_ended(spans, outcome)
+    return outcome
 
 
-async def _run_job(runner: Runner, running: Running) -> Outcome | None:
-    if (unread := running.job.options.unread) is not None:
-        return _parked(running.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
+async def _run_job(runner: Runner, run: JobRun) -> Outcome | None:
+    if (unread := run.job.options.unread) is not None:
+        return _parked(run.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
+    if run.job.marked:  # by an attempt whose worker died
+        return Outcome(JobEvent.RETURNED)
     try:
         outcome = None
-        if running.job.marked:  # by an attempt whose worker died
-            return Outcome(JobEvent.RETURNED)
-        if running.job.ending is None:
-            outcome = await _attempt(runner, running)
-            if outcome is not None:
-                outcome = await end_of_marked(runner, running, outcome)
-            if outcome is None or outcome.event is JobEvent.HELD or running.job.on_complete is None:
+        if run.job.ending is None:
+            outcome = await end_of_marked(runner, run, await _attempt(runner, run))
+            if outcome is None or outcome.event is JobEvent.HELD or run.job.on_complete is None:
                 return outcome
-        return await _complete(runner, running, outcome)
+        return await _complete(runner, run, outcome)
     except LeaseLost:  # not of its functions: those have ended
-        log_lost(running)
+        log_lost(run)
         return None
 
 
-def log_lost(running: Running) -> None:
+def log_lost(run: JobRun) -> None:
     """Log that a worker has lost a job."""
-    job = running.job
-    log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=running.lease)
+    job = run.job
+    log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=run.lease)
 
 
-async def _attempt(runner: Runner, running: Running) -> Outcome | None:
+async def _attempt(runner: Runner, run: JobRun) -> Outcome | None:
     """Run a job's function; its outcome, or None if it has settled itself."""
-    job, function = running.job, running.function
+    job, function = run.job, run.function
     if job.options.broken is not None:
         error = TypeError(f"its options have values of other types than they take: {job.options.broken}")
         tell_of_broken(job, error)
         return of_no_use(error)
     if function is None:
         return _left(runner, job, job.function, "in the program of this worker")
+    timeout = job.options.timeout
+    run.deadline = None if timeout is None else runner.now() + timedelta(seconds=timeout)
     try:
-        if job.options.timeout is None:
-            return await _call(runner, function, running)
-        running.deadline = runner.now() + timedelta(seconds=job.options.timeout)
-        async with time_limit(job.function, job.options.timeout):
-            return await _call(runner, function, running)
+        async with time_limit(job.function, timeout):
+            result = await runner.start(JobCall.of(runner, function, run))
+        if function.kind is FunctionKind.MUTATION:  # which has settled its job
+            if job.on_complete is None and result.state in FINISHED:  # and was not put off
+                runner.engine.journal.ended(job, result.state, runner.now())
+            return None
+        return _held(function, run, result) if run.issued else returned(runner.engine, function, result)
     except Exception as error:
         if isinstance(error, LeaseLost) and not error.from_function:
             raise
         void = runner.engine.store.tokens.void
-        if running.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
+        if run.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
-        return raised(runner, running, error)
+        return raised(runner, run, error)
 
 
-async def _call(runner: Runner, function: AnyFunction, running: Running) -> Outcome | None:
-    job = running.job
-    if function.kind is FunctionKind.MUTATION:
-        await _run_mutation(runner, function, running)
-        return None
-    arguments = await check_args(function, job.args)
-    caller = caller_of_job(function)
-    if function.kind is FunctionKind.QUERY:
-        result = await runner.query(function, arguments, work=running.work, caller=caller)
-    else:
-        result = await runner.action(function, arguments, attempt=running, caller=caller)
-    return _held(function, running, result) if running.issued else _returned(runner, function, result)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EndsJob(Call):
+    """A call that ends a job of a lease: if it is a mutation, both commit together."""
+
+    engine: Engine
+    lease: int
+
+    for_ever: ClassVar[bool] = True
+
+    async def seal(self, session: Session, answer: Settlement) -> None:
+        if not await self.engine.store.jobs.settle_within(session, self.lease, answer):
+            raise LeaseLost("The job's lease was lost while it ran; another worker has it.")
 
 
-async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -> Outcome | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCall(_EndsJob):
+    """The call of a job's function. What its mutation returns becomes the settlement of the job."""
+
+    job: JobRun
+
+    @classmethod
+    def of(cls, runner: Runner, function: AnyFunction, run: JobRun) -> JobCall:
+        caller = caller_of_job(function)
+        return cls(function, run.job.args, caller, job=run, moment=run.moment, engine=runner.engine, lease=run.lease)
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        return await check_args(self.function, self.arguments)
+
+    def finish(self, result: Any) -> Settlement:
+        return self.settlement(result, self.engine.clock.now())
+
+    def settlement(self, result: Any, now: datetime) -> Settlement:
+        """The settlement of the job, once its mutation has returned."""
+        return settle(self.job.job, returned(self.engine, self.function, result), now, 0.0, self.engine.keep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompletionCall(_EndsJob):
+    """The call of an on_complete. It takes the ending of its job, and the settlement of the job is this ending."""
+
+    ended: Job
+    ending: Ending
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        engine, function, ending = self.engine, self.function, self.ending
+        source = engine.registry.find(self.ended.function)
+        if ending.state is JobState.FAILED:
+            return await self._read(b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}")
+        if ending.state is not JobState.SUCCESS:
+            return await self._read(_CANCELED)
+        result = engine.store.encryption.decrypt(ending.result or "null")
+        if source is not None and not source.signature.returns_nothing:
+            with suppress(ArgumentsInvalid, ValidationError):  # an annotation may ask for the result as JSON has it
+                arguments = await self._read(_CANCELED)
+                value = source.signature.result_of_json(result)
+                is_any = isinstance(arguments["result"], dict)
+                success = {"kind": "success", "value": value} if is_any else Success(value)
+                return function.signature.check({**arguments, "result": success})
+        return await self._read(b'{"kind":"success","value":' + result.encode() + b"}")
+
+    def finish(self, result: Any) -> Settlement:  # noqa: ARG002 - nobody asks for it
+        return completed(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
+
+    async def _read(self, result: bytes) -> Arguments:
+        """Check its arguments from JSON: ``work_id``, ``result`` and ``context``."""
+        number, context = job_id(self.ended.id).encode(), (self.ended.options.context or "null").encode()
+        text = b'{"work_id":"' + number + b'","result":' + result + b',"context":' + context + b"}"
+        return await check_args(self.function, text)
+
+
+async def _complete(runner: Runner, run: JobRun, outcome: Outcome | None) -> Outcome | None:
     """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
-    engine, job, settled = runner.engine, running.job, None
+    engine, job, settled = runner.engine, run.job, None
     if outcome is not None:
         (settled,) = engine.decide([(job, outcome)])
         if settled.ending is None:
             return outcome
-        job = running.job = replace(job, ending=settled.ending, failed=settled.failed)
+        job = run.job = replace(job, ending=settled.ending, failed=settled.failed)
     ending = job.ending
     assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.known.find(job.on_complete, job.options.program)
     if function is None:
         return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
-        execution = Execution(
-            running.lease, lambda _: completed(job, ending, runner.now(), engine.keep), arguments=job.args
+        call = _CompletionCall(
+            function, job.args, caller_of_job(function), engine=engine, lease=run.lease, ended=job, ending=ending
         )
-        await _mutate(runner, function, partial(_completion_args, engine, function, job, ending), execution)
+        await runner.mutation(call)
         if settled is not None and settled.failed is not None:
             engine.journal.attempted(job, settled.event)
             engine.journal.failed(job, settled)
@@ -160,30 +218,6 @@ async def _complete(runner: Runner, running: Running, outcome: Outcome | None) -
         tell_of_failed_on_complete(job, error)
         return failure(error)
     return None
-
-
-async def _completion_args(engine: Engine, function: AnyFunction, job: Job, ending: Ending) -> dict[str, Any]:
-    """The arguments of on_complete: `work_id`, `result`, `context`."""
-    canceled, source = b'{"kind":"canceled"}', engine.registry.find(job.function)
-    if ending.state is JobState.FAILED:
-        failed = b'{"kind":"failed","error":' + to_json(ending.error or "") + b"}"
-        return await check_args(function, _completion_json(job, failed))
-    if ending.state is not JobState.SUCCESS:
-        return await check_args(function, _completion_json(job, canceled))
-    result = engine.store.encryption.decrypt(ending.result or "null")
-    if source is not None and not source.signature.returns_nothing:
-        with suppress(ArgumentsInvalid, ValidationError):  # an annotation may ask for the result as JSON has it
-            arguments = await check_args(function, _completion_json(job, canceled))
-            value = source.signature.result_of_json(result)
-            is_any = isinstance(arguments["result"], dict)
-            success = {"kind": "success", "value": value} if is_any else Success(value)
-            return function.signature.check({**arguments, "result": success})
-    return await check_args(function, _completion_json(job, b'{"kind":"success","value":' + result.encode() + b"}"))
-
-
-def _completion_json(job: Job, result: bytes) -> bytes:
-    context = (job.options.context or "null").encode()
-    return b'{"work_id":"' + job_id(job.id).encode() + b'","result":' + result + b',"context":' + context + b"}"
 
 
 def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
@@ -206,9 +240,9 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
+def raised(runner: Runner, run: JobRun, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
-    job = running.job
+    job = run.job
     if isinstance(error, Withdrawn):
         return Outcome(JobEvent.HANDED_BACK)
     if (
@@ -217,7 +251,7 @@ def raised(runner: Runner, running: Running, error: Exception) -> Outcome:
         and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
     ):
         return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
-    if running.cancelled.is_set():
+    if run.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None and "reason" in error.facts:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
@@ -230,15 +264,16 @@ def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
 
-def _returned(runner: Runner, function: AnyFunction, result: object) -> Outcome:
+def returned(engine: Engine, function: AnyFunction, result: object) -> Outcome:
+    """Give the outcome of a function that has returned."""
     if isinstance(result, Outcome):  # of a reactive task, which may end otherwise
         return result
-    return Outcome(JobEvent.RETURNED, result=result_text(runner, function, result))
+    return Outcome(JobEvent.RETURNED, result=result_text(engine, function, result))
 
 
-def _held(function: AnyFunction, attempt: Running, result: object) -> Outcome:
+def _held(function: AnyFunction, run: JobRun, result: object) -> Outcome:
     """The outcome of a job that an external system will complete."""
-    if not attempt.held:
+    if not run.held:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
     if result is not None:
         raise ResultInvalid(
@@ -267,51 +302,24 @@ def failure(error: BaseException) -> Outcome:
     return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
 
 
-def returned(runner: Runner, function: AnyFunction, job: Job, result: object, now: datetime) -> Settlement:
-    """The settlement of a job whose mutation has returned."""
-    return settle(job, _returned(runner, function, result), now, 0.0, runner.engine.keep)
-
-
-def interrupted(running: Running) -> Outcome:
+def interrupted(run: JobRun) -> Outcome:
     """The outcome of a job that was stopped midway. A mutation left no effect; an action that has begun may have."""
-    if running.job.kind != "action" or not running.begun or running.job.ending is not None:
+    if run.job.kind != "action" or not run.begun or run.job.ending is not None:
         return Outcome(JobEvent.HANDED_BACK)
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
 
 
-async def _run_mutation(runner: Runner, function: AnyFunction, running: Running) -> None:
-    job, states = running.job, [JobState.SUCCESS]
-
-    def settled(result: object) -> Settlement:
-        settlement = returned(runner, function, job, result, runner.now())
-        states[0] = settlement.state
-        return settlement
-
-    execution = Execution(running.lease, settled, work=running.work, moment=running.moment, arguments=job.args)
-    await _mutate(runner, function, partial(check_args, function, job.args), execution)
-    if job.on_complete is None and states[0] in FINISHED:  # and was not put off
-        runner.engine.journal.ended(job, states[0], runner.now())
-
-
-async def _mutate(
-    runner: Runner, function: AnyFunction, check: Callable[[], Awaitable[dict[str, Any]]], execution: Execution
-) -> None:
-    """Run a mutation that settles its job in its own commit."""
-    execution = replace(execution, caller=caller_of_job(function))
-    await runner.mutation(function, check, execution=execution)
-
-
-def result_text(runner: Runner, function: AnyFunction, result: object) -> str:
+def result_text(engine: Engine, function: AnyFunction, result: object) -> str:
     """A result as it is stored with a job; LimitExceeded if it is too large."""
     kept = function.signature.result_json(result)
-    limit = runner.engine.config.max_result_bytes
+    limit = engine.config.max_result_bytes
     if len(kept) > limit:
         raise LimitExceeded(
             f"{function.name} returned {len(kept)} bytes; a job's result may have {limit}.",
             fix="Store the data in a table, and return its id.",
             limit=limit,
         )
-    return runner.engine.store.encryption.encrypt(kept.decode())
+    return engine.store.encryption.encrypt(kept.decode())
 
 
 def decrypt_job(encryption: Encryption, job: Job) -> None:

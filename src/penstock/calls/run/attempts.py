@@ -14,18 +14,16 @@ from typing import TypeVar
 from zlib import crc32
 
 from penstock.calls.run.engine import Engine
+from penstock.clock import Clock
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
-from penstock.identity.caller import SYSTEM, Caller
-from penstock.jobs.job import NewJob, Work
+from penstock.jobs.job import NewJob
 from penstock.jobs.retry import Exponential, backoff
-from penstock.observe.timing import current_spent, spent_on
-from penstock.store.contract.session import EVERY_QUEUE, QUEUES, Session
+from penstock.observe.timing import Mark, current_spent, spent_on
+from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
 from penstock.transaction.transaction import Transaction
 
 R = TypeVar("R")
-
-Once = Callable[[int | None], Awaitable[R]]  # one attempt, in a transaction that joins this queue
 
 _CONFLICT = Exponential(initial_backoff=0.005, base=2.0, max_backoff=1.0)
 _PENSTOCK = "penstock"  # what is tried, if it is no function
@@ -45,27 +43,24 @@ class Attempts:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._admission = Admission(engine.store.writers)
+        self.admission = Admission(engine.store.writers)
 
     def now(self) -> datetime:
         return self.engine.clock.now()
 
-    # ----- of penstock itself
-
     async def write(self, write: Callable[[Transaction], Awaitable[R]]) -> R:
         """Write by penstock itself in a transaction of its own, again if it conflicts; what that gives."""
-
-        async def once(queue: int | None) -> R:
-            session = await self.engine.store.begin_write(queue)
-            try:
-                transaction = self.transaction(session, self.now(), 0)
-                result = await write(transaction)
-                await commit(transaction)
-            finally:
-                await session.rollback()
-            return result
-
-        return await self.attempt_write(once, _PENSTOCK)
+        tries = Tries(self.engine, turn=Turn(self.admission, _PENSTOCK))
+        while True:
+            async with tries:
+                session = await self.engine.store.begin_write(tries.queue)
+                try:
+                    transaction = Transaction(session, self.engine, self.now())
+                    result = await write(transaction)
+                    await commit(transaction)
+                finally:
+                    await session.rollback()
+                return result
 
     async def enqueue(self, job: NewJob) -> None:
         """Enqueue a job in a transaction of its own; nobody else's gets in its way."""
@@ -74,66 +69,12 @@ class Attempts:
         store.signals.notify()
         self.engine.journal.enqueued(job, now)
 
-    # ----- of anybody
-
-    async def attempt_write(self, once: Once[R], what: str, arguments: object = "", *, for_ever: bool = False) -> R:
-        """Attempt a write that may conflict, each time once admission lets it; see `attempt`."""
-        call = Call(self._admission, what, arguments)
-
-        async def in_turn() -> R:
-            with spent_on("waits"):
-                queue = await call.begin()
-            conflict = False
-            try:
-                return await once(queue)
-            except Conflict as error:
-                conflict = not error.from_function
-                raise
-            finally:
-                call.end(conflict=conflict)
-
-        return await self.attempt(in_turn, what, queues=lambda: call.queue is not None, for_ever=for_ever)
-
-    async def attempt(
-        self,
-        once: Callable[[], Awaitable[R]],
-        what: str = _PENSTOCK,
-        *,
-        queues: Callable[[], bool] = lambda: False,
-        for_ever: bool = False,
-    ) -> R:
-        """Attempt a transaction until it neither conflicts nor loses the database.
-
-        Args:
-            once: One attempt. After the database was lost it is made again, so making it twice must do no harm.
-            what: The function, for errors.
-            queues: Whether it waits in a queue after a conflict, so that it need not pause.
-            for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
-        """
-        config, machine = self.engine.config, self.engine.machine
-        attempt, until, spent = 1, machine.monotonic() + config.database_wait, current_spent()
+    async def attempt(self, once: Callable[[], Awaitable[R]], what: str = _PENSTOCK, *, for_ever: bool = False) -> R:
+        """Run a transaction until it neither conflicts nor loses the database; for the arguments see `Tries`."""
+        tries = Tries(self.engine, what, for_ever=for_ever)
         while True:
-            mark = None if spent is None else spent.mark()
-            last = not for_ever and attempt >= config.conflict_attempts
-            waits = False
-            try:
+            async with tries:
                 return await once()
-            except TryAgain as error:
-                if isinstance(error, Conflict) and last and not error.from_function:
-                    raise Conflict(
-                        f"{what}: other transactions changed its rows in each of {attempt} attempts.",
-                        fix="Try again. Read less, or spread contended writes over several rows.",
-                    ) from error
-                if _is_final(error, for_ever=for_ever, late=last or machine.monotonic() > until):
-                    raise
-                if isinstance(error, Conflict):
-                    self.engine.journal.conflicted(what)
-                    waits = queues()  # it waits in the queue instead
-            if not waits:
-                await self._pause(attempt)
-            attempt += 1
-            if spent is not None and mark is not None:
-                spent.retry_since(mark)
 
     async def begin_write(self, queue: int | None, *, for_ever: bool) -> Session:
         """Begin a transaction; `for_ever` waits while the database is busy or away."""
@@ -144,20 +85,72 @@ class Attempts:
             except TryAgain:
                 if not for_ever:
                     raise
-            await self._pause(attempt)
+            await pause(self.engine.machine, attempt)
             attempt += 1
 
-    def transaction(
-        self, session: Session, now: datetime, seed: int, work: Work | None = None, caller: Caller = SYSTEM
-    ) -> Transaction:
-        engine = self.engine
-        return Transaction(
-            session, engine.store, engine.statements, engine.config, engine.clock, now, seed, work, caller
-        )
 
-    async def _pause(self, attempt: int) -> None:
-        machine = self.engine.machine
-        await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
+class Tries:
+    """The attempts at one transaction, each in an ``async with`` of a loop.
+
+    The block ends without an error if it is to run again: after a conflict, or once the database was lost. Running it
+    twice must do no harm.
+
+    Args:
+        engine: The engine.
+        what: The function, for errors.
+        turn: Its turn among other calls, for writes.
+        for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
+
+    Attributes:
+        number: The number of the attempt, from 1.
+        queue: The database queue that the attempt joins, or None.
+    """
+
+    __slots__ = ("_engine", "_for_ever", "_mark", "_spent", "_turn", "_until", "_what", "number", "queue")
+
+    def __init__(
+        self, engine: Engine, what: str = _PENSTOCK, *, turn: Turn | None = None, for_ever: bool = False
+    ) -> None:
+        self._engine, self._what, self._turn, self._for_ever = engine, what, turn, for_ever
+        self._until = engine.machine.monotonic() + engine.config.database_wait
+        self._spent = current_spent()
+        self._mark: Mark | None = None
+        self.number = 0
+        self.queue: int | None = None
+
+    async def __aenter__(self) -> None:
+        self.number += 1
+        self._mark = None if self._spent is None else self._spent.mark()
+        if self._turn is not None:
+            with spent_on("waits"):
+                self.queue = await self._turn.begin()
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        conflicts = isinstance(error, Conflict) and not error.from_function
+        if self._turn is not None:
+            self._turn.end(conflict=conflicts)
+        if not isinstance(error, TryAgain):
+            return False
+        late = not self._for_ever and self.number >= self._engine.config.conflict_attempts
+        if conflicts and late:
+            raise Conflict(
+                f"{self._what}: other transactions changed its rows in each of {self.number} attempts.",
+                fix="Try again. Read less, or spread contended writes over several rows.",
+            ) from error
+        if _is_final(error, for_ever=self._for_ever, late=late or self._engine.machine.monotonic() > self._until):
+            return False
+        if conflicts:
+            self._engine.journal.conflicted(self._what)
+        if not (conflicts and self._turn is not None and self._turn.queue is not None):  # there it waits instead
+            await pause(self._engine.machine, self.number)
+        if self._spent is not None and self._mark is not None:
+            self._spent.retry_since(self._mark)
+        return True
+
+
+async def pause(machine: Clock, attempt: int) -> None:
+    """Pause after a conflict, longer each time."""
+    await machine.sleep(backoff(_CONFLICT, attempt, machine.random()))
 
 
 def _is_final(error: TryAgain, *, for_ever: bool, late: bool) -> bool:
@@ -200,8 +193,8 @@ class Admission:
         self._calls.setdefault(f"{function} {arguments!r}", _Limit(self._most))
 
 
-class Call:
-    """A call that takes turns."""
+class Turn:
+    """The turns of one call, one for each attempt."""
 
     def __init__(self, admission: Admission, function: str, arguments: object = "") -> None:
         self._admission = admission

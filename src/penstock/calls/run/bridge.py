@@ -45,7 +45,7 @@ def run_loop(loop: asyncio.AbstractEventLoop, main: Awaitable[Any]) -> None:
 
 
 async def _cancel_others() -> None:
-    """Cancel all other tasks, and those that they begin as they end, such as to close a connection."""
+    """Cancel all other tasks, and the tasks that these start as they end, such as to close a connection."""
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()

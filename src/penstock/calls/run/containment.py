@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.functions.function import AnyFunction
-
-
-async def contained(function: AnyFunction, run: Awaitable[Any]) -> Any:
-    """The result of a call from outside; no exception of its function ends the task or the process around it.
-
-    Raises:
-        UsageError: It raised a BaseException, or CancelledError though nobody has cancelled this task.
-    """
-    with containing(function.name):
-        return await run
 
 
 @contextmanager
 def containing(name: str) -> Iterator[None]:
-    """The same for a part of a call, on the event loop or in a thread."""
+    """Let no exception of a call, or of a part of it, end the task or the process around it; also in a thread.
+
+    Raises:
+        UsageError: It raised a BaseException, or CancelledError though nobody has cancelled this task.
+    """
     task = _task()
     try:
         with uncanceled(name):
@@ -41,7 +34,7 @@ def containing(name: str) -> Iterator[None]:
 
 @contextmanager
 def uncanceled(name: str) -> Iterator[None]:
-    """The same for CancelledError only."""
+    """Turn a CancelledError into a UsageError if nobody has cancelled this task."""
     try:
         yield
     except (asyncio.CancelledError, concurrent.futures.CancelledError) as error:

@@ -5,60 +5,40 @@ Owns the three kinds of ctx for functions written with async def; `sync` has the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
+from penstock.calls.call import Call
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
-from penstock.calls.locks.locks import Locks
-from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.auth import Auth
-from penstock.calls.run.engine import Engine
+from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
-from penstock.calls.run.running import Cancellation, Running, no_work
+from penstock.calls.run.runner import Runner
 from penstock.calls.run.sql import plain, prepare_sql
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
-from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.observe import practices
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.tracking import Calls, tracked
-from penstock.transaction.transaction import Scope, Transaction
+from penstock.transaction.tracking import Calls, OfRun, tracked
+from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
-Run = Coroutine[Any, Any, Any]
-
-
-class Runs(Attempts):
-    """What a ctx asks of the runner, which makes each ctx; see `run.runner.Runner`."""
-
-    run_query: Callable[[AnyFunction, Given, int, Work | None, Caller], Run]
-    run_mutation: Callable[[AnyFunction, Given, int, Work | None, Caller], Run]
-    run_action: Callable[[AnyFunction, Given, int, Running | None, Caller], Run]
-    check_access: Callable[[Transaction, AnyFunction, Mapping[str, Any], int], Run]
-    check_access_alone: Callable[[AnyFunction, Mapping[str, Any], int, Caller], Run]
-    nested_query: Callable[[Scope, int, AnyFunction, Given], Run]
-    nested_mutation: Callable[[Scope, int, AnyFunction, Given], Run]
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.locks = Locks(engine)
-
 
 @refuses_other_words
-class QueryCtx:
+class QueryCtx(OfRun):
     """The ctx of a query: one snapshot to read.
 
     Attributes:
@@ -68,10 +48,10 @@ class QueryCtx:
     db: DatabaseReader
     of_kind = FunctionKind.QUERY
 
-    def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
+    def __init__(self, runner: Runner, call: Call, scope: Scope) -> None:
         self._runner = runner
+        self._call = call
         self._scope = self._calls = scope
-        self._depth = depth
         self.db = DatabaseReader(scope)
 
     @property
@@ -127,8 +107,8 @@ class QueryCtx:
             NotSignedIn: The same, and the caller has no identity.
         """
         async with self._scope.held():
-            arguments = function.arguments(args, kwargs)
-            await self._runner.check_access(self._scope.transaction, function, arguments, self._depth + 1)
+            call = replace(self._call, function=function)
+            await self._runner.check_access(self._scope.transaction, call, function.arguments(args, kwargs))
 
     @tracked
     async def sql(
@@ -167,7 +147,8 @@ class QueryCtx:
     @tracked
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another query in the same snapshot, with its arguments and result checked."""
-        result: R = await self._runner.nested_query(self._scope, self._depth, function, (args, kwargs))
+        call = self._call.inner(function, (args, kwargs))
+        result: R = await self._runner.run_within(self._scope, call, FunctionKind.QUERY)
         return result
 
 
@@ -182,8 +163,8 @@ class MutationCtx(QueryCtx):
     db: DatabaseWriter
     of_kind = FunctionKind.MUTATION
 
-    def __init__(self, runner: Runs, scope: Scope, depth: int) -> None:
-        super().__init__(runner, scope, depth)
+    def __init__(self, runner: Runner, call: Call, scope: Scope) -> None:
+        super().__init__(runner, call, scope)
         self.db = DatabaseWriter(scope)
 
     @property
@@ -227,32 +208,23 @@ class MutationCtx(QueryCtx):
     @tracked
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
-        result: R = await self._runner.nested_mutation(self._scope, self._depth, function, (args, kwargs))
+        call = self._call.inner(function, (args, kwargs))
+        result: R = await self._runner.run_within(self._scope, call, FunctionKind.MUTATION)
         return result
 
 
 @refuses_other_words
-class ActionCtx:
+class ActionCtx(OfRun):
     """The ctx of an action: no transaction of its own; each query and mutation it runs is one."""
 
     of_kind = FunctionKind.ACTION
 
-    def __init__(
-        self,
-        runner: Runs,
-        calls: Calls,
-        depth: int,
-        attempt: Running | None = None,
-        cancelled: Cancellation | None = None,
-        caller: Caller = SYSTEM,
-    ) -> None:
+    def __init__(self, runner: Runner, call: Call, calls: Calls) -> None:
         self._runner = runner
-        self._depth = depth
+        self._call = call
         self._calls = calls
         self._random: Random | None = None
-        self._attempt = attempt
-        self._caller = caller
-        self._cancelled = cancelled or (Cancellation() if attempt is None else attempt.cancelled)
+        self._cancelled = call.cancellation
 
     @property
     def auth(self) -> Auth:
@@ -288,7 +260,7 @@ class ActionCtx:
     @property
     def is_job(self) -> bool:
         """Whether this runs in an attempt at a job."""
-        return self._attempt is not None
+        return self._call.job is not None
 
     @property
     def work(self) -> ActionWork:
@@ -297,9 +269,9 @@ class ActionCtx:
         Raises:
             ContextError: It runs in none.
         """
-        if self._attempt is None:
+        if self._call.job is None:
             raise no_work()
-        return ActionWork(self._attempt, self._runner, self._calls)
+        return ActionWork(self._call.job, self._runner, self._calls)
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
@@ -315,8 +287,8 @@ class ActionCtx:
     @tracked
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
-        arguments = function.arguments(args, kwargs)
-        await self._runner.check_access_alone(function, arguments, self._depth + 1, self._caller)
+        call = replace(self._call, function=function)
+        await self._runner.check_access_alone(call, function.arguments(args, kwargs))
 
     @tracked
     async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
@@ -358,30 +330,23 @@ class ActionCtx:
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
         practices.ran("run_query", function)
-        depth, work, caller = self._depth + 1, self._work, self._caller
-        result: R = await self._runner.run_query(function, (args, kwargs), depth, work, caller)
+        result: R = await self._runner.run(self._call.inner(function, (args, kwargs)), FunctionKind.QUERY)
         return result
 
     @tracked
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
         practices.ran("run_mutation", function)
-        depth, work, caller = self._depth + 1, self._work, self._caller
-        result: R = await self._runner.run_mutation(function, (args, kwargs), depth, work, caller)
+        result: R = await self._runner.run(self._call.inner(function, (args, kwargs)), FunctionKind.MUTATION)
         return result
 
     @tracked
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
         practices.ran("run_action", function)
-        depth, attempt, caller = self._depth + 1, self._attempt, self._caller
-        result: R = await self._runner.run_action(function, (args, kwargs), depth, attempt, caller)
+        result: R = await self._runner.run(self._call.inner(function, (args, kwargs)), FunctionKind.ACTION)
         return result
 
     def _identity(self) -> Identity | None:
         practices.asked_identity()
-        return self._caller.identity
-
-    @property
-    def _work(self) -> Work | None:
-        return None if self._attempt is None else self._attempt.work
+        return self._call.caller.identity

@@ -15,7 +15,7 @@ from penstock.functions.function import AnyFunction, Function, FunctionKind, nam
 from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
 
-_CTX = {
+CONTEXTS = {
     (FunctionKind.QUERY, True): QueryCtx,
     (FunctionKind.QUERY, False): SyncQueryCtx,
     (FunctionKind.MUTATION, True): MutationCtx,
@@ -24,14 +24,14 @@ _CTX = {
     (FunctionKind.ACTION, False): SyncActionCtx,
 }
 _OF_TASKS = {f"{sync}{word}" for sync in ("", "Sync") for word in ("TaskCtx", "MutationTaskCtx", "TaskBatchCtx")}
-_KIND_OF = {ctx: key for key, ctx in _CTX.items()}
+_KIND_OF = {ctx: key for key, ctx in CONTEXTS.items()}
 
 
 def check_ctx(function: AnyFunction) -> None:
     """Refuse a function whose first parameter is annotated with something else than the ctx that it gets."""
     for guard in () if function.access is None else function.access.guards:
         _check_guard(guard)
-    expected, handler = _CTX[function.kind, function.is_async], function.declared
+    expected, handler = CONTEXTS[function.kind, function.is_async], function.declared
     parameter = next(iter(inspect.signature(handler).parameters.values()))
     given = annotation_of(handler, parameter)
     if _takes(given, expected):
@@ -57,7 +57,7 @@ def check_ctx(function: AnyFunction) -> None:
 
 def _check_guard(guard: Callable[..., Any]) -> None:
     is_async = inspect.iscoroutinefunction(guard)
-    expected = _CTX[FunctionKind.QUERY, is_async]
+    expected = CONTEXTS[FunctionKind.QUERY, is_async]
     given = annotation_of(guard, next(iter(inspect.signature(guard).parameters.values())))
     if not _takes(given, expected):
         raise DeclarationError(

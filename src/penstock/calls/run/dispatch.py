@@ -6,21 +6,77 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from penstock.calls.run.containment import contained
-from penstock.calls.run.runner import Encode, QueryRun, Runner
-from penstock.calls.run.running import Execution
+from penstock.calls.call import Arguments, Call
+from penstock.calls.run.containment import containing
+from penstock.calls.run.runner import Runner
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import ANONYMOUS, Caller
-from penstock.store.contract.session import Session
-from penstock.store.nouns.requests import RequestKey
-from penstock.transaction.commit import Seal
+from penstock.store.nouns.requests import RequestKey, Requests
+from penstock.store.session import Session
+
+Encode = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Call):
+    """A call from outside: its arguments are JSON, and its result leaves as `encode` gives it."""
+
+    encode: Encode | None = None
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        with at_the_door():
+            return self.function.signature.check_sent(await check_args(self.function, self.arguments))
+
+    def finish(self, result: Any) -> Any:
+        return result if self.encode is None else self.encode(self.function.signature.marked(result))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationRequest(Request):
+    """A mutation from outside: its time is over at `deadline`, but a commit under way is never cut off."""
+
+    timer: asyncio.Timeout
+    deadline: float | None
+
+    async def check(self, *, again: bool = False) -> Arguments:
+        self.timer.reschedule(self.deadline)
+        return await Request.check(self, again=again)
+
+    def finish(self, result: Any) -> Any:
+        answer = Request.finish(self, result)
+        if self.timer.expired():
+            raise TimeoutError
+        self.timer.reschedule(None)
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentOnce(MutationRequest):
+    """A mutation that its client may send again: its answer is stored with its effect."""
+
+    key: RequestKey
+    store: Requests
+    now: Callable[[], datetime]
+    resent: bool  # whether it may have been sent before
+
+    async def check(self, *, again: bool = False) -> Arguments:
+        self.timer.reschedule(self.deadline)
+        if (again or self.resent) and (known := await self.store.find(self.key)) is not None:
+            raise _Known(known.encode())
+        return await Request.check(self, again=again)
+
+    async def seal(self, session: Session, answer: Any) -> None:
+        if not await self.store.record(session, self.key, answer.decode(), self.now()):
+            raise Conflict("Another run of the same request took effect at the same time.")
 
 
 class _Known(Exception):
@@ -106,12 +162,14 @@ class Dispatch:
         with at_the_door():
             function = self.find(path, kind, internal=internal)
             self._check_size(path, args)
+        is_mutation = function.kind is FunctionKind.MUTATION
+        call = Request(function, args, caller, encode=finish)
         async with self._places.take(path) as timer:
-            if function.kind is FunctionKind.MUTATION:
-                return await self._mutation(function, args, finish, timer, caller)
-            run = self._runner.query if function.kind is FunctionKind.QUERY else self._runner.action
-            result = await contained(function, run(function, await _checked(function, args), caller=caller))
-        return finish(function.signature.marked(result)) if finish else result
+            if is_mutation:
+                call = MutationRequest(function, args, caller, encode=finish, timer=timer, deadline=timer.when())
+            with containing(function.name):
+                result = await self._runner.start(call)
+        return result if is_mutation else call.finish(result)
 
     async def call_queries(
         self, calls: Sequence[tuple[str, bytes | str, Encode]], at: int | None = None, caller: Caller = ANONYMOUS
@@ -132,12 +190,12 @@ class Dispatch:
             DatabaseUnavailable: The database was lost.
         """
         size = sum(len(args) for _, args, _ in calls)
-        found: list[Any] = await offload(size, lambda: [self._prepared(*call) for call in calls])
-        runs = {place: run for place, run in enumerate(found) if not isinstance(run, Exception)}
+        found: list[Any] = await offload(size, lambda: [self._prepared(caller, *call) for call in calls])
+        requests = {place: request for place, request in enumerate(found) if isinstance(request, Request)}
         async with self._places.take("A batch of queries"):
             snapshot = None if at is None else self.snapshots.find(at)
-            results = await self._runner.queries(list(runs.values()), snapshot, caller)
-        for place, result in zip(runs, results, strict=True):
+            results = await self._runner.queries(list(requests.values()), snapshot)
+        for place, result in zip(requests, results, strict=True):
             found[place] = result
         return found
 
@@ -157,35 +215,21 @@ class Dispatch:
         Raises:
             TryAgain: It had no effect, or nobody knows; the client may send it again.
         """
-        requests, now, answer = self._runner.engine.store.requests, self._runner.now, b""
-        sent_again = resent
-
-        def finish(result: Any) -> bytes:
-            nonlocal answer
-            answer = encode(result)
-            return answer
-
-        async def look() -> None:
-            nonlocal resent
-            if resent and (known := await requests.find(key)) is not None:
-                raise _Known(known.encode())
-            resent = True  # an attempt may have taken effect
-
-        async def record(session: Session) -> None:
-            if not await requests.record(session, key, answer.decode(), now()):
-                raise Conflict("Another run of the same request took effect at the same time.")
-
         with at_the_door():
             function = self.find(path, FunctionKind.MUTATION)
             self._check_size(path, args)
+        store, now = self._runner.engine.store.requests, self._runner.now
+        once: dict[str, Any] = {"key": key, "store": store, "now": now, "resent": resent}
         try:
             async with self._places.take(path) as timer:
-                found: bytes = await self._mutation(function, args, finish, timer, caller, look, record)
+                call = SentOnce(function, args, caller, encode=encode, timer=timer, deadline=timer.when(), **once)
+                with containing(function.name):
+                    found: bytes = await self._runner.mutation(call)
         except _Known as known:
             return known.answer
         except Exception:
             # It may have failed because of what another run of the request has written meanwhile.
-            if sent_again and (done := await requests.find(key)) is not None:
+            if resent and (done := await store.find(key)) is not None:
                 return done.encode()
             raise
         return found
@@ -205,11 +249,10 @@ class Dispatch:
 
     # ----- steps
 
-    def _prepared(self, path: str, args: bytes | str, encode: Encode) -> QueryRun | InputError:
-        """A query and its checked arguments, or why it cannot be called."""
+    def _prepared(self, caller: Caller, path: str, args: bytes | str, encode: Encode) -> Request | InputError:
+        """A query with its checked arguments, or why it cannot be called."""
         try:
-            function, arguments = self.prepare_query(path, args)
-            return function, arguments, lambda result: encode(function.signature.marked(result))
+            return Request(*self.prepare_query(path, args), caller, encode=encode)
         except InputError as error:
             return error
 
@@ -219,36 +262,3 @@ class Dispatch:
                 f"The arguments of {path} have {len(args)} bytes; {self._config.max_argument_bytes} are allowed.",
                 limit=self._config.max_argument_bytes,
             )
-
-    async def _mutation(
-        self,
-        function: AnyFunction,
-        args: bytes | str,
-        finish: Callable[[Any], Any] | None,
-        timer: asyncio.Timeout,
-        caller: Caller,
-        look: Callable[[], Awaitable[None]] | None = None,
-        seal: Seal | None = None,
-    ) -> Any:
-        deadline = timer.when()
-
-        async def begin() -> dict[str, Any]:
-            timer.reschedule(deadline)
-            if look is not None:
-                await look()
-            return await _checked(function, args)
-
-        def end(result: Any) -> Any:
-            answer = finish(function.signature.marked(result)) if finish else result
-            if timer.expired():
-                raise TimeoutError
-            timer.reschedule(None)
-            return answer
-
-        execution = Execution(finish=end, caller=caller, seal=seal, arguments=args)
-        return await contained(function, self._runner.mutation(function, begin, execution=execution))
-
-
-async def _checked(function: AnyFunction, args: bytes | str) -> dict[str, Any]:
-    with at_the_door():
-        return function.signature.check_sent(await check_args(function, args))

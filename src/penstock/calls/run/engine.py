@@ -31,10 +31,10 @@ from penstock.observe.meters import Meters
 from penstock.observe.practices import practices_of
 from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
-from penstock.store.contract.session import OpenTransaction
-from penstock.store.contract.store import Store
 from penstock.store.nouns.tasks import TaskRow
+from penstock.store.session import OpenTransaction
 from penstock.store.sql.statements import Statements
+from penstock.store.store import Store
 
 Turn = AbstractAsyncContextManager[Place | None]
 

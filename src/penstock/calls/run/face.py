@@ -34,7 +34,7 @@ class Face:
             if name == "__aiter__":
                 cls.__iter__ = _iterate  # type: ignore[attr-defined]
             elif not name.startswith("_") and name not in fields and name not in vars(cls):
-                setattr(cls, name, _faced(name, given))
+                setattr(cls, name, _make_attribute(name, given))
 
     def _reach(self) -> tuple[Any, Wait]:
         """The twin, and what waits for its calls."""
@@ -47,8 +47,8 @@ def face_of(value: Any, wait: Wait) -> Any:
     return value if make is None else make(value, wait)
 
 
-def attribute(name: str, doc: str | None = None) -> Any:
-    """An attribute of a face: the value that its twin has, or the face of that."""
+def forward(name: str, doc: str | None = None) -> Any:
+    """Make an attribute of a face: it gives the value that the twin has, or the face of that."""
 
     def read(face: Face) -> Any:
         twin, wait = face._reach()  # noqa: SLF001 - a part of the face
@@ -57,10 +57,10 @@ def attribute(name: str, doc: str | None = None) -> Any:
     return property(read, doc=doc)
 
 
-def _faced(name: str, given: Any) -> Any:
-    """An attribute of a class as its face has it."""
+def _make_attribute(name: str, given: Any) -> Any:
+    """Make the attribute of a face from that of its class."""
     if isinstance(given, property):
-        return attribute(name, given.__doc__)
+        return forward(name, given.__doc__)
     if not inspect.isfunction(given):
         return given
 

@@ -27,7 +27,7 @@ from pydantic_core import to_jsonable_python
 
 from penstock import errors
 from penstock.calls.run import djangodb
-from penstock.calls.run.running import no_work
+from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.threads import Threads
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config

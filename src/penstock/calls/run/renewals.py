@@ -26,8 +26,8 @@ from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.observe.places import place
 from penstock.observe.practices import is_own
-from penstock.store.contract.store import Store
 from penstock.store.open import make_store
+from penstock.store.store import Store
 
 _TRY_PART, _AGAIN_PART = 0.25, 0.05  # of the setting `lease`
 _BLOCKED_PART, _BLOCKED_AT_LEAST = 0.1, 2.0  # seconds without an answer after which a loop counts as blocked

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from penstock.calls.run.engine import Engine
 from penstock.errors import TryAgain
-from penstock.store.contract.session import Session, reading
+from penstock.store.session import Session, reading
 
 R = TypeVar("R")
 

@@ -12,7 +12,7 @@ from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, SyncLockBlock
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.face import FACES, Face, attribute
+from penstock.calls.run.face import FACES, Face, forward
 from penstock.calls.run.work import ActionWork
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
@@ -65,7 +65,7 @@ class SyncSender(Face, of=Sender):
 class SyncQueryCtx(Face, of=QueryCtx):
     """`QueryCtx` for code that does not await."""
 
-    db = attribute("db")
+    db = forward("db")
 
 
 class SyncMutationCtx(SyncQueryCtx, of=MutationCtx):

@@ -21,7 +21,6 @@ from penstock.observe.timing import spent_on
 from penstock.store.places import Line
 
 R = TypeVar("R")
-Work = SimpleQueue[Callable[[], None] | None]  # of one thread, which None ends
 
 _LARGE = 16 * 1024
 _TURNS = 8  # of the event loop, in which it takes on a connection, reads a request and answers it
@@ -56,8 +55,9 @@ class Threads:
         self._name = name
         self._count = count
         self._patient = patient
-        self._line: Line[Work] = Line(count)
-        self._all: list[Work] = []
+        self._line: Line[None] = Line(count)
+        self._started = 0
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None ends a thread
         self._abandoned: list[str] = []
         self._stuck = False
         self._soon_stuck: asyncio.TimerHandle | None = None
@@ -81,24 +81,31 @@ class Threads:
         return list(self._taken)
 
     def close(self) -> None:
-        """End the threads; those whose function still runs end with it."""
+        """End the threads; a thread whose function still runs ends after it."""
         if self._soon_stuck is not None:
             self._soon_stuck.cancel()
-        for work in self._all:
-            work.put(None)
+        for _ in range(self._started):
+            self._work.put(None)
 
     # ----- for places
 
-    async def take(self, place: Place) -> Work:
-        """Wait for a thread; the queue of its work."""
+    async def take(self, place: Place) -> None:
+        """Wait for a place."""
         if self._stuck:
             raise self._refusal(place)
         try:
-            work = await self._line.take()
+            await self._line.take()
         except _Stuck:
             raise self._refusal(place) from None
         self._taken.append(place.what)
-        return work or self._start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have a thread do the work of a place that is taken."""
+        if self._started < len(self._taken):
+            name = f"{self._name}-{self._started + 1}"
+            threading.Thread(target=_do_all, args=(self._work,), name=name, daemon=True).start()
+            self._started += 1
+        self._work.put(work)
 
     def abandon(self, place: Place) -> None:
         """Note that the caller has gone, but the work goes on."""
@@ -106,8 +113,8 @@ class Threads:
         if len(self._abandoned) == self._count and not self._patient:
             self._soon_stuck = asyncio.get_running_loop().call_later(_MOMENT, self._refuse_all)
 
-    def release(self, place: Place, work: Work, *, abandoned: bool = False) -> None:
-        """Give a thread back."""
+    def release(self, place: Place, *, abandoned: bool = False) -> None:
+        """Give a place back."""
         self._taken.remove(place.what)
         if abandoned:
             self._abandoned.remove(place.what)
@@ -117,16 +124,9 @@ class Threads:
             self._soon_stuck = None
         if not self._taken:
             self._empty.set()
-        self._line.give(work)
+        self._line.give(None)
 
     # ----- steps
-
-    def _start(self) -> Work:
-        work: Work = SimpleQueue()
-        self._all.append(work)
-        name = f"{self._name}-{len(self._all)}"
-        threading.Thread(target=_do_all, args=(work,), name=name, daemon=True).start()
-        return work
 
     def _refuse_all(self) -> None:
         """Refuse all callers until a thread is free, as nobody knows when that will be."""
@@ -150,7 +150,7 @@ class _Stuck(Exception):
 class Place:
     """A place in a thread, held for the time of a block and until the function in it has ended."""
 
-    __slots__ = ("_future", "_threads", "_work", "facts", "what")
+    __slots__ = ("_future", "_threads", "facts", "what")
 
     def __init__(self, threads: Threads, what: str, facts: dict[str, Any]) -> None:
         self._threads = threads
@@ -160,19 +160,19 @@ class Place:
 
     async def __aenter__(self) -> Self:
         with spent_on("waits"):
-            self._work = await self._threads.take(self)
+            await self._threads.take(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         future = self._future
         if future is None or future.done():
-            self._threads.release(self, self._work)
+            self._threads.release(self)
             return
         loop = asyncio.get_running_loop()
 
         def ended(_: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: self._threads.release(self, self._work, abandoned=True))
+                loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
 
         self._threads.abandon(self)
         if (noted := _LINGERING.get()) is not None:
@@ -182,8 +182,8 @@ class Place:
     async def run(self, work: Callable[[], R]) -> R:
         future: Future[R] = Future()
         context = contextvars.copy_context()
+        self._threads.submit(lambda: _do(future, lambda: context.run(work)))
         self._future = future
-        self._work.put(lambda: _do(future, lambda: context.run(work)))
         return await asyncio.wrap_future(future)
 
 
@@ -219,7 +219,7 @@ def _turn(loop: asyncio.AbstractEventLoop, left: int, caught_up: threading.Event
         caught_up.set()
 
 
-def _do_all(work: Work) -> None:
+def _do_all(work: SimpleQueue[Callable[[], None] | None]) -> None:
     while (one := work.get()) is not None:
         one()
         del one  # so that an idle thread keeps nothing alive

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 from types import CoroutineType
 from typing import Any
 
-from penstock.calls.run.context import ActionCtx, QueryCtx
 from penstock.observe.places import place_of
-from penstock.transaction.database import DatabaseReader
-from penstock.transaction.tracking import Calls, not_awaited
+from penstock.transaction.tracking import Calls, OfRun, not_awaited
 
 
 @functools.cache
@@ -55,10 +53,8 @@ def _runs_of(coroutine: Any) -> Iterator[Calls]:
         for value in _parts(coroutine):
             for held in (value, *_parts(value)):
                 kind = type(held)  # not isinstance, which asks objects of users what they are
-                if issubclass(kind, QueryCtx | ActionCtx):
+                if issubclass(kind, OfRun):
                     yield held._calls  # noqa: SLF001 - its own
-                elif issubclass(kind, DatabaseReader):
-                    yield held._scope  # noqa: SLF001 - its own
         coroutine = coroutine.cr_await
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from penstock.calls.run.attempts import Attempts
-from penstock.calls.run.running import Running
+from penstock.calls.run.jobrun import JobRun
 from penstock.clock import secret
 from penstock.errors import ContextError, LeaseLost, ValueInvalid
 from penstock.jobs.job import JobId, job_uuid
@@ -24,7 +24,7 @@ class ActionWork:
 
     __slots__ = ("_attempt", "_calls", "_runner")
 
-    def __init__(self, attempt: Running, runner: Attempts, calls: Calls) -> None:
+    def __init__(self, attempt: JobRun, runner: Attempts, calls: Calls) -> None:
         self._attempt = attempt
         self._runner = runner
         self._calls = calls

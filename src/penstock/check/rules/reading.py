@@ -274,7 +274,7 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 
 
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
-    """Find reads that give all columns of an index, and want its rows in the order of their creation."""
+    """Find indexes that a query gives all columns of, and whose rows it wants in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
     for _body, call in facts.called(Scan, "order", "first", "take", "paginate"):
         scan: Scan = call.of.of

@@ -21,7 +21,7 @@ from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.server.requests import Refused
-from penstock.store.contract.session import reading
+from penstock.store.session import reading
 from penstock.store.sql.conditions import query_sql
 from penstock.store.sql.dialect import ALL
 

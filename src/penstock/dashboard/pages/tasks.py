@@ -15,7 +15,6 @@ from penstock.jobs.states import JobState
 from penstock.observe.readable import counted
 from penstock.operations import tasks
 from penstock.operations.operation import Given
-from penstock.reactive.describe import describe
 from penstock.reactive.filter import STATES
 
 _LISTED = 50
@@ -42,8 +41,8 @@ async def _load_task(view: View) -> Mapping[str, Any]:
         "task": next(one for one in await tasks_now(view) if one.name == name),
         "most": MOST_COUNTED,
         "plan": row.plan,
-        "filter": None if condition is None else describe(condition),
-        "watch": None if watch is None else ", ".join(map(describe, watch)),
+        "filter": None if condition is None else str(condition),
+        "watch": None if watch is None else ", ".join(map(str, watch)),
         "records": [(key_text(one.key), one) for one in page.records],
         "more": None if page.next is None else urlencode(asked | {"after": page.next}),
         "given": given,

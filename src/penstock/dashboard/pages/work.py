@@ -21,7 +21,7 @@ from penstock.operations.operation import Given
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import rate_words
 from penstock.server.requests import Refused
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.pools import KeyRow
 from penstock.values import decode_json
 

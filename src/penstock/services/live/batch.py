@@ -13,7 +13,7 @@ from penstock.changes.change import CapturedChange
 from penstock.clock import SystemClock, profile_timer
 from penstock.live.entry import QUICK, Answer, Entry
 from penstock.live.view import Tick, View
-from penstock.store.contract.session import Session
+from penstock.store.session import Session
 
 _MOST_MISSED = 2000
 _TURN = SystemClock()  # a test's does not wait

@@ -10,9 +10,9 @@ from penstock.errors import ConfigError, DatabaseBusy, DeclarationError
 from penstock.live.capture import live_interest
 from penstock.observe.logs import event as log_event
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.changes import InterestRow
-from penstock.store.contract.store import Store
-from penstock.store.rows.interests import identity_of
+from penstock.store.nouns.captures import identity_of
+from penstock.store.nouns.interests import InterestRow
+from penstock.store.store import Store
 
 
 async def declare_live(

@@ -8,9 +8,8 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import Conflict
 from penstock.services.reading import ReadSize
-from penstock.store.contract.changes import Dropped
-from penstock.store.contract.session import Session
-from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.changes import Changes, Dropped
+from penstock.store.session import Session
 
 _AT_ONCE = 2000
 _MOST_CHANGES = 10_000  # of one tick; to run all queries again takes less time then

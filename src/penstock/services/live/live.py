@@ -27,8 +27,8 @@ from penstock.services.live.batch import Batch, Run
 from penstock.services.live.feed import LiveFeed
 from penstock.services.live.reads import Reads
 from penstock.services.service import Service
-from penstock.store.contract.session import Session
 from penstock.store.nouns.requests import RequestKey
+from penstock.store.session import Session
 
 _IDLE = 60.0
 

@@ -20,10 +20,10 @@ from penstock.live.ranges import TableRanges
 from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Session
-from penstock.store.contract.store import Store
-from penstock.store.rows.interests import identity_of
+from penstock.store.nouns.captures import identity_of
+from penstock.store.session import Session
 from penstock.store.sql.values import captured_values, ordered_value
+from penstock.store.store import Store
 
 _JOBS_EVERY = 0.25  # seconds
 _POLL_SOON, _POLL_LATE = 0.25, 5.0

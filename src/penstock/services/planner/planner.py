@@ -16,7 +16,7 @@ from penstock.calls.lease import LOOK_PART
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
-from penstock.errors import Conflict, DatabaseUnavailable
+from penstock.errors import Conflict
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, plan_rows
@@ -42,8 +42,7 @@ class Planner(LeasedService):
     name = "planner"
 
     def __init__(self, runner: Runner, name: str) -> None:
-        self._label = f"planner {name}"
-        super().__init__(runner, self._label, fenced=True)
+        super().__init__(runner, f"planner {name}", fenced=True)
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None
         self._tasks: dict[int, PlannedTask] = {}
@@ -56,10 +55,8 @@ class Planner(LeasedService):
 
     async def tick(self) -> float:
         try:
-            async with self._lease.limited():
+            async with self._limited("plan"):
                 return await self._tick()
-        except TimeoutError as error:
-            raise DatabaseUnavailable("The database did not answer in time to plan.") from error
         except Conflict:
             self._position = None  # it may be void, as the database has crashed since
             raise
@@ -75,7 +72,7 @@ class Planner(LeasedService):
         if not self._tasks:
             return _NOTHING
         await self._lease.keep(busy=False)
-        if self._lease.number is None:
+        if self.lease is None:
             await self._lease.keep()
         if self._position is None and not await self._take():
             return 0.0 if await self._take_over() else _STAND_BY
@@ -154,8 +151,8 @@ class Planner(LeasedService):
             self._store.signals.notify()
 
     def _number(self) -> int:
-        assert self._lease.number is not None  # noqa: S101 - it was kept
-        return self._lease.number
+        assert self.lease is not None  # noqa: S101 - it was kept
+        return self.lease
 
     def _move(self, after: Position | None = None) -> Move:
         assert self._position is not None  # noqa: S101 - it plans
@@ -163,7 +160,7 @@ class Planner(LeasedService):
 
     def _lose(self) -> None:
         """Forget the lease and the list of tasks: another planner took over, or a task was declared anew."""
-        log_event("planner.reader_lost", logging.WARNING, lease=self._lease.number)
+        log_event("planner.reader_lost", logging.WARNING, lease=self.lease)
         self._position, self._listed_at = None, -1e9
 
     async def _reconcile(self) -> bool:

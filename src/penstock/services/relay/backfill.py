@@ -13,10 +13,12 @@ from penstock.calls.run.runner import Runner
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.backfill import BackfillProgress
-from penstock.services.relay.cursor import Cursor, Item, unkeyed
-from penstock.store.contract.changes import Batch, Source
-from penstock.store.contract.session import OpenTransaction, Row, reading
+from penstock.services.relay.cursor import Cursor
+from penstock.services.relay.items import Item, unkeyed
+from penstock.store.nouns.changes import Batch
+from penstock.store.nouns.interests import Source
 from penstock.store.nouns.outboxes import Aside, OutboxRow
+from penstock.store.session import OpenTransaction, Row, reading
 
 _AT_ONCE = 2000
 
@@ -34,7 +36,7 @@ class Captured:
 class Page:
     """Some older rows."""
 
-    items: list[Item]  # those that are messages
+    items: list[Item]  # the rows that are messages
     left: BackfillProgress  # after all of them
     ended: bool
     captured: Captured  # to be set aside before
@@ -43,10 +45,10 @@ class Page:
 class Backfill:
     """The older rows of one outbox."""
 
-    def __init__(self, runner: Runner, messages: Messages, cursor: Cursor) -> None:
+    def __init__(self, runner: Runner, cursor: Cursor) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
-        self._messages = messages
+        self._messages = cursor.messages
         self._cursor = cursor
 
     async def captured(self, row: OutboxRow, start: Position) -> Captured:
@@ -89,7 +91,7 @@ class Backfill:
         With the others the reader moves past the changes captured before they were read, which are set aside by then.
         The one that has failed keeps its number; should it be gone, no other one gets that.
         """
-        now, items, trouble = self._clock.now(), list[Item](), self._cursor.trouble
+        now, items, trouble = self._clock.now(), list[Item](), self._cursor.state.trouble
         failed = left.failed if trouble is None or trouble.seq >= 0 else (trouble.seq, trouble.key)
         for key, after, _before, at in rows:
             change = CapturedChange(0, row.interests[-1], "enter", key, None, after, now)
@@ -145,7 +147,7 @@ class Backfill:
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)
-        handed |= {key for _, key in self._cursor.finished if key is not None}  # of older rows
+        handed |= {key for _, key in self._cursor.state.finished if key is not None}  # of older rows
         if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.calls.handlers.deliveries import Delivery, Messages, Seal, deliver
+from penstock.calls.handlers.deliveries import Delivery, Seal, deliver
 from penstock.calls.run.containment import uncanceled
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageError
-from penstock.functions.function import FunctionKind
 from penstock.outbox.trouble import changes_lost
-from penstock.services.relay.cursor import Cursor, Item
-from penstock.store.contract.session import Session
+from penstock.services.relay.cursor import Cursor
+from penstock.services.relay.items import Item
+from penstock.services.relay.state import Failure
+from penstock.store.session import Session
 
 _PATIENCE = 5.0  # seconds for which messages wait for others to commit with them; then fewer are tried together
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An attempt that failed."""
-
-    items: Sequence[Item]
-    error: Exception
-    done: int = 0  # how many of them the handler had been through
-    busy: bool = False  # whether the database was busy, maybe because there were so many
 
 
 class Sending:
     """Delivers messages of one outbox to its handler."""
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox, messages: Messages, cursor: Cursor) -> None:
+    def __init__(self, runner: Runner, declared: DeclaredOutbox, cursor: Cursor) -> None:
         self._runner = runner
         self._outbox = declared.outbox
         self._function = declared.function
         self._seconds = None if declared.outbox.timeout is None else declared.outbox.timeout.total_seconds()
-        self._messages = messages
         self._cursor = cursor
-        # A mutation, so the cursor moves in its transaction:
-        self.in_transaction = declared.function.kind is FunctionKind.MUTATION
 
     async def attempt(self, items: Sequence[Item], is_cut: Callable[[], bool]) -> Failure | None:
         """Deliver messages; the failure, if any. A CancelledError is a failure, unless the relay `is_cut` off.
@@ -54,11 +41,10 @@ class Sending:
         try:
             delivery.given = [self._given(item) for item in items]
             with self._runner.engine.journal.delivering(self._outbox, [item.change for item in items]):
-                if self.in_transaction:
+                if self._cursor.in_transaction:
                     await self._mutate(delivery, items)
                 else:
                     await self.run(delivery)
-                    self._cursor.has_sent(items)
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
             if is_cut():
                 raise
@@ -70,50 +56,52 @@ class Sending:
             canceled.__cause__ = error
             return Failure(items, canceled, delivery.done)
         except Exception as error:
-            if not self.in_transaction:
+            if not self._cursor.in_transaction:
                 return Failure(items, error, delivery.done)
             busy = _is_of_database(error) and not (len(items) == 1 and _is_its_own(error))
-            if self._cursor.uncertain or (busy and len(items) == 1):
+            if self._cursor.state.uncertain or (busy and len(items) == 1):
                 raise
             return Failure(items, error, delivery.done, busy)
         return None
 
     async def run(self, delivery: Delivery, seal: Seal | None = None) -> None:
         seconds, calls = self._seconds, -(-len(delivery.given) // (self._outbox.batch or 1))
-        if self.in_transaction and calls > 1:  # of several, none waits longer for the commit
+        if self._cursor.in_transaction and calls > 1:  # of several, none waits longer for the commit
             seconds = min(seconds or _PATIENCE, _PATIENCE)
         with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
             await deliver(self._runner, self._function, delivery, seconds, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
-        step, written = self._cursor.step(items, delivered=len(items)), None
+        write = self._cursor.state.write(items, delivered=len(items), settled=items)
+        written: bool | None = None
 
         async def seal(session: Session) -> bool:
             nonlocal written
-            written = await self._cursor.write_within(session, step)
+            written = await self._cursor.write_within(session, write)
             return written
 
         try:
             await self.run(delivery, seal)
         except (Exception, asyncio.CancelledError) as error:
             if written is False and isinstance(error, LeaseLost):
-                self._cursor.lost()
+                self._cursor.lose()
                 return
             if written and isinstance(error, (CallTimeout, asyncio.CancelledError)):
                 self._cursor.doubt()  # it may be committed all the same
             elif _is_of_database(error) and error.facts.get("uncertain"):
                 self._cursor.doubt()
             raise
-        self._cursor.written(step, items)
+        self._cursor.apply(write)
 
     def _given(self, item: Item) -> object:
-        known, row, change = self._cursor.known(item), self._cursor.row, item.change
+        state, change = self._cursor.state, item.change
+        known, row = state.known_trouble(item), state.row
         if change.kind == LOST:
             last_at = None if row is None else row.delivered_at
             noted = item.lost or (1, change.changed_at)
             raise changes_lost(self._outbox.name, self._outbox.source, change, noted, last_at)
         fence = 0 if row is None else row.fence
-        return self._messages.given(change, 1 if known is None else known.attempts + 1, fence)
+        return self._cursor.messages.given(change, 1 if known is None else known.attempts + 1, fence)
 
 
 def _is_of_database(error: BaseException) -> TypeGuard[TryAgain]:

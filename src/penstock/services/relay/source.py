@@ -9,18 +9,16 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice, takewhile
 
-from penstock.calls.handlers.deliveries import Messages
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
-from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Noted
 from penstock.services.reading import ReadSize
 from penstock.services.relay.backfill import Backfill, Captured, key_of
-from penstock.services.relay.batching import Batching
-from penstock.services.relay.cursor import Cursor, Item
-from penstock.store.contract.changes import Batch
+from penstock.services.relay.cursor import Cursor
+from penstock.services.relay.items import Item
+from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import OutboxRow
 
 _AT_ONCE = 2000
@@ -33,19 +31,16 @@ _MOVE_EVERY = 5.0  # without messages, so that the feed can be emptied
 class Source:
     """The next messages of one outbox."""
 
-    def __init__(self, runner: Runner, outbox: Outbox, messages: Messages, cursor: Cursor, batching: Batching) -> None:
+    def __init__(self, runner: Runner, cursor: Cursor) -> None:
         self._changes = runner.engine.store.changes
         self._clock = runner.engine.clock
-        self._name, self._batch, self._by_key = outbox.name, outbox.batch, outbox.on_failure == "halt_key"
-        self._messages = messages
         self._cursor = cursor
-        self._batching = batching
         self._buffer: deque[Item] = deque()
         self._read_to: Position | None = None
         self._retried_last = False
         self.exhausted = False  # whether the change feed had no more when it was read last
         self._size = ReadSize(_AT_ONCE)
-        self._backfill = Backfill(runner, messages, cursor)
+        self._backfill = Backfill(runner, cursor)
 
     @property
     def empty(self) -> bool:
@@ -55,15 +50,10 @@ class Source:
     @property
     def position(self) -> Position:
         """The place up to which the feed is read, though the reader may not have moved there yet."""
-        return self._cursor.position if self._read_to is None else self._read_to
-
-    @property
-    def largest(self) -> int:
-        """The number of messages that may be delivered together now."""
-        return 1 if self._cursor.trouble is not None else self._batching.now()
+        return self._cursor.state.position if self._read_to is None else self._read_to
 
     def forget(self) -> None:
-        """Read the next messages anew."""
+        """Drop the messages at hand; they are read again."""
         self._buffer.clear()
         self._read_to = None
 
@@ -72,18 +62,6 @@ class Source:
         for item in items:
             if self._buffer and self._buffer[0] is item:
                 self._buffer.popleft()
-
-    def waits_for_key(self, item: Item) -> bool:
-        """Whether a message waits for another one of its key; an older row only for one that has failed."""
-        if item.aside is not None or item.key not in self._cursor.keys:
-            return False
-        if item.backfill is not None and not self._by_key:
-            return False
-        return item.identity not in self._cursor.finished
-
-    def is_done(self, item: Item) -> bool:
-        """Whether a message was delivered, or was put aside only to tell of a row that was delivered."""
-        return self._cursor.is_done(item) or (item.aside is not None and self._messages.kind(item.change) is None)
 
     async def next(self) -> list[Item]:
         """The next messages: as many as may be delivered together, or messages that wait for their keys."""
@@ -101,36 +79,37 @@ class Source:
         self._retried_last = not self._retried_last
 
     async def read_on(self, room: int) -> list[Item]:
-        """Messages behind those that were dropped, as long as there is room.
+        """Messages behind the dropped ones, as long as there is room.
 
         Of older rows only those of the page at hand, up to the first that waits for its key: the numbers behind it are
         not known before.
         """
-        row = self._cursor.row
+        state = self._cursor.state
+        row = state.row
         if row is None:
             return []
         if row.backfill is not None:
-            return list(takewhile(lambda item: not self.waits_for_key(item), islice(self._buffer, room)))
+            return list(takewhile(lambda item: not state.waits_for_key(item), islice(self._buffer, room)))
         if not self._buffer:
             await self._read(row)
         return list(islice(self._buffer, room))
 
     async def keep_up(self) -> None:
         """Move the reader from time to time where there are no messages, so that the feed can be emptied."""
-        if self._is_late() and not self._buffer and self._read_to not in {None, self._cursor.position}:
-            await self._cursor.write(self._cursor.step(after=self._read_to))
+        if self._is_late() and not self._buffer and self._read_to not in {None, self._cursor.state.position}:
+            await self._cursor.write(self._cursor.state.write(after=self._read_to))
 
     def _is_late(self) -> bool:
         return self._clock.monotonic() - self._cursor.moved_at >= _MOVE_EVERY
 
     async def _new(self) -> list[Item]:
         """The next messages that have not failed."""
-        row = self._cursor.row
+        row = self._cursor.state.row
         if row is None:
             return []
         if row.backfill is not None:
             return await self._older_rows()
-        if released := await self._cursor.released(min(_ASIDE_AT_ONCE, self.largest)):
+        if released := await self._cursor.released(min(_ASIDE_AT_ONCE, self._cursor.state.at_once)):
             return released
         if len(self._buffer) < self._least() and not (self._buffer and self.exhausted):
             await self._read(row)
@@ -139,15 +118,16 @@ class Source:
 
     def _least(self) -> int:
         """The number of messages of the feed to have at hand, if there are as many."""
-        return min(self._batch or 1, self.largest)
+        return min(self._cursor.outbox.batch or 1, self._cursor.state.at_once)
 
     def _piece(self) -> list[Item]:
         """The first messages at hand: as many as are delivered at once, or all in a row that wait for their keys."""
-        if not self._buffer or not self._cursor.keys:
-            return list(islice(self._buffer, self.largest))
-        waits = self.waits_for_key(self._buffer[0])
-        most = islice(self._buffer, _AT_ONCE if waits else self.largest)
-        return list(takewhile(lambda item: self.waits_for_key(item) is waits, most))
+        state = self._cursor.state
+        if not self._buffer or not state.keys:
+            return list(islice(self._buffer, state.at_once))
+        waits = state.waits_for_key(self._buffer[0])
+        most = islice(self._buffer, _AT_ONCE if waits else state.at_once)
+        return list(takewhile(lambda item: state.waits_for_key(item) is waits, most))
 
     # ----- the change feed
 
@@ -161,10 +141,10 @@ class Source:
 
     def _items(self, batch: Batch, row: OutboxRow) -> list[Item]:
         """The messages of a batch; other changes are done with when the message before them is."""
-        found = list[Item]()
+        found, messages, inserts = list[Item](), self._cursor.messages, self._cursor.state.inserts
         for number, change in enumerate(batch.changes, 1):
-            if change.seq not in self._cursor.inserts and self._messages.kind(change) is not None:
-                item = Item(change, key_of(self._messages, change), batch, number)
+            if change.seq not in inserts and messages.kind(change) is not None:
+                item = Item(change, key_of(messages, change), batch, number)
                 if change.kind == LOST:
                     item.lost = self._noted(found, row, change)
                 found.append(item)
@@ -187,19 +167,20 @@ class Source:
 
     async def _older_rows(self) -> list[Item]:
         """The next older rows; changes captured meanwhile are set aside, and come after them."""
-        cursor = self._cursor
-        if self._buffer and (cursor.trouble is None or cursor.has_begun(self._buffer[0])):
+        state, outbox = self._cursor.state, self._cursor.outbox
+        if self._buffer and (state.trouble is None or self._buffer[0].identity in state.begun):
             return self._piece()
         for _ in range(_LOOKS):
             self._buffer.clear()
-            while cursor.row is not None:
-                captured = await self._backfill.captured(cursor.row, self.position)
+            while (row := self._cursor.state.row) is not None:
+                captured = await self._backfill.captured(row, self.position)
                 if not await self._put_aside(captured) or captured.complete:
                     break
-            if cursor.row is None or cursor.row.backfill is None:
+            row = self._cursor.state.row
+            if row is None or row.backfill is None:
                 return []
-            most = min(max(_ROWS_AT_ONCE, self._batch or 0), self._batching.whole)
-            page = await self._backfill.page(cursor.row, self.position, most)
+            most = min(max(_ROWS_AT_ONCE, outbox.batch or 0), state.batching.whole)
+            page = await self._backfill.page(row, self.position, most)
             if page is None or not await self._put_aside(page.captured):
                 continue
             if page.items:
@@ -207,10 +188,11 @@ class Source:
                 return self._piece()
             after = page.captured.position
             if page.ended:
-                log_event("outbox.backfilled", outbox=self._name, rows=page.left.count)
-                await cursor.write(cursor.step(after=after, filled=True))
+                log_event("outbox.backfilled", outbox=outbox.name, rows=page.left.count)
+                await self._cursor.write(self._cursor.state.write(after=after, filled=True))
                 return await self.next()
-            await cursor.write(cursor.step(after=after, backfill=page.left.text()))
+            left = page.left.text()
+            await self._cursor.write(self._cursor.state.write(after=after, backfill=left))
         return []
 
     async def _put_aside(self, captured: Captured) -> bool:
@@ -218,11 +200,11 @@ class Source:
 
         Where there is nothing to put, the reader moves with the older rows; if there are none, now and then.
         """
-        cursor = self._cursor
-        late = captured.position != cursor.position and self._is_late()
+        state = self._cursor.state
+        late = captured.position != state.position and self._is_late()
         if captured.put or not captured.complete or late:
-            step = cursor.step(after=captured.position, put=captured.put, trouble=cursor.trouble)
-            if not await cursor.write(step):
+            write = state.write(after=captured.position, put=captured.put, trouble=state.trouble)
+            if not await self._cursor.write(write):
                 return False
         self._read_to = captured.position  # only now: messages that could not be written are read again
         return True

@@ -17,8 +17,8 @@ from uuid import UUID
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
 from penstock.calls.jobs.job import decrypt_job, failure, interrupted, run_job
+from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Permit, Running
 from penstock.calls.run.threads import lingering
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
@@ -27,7 +27,7 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
 from penstock.services.worker.reports import ProgressBuffer
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _LEAST_PIECE = 50
 _IN_TURN = 250
@@ -37,7 +37,7 @@ class Executor:
     """The jobs of one worker, of which so many run at once; `wake` has it settle an outcome or write progress."""
 
     def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
-        self.running: dict[UUID, Running] = {}  # the jobs that run, or will in a moment
+        self.running: dict[UUID, JobRun] = {}  # the jobs that run, or will in a moment
         self.busy: Counter[str] = Counter()  # jobs that hold a slot, by pool; ended ones too that go on in a thread
         self.outcomes: list[tuple[Job, Outcome]] = []  # the jobs that have ended and are not settled yet
         self.held: list[Job] = []  # the jobs that an external system will complete, until the worker lets go of them
@@ -47,12 +47,12 @@ class Executor:
         self._wake = wake
         self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
-        self._overtaken: list[Running] = []  # attempts that go on though an outside call ended their jobs, begun anew
-        self._lingering: set[Running] = set()  # attempts that have ended but go on in a thread
-        self._added: list[Running] = []
-        self._waiting: deque[Running] = deque()
+        self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun anew
+        self._lingering: set[JobRun] = set()  # attempts that have ended but go on in a thread
+        self._added: list[JobRun] = []
+        self._waiting: deque[JobRun] = deque()
         self._lane: object = None
-        self._single: Running | None = None  # a mutation that runs alone; those that come meanwhile share a transaction
+        self._single: JobRun | None = None  # a mutation that runs alone; those that come meanwhile share a transaction
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
         self._turns: dict[str, int] = {}
@@ -87,7 +87,7 @@ class Executor:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function, job.options.program) if readable else None
             permit = permits.get(job.pool) if job.ending is None else None
-            running = Running(job, function, lease, self._note, job.ending is None, permit)
+            running = JobRun(job, function, lease, self._note, job.ending is None, permit)
             if function is not None:
                 job.version = function.version
                 batched = batched or function.batch is not None
@@ -106,7 +106,7 @@ class Executor:
 
     def start_now(self) -> None:
         added, self._added = self._added, []
-        sharing: list[Running] = []
+        sharing: list[JobRun] = []
         for running in added:
             job, function = running.job, running.function
             if function is None or job.ending is not None:
@@ -140,7 +140,7 @@ class Executor:
         if self.running:
             await asyncio.wait(self._tasks())
 
-    async def stop(self, seconds: float) -> list[Running]:
+    async def stop(self, seconds: float) -> list[JobRun]:
         """Stop all jobs and return them; those that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken, self._single = ours + self._overtaken, [], None
@@ -174,7 +174,7 @@ class Executor:
 
     # ----- jobs that run by themselves
 
-    def _start_alone(self, running: Running) -> None:
+    def _start_alone(self, running: JobRun) -> None:
         self._waiting.append(running)
         if self._lane is None:
             self._open_lane()
@@ -208,11 +208,11 @@ class Executor:
 
     # ----- one job
 
-    def _note(self, running: Running, progress: Progress) -> None:
+    def _note(self, running: JobRun, progress: Progress) -> None:
         if self.running.get(running.job.id) is running and self._progress.note(running.job.id, progress):
             self._wake()
 
-    async def _run_job(self, running: Running) -> None:
+    async def _run_job(self, running: JobRun) -> None:
         clock = self._runner.engine.clock
         begun = clock.monotonic()
         outcome: Outcome | None
@@ -227,7 +227,7 @@ class Executor:
             self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
         await self._end_job(running, outcome)
 
-    async def _end_job(self, running: Running, outcome: Outcome | None) -> None:
+    async def _end_job(self, running: JobRun, outcome: Outcome | None) -> None:
         job, engine = running.job, self._runner.engine
         if self._single is running:
             self._single = None
@@ -257,7 +257,7 @@ class Executor:
         elif outcome is not None:
             self.outcomes.append((job, outcome))
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: JobRun) -> None:
         """Free the place and the slot of a job that has ended, once no thread runs for it."""
         self._lingering.discard(running)
         if running.stopped:

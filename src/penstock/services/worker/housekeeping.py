@@ -1,4 +1,4 @@
-"""Housekeeping that any worker does for all: takes over expired leases, ends overdue jobs, carries out cancels.
+"""Housekeeping that any worker does for all: ends overdue jobs, carries out cancels.
 
 The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
 worker, so any worker ends those that are overdue or canceled.
@@ -13,7 +13,6 @@ from penstock.calls.journal import tell_of_broken
 from penstock.calls.run.runner import Runner
 from penstock.jobs.job import Job, Settlement
 from penstock.jobs.settle import cancel_anyhow
-from penstock.services.rescue import Rescue
 from penstock.services.worker.executor import Executor
 
 _CANCELS_AT_ONCE = 1000
@@ -27,13 +26,11 @@ class Housekeeping:
         self._runner = runner
         self._store = runner.engine.store
         self._executor = executor
-        self._rescue = Rescue(runner)
 
-    async def rescue(self, own: int | None) -> None:
-        if self._rescue.is_due:
-            await self._rescue.look(own)
-            now, settle = self._runner.now(), partial(settle_held, self._runner, "expired")
-            self._tell_of_free_slots(await self._store.tokens.expire(now, _EXTERNAL_AT_ONCE, settle))
+    async def end_overdue(self) -> None:
+        """End jobs that no external system has completed in time."""
+        now, settle = self._runner.now(), partial(settle_held, self._runner, "expired")
+        self._tell_of_free_slots(await self._store.tokens.expire(now, _EXTERNAL_AT_ONCE, settle))
 
     async def cancel(self) -> bool:
         """Carry out requests to cancel; whether any job has ended by that, so that there may be more."""

@@ -14,7 +14,7 @@ from penstock.calls.run.engine import Engine
 from penstock.clock import Clock
 from penstock.jobs.progress import Progress
 from penstock.pools.report import EVERY
-from penstock.store.contract.store import Store
+from penstock.store.store import Store
 
 _PROGRESS_EVERY = 1.0
 _MOST = 100_000

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.pools.shares import Need, change
-from penstock.store.contract.jobs import Room
-from penstock.store.contract.store import Store
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import PoolView
+from penstock.store.store import Store
 
 _NEVER = -1e9
 _LOOK_EVERY = 0.05

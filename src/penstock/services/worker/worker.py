@@ -17,39 +17,35 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from penstock.calls.lease import Lease
+from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
-from penstock.calls.run.running import Permit, Running
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.services.service import Service
+from penstock.services.service import LeasedService
 from penstock.services.worker.executor import Executor
 from penstock.services.worker.housekeeping import Housekeeping
 from penstock.services.worker.reports import ProgressBuffer, Reports
 from penstock.services.worker.slots import Slots
-from penstock.store.contract.jobs import Room
+from penstock.store.nouns.jobs import Room
 
 _STOP_PART, _AGAIN_PART = 0.1, 0.1  # of the setting `lease`: to stop jobs; between ticks after one that failed
 _AFTER_TASKS = 0.02
 _PROGRAMS_EVERY = 30.0  # seconds; a job of a new function asks at once
 
 
-class Worker(Service):
+class Worker(LeasedService):
     """Runs up to so many `jobs` at once; `pools` are those with a limit that its program declares."""
 
     name = "worker"
 
     def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
-        super().__init__(runner.engine.clock)
+        super().__init__(runner, name)
         self.next_run_at: datetime | None = None  # of a scheduled or rate-limited job, as of the last look
         self._engine = engine = runner.engine
-        self._store = engine.store
-        self._label = name
-        self._bound, self._poll = engine.config.lease, engine.config.poll
-        self._lease = Lease(engine, name, self._lose_lease, wake=self.wake.set)
+        self._poll = engine.config.poll
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
         self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
@@ -63,15 +59,11 @@ class Worker(Service):
         self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started  # called before they run
 
     @property
-    def lease(self) -> int | None:
-        return self._lease.number
-
-    @property
     def unsettled(self) -> int:
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
-    def running(self) -> Mapping[UUID, Running]:
+    def running(self) -> Mapping[UUID, JobRun]:
         return self._executor.running
 
     async def wait_for_jobs(self) -> None:
@@ -80,19 +72,18 @@ class Worker(Service):
 
     async def tick(self) -> float:
         await self._keep_lease()
-        try:
-            async with self._lease.limited():
-                await self._housekeeping.rescue(self.lease)
-                await self._reports.tell(self._executor.busy)
-                await self._progress.write(self.lease)
-                await self._engine.pauses.write(self._store)
-                await self._engine.pauses.look_again(self._store, self.clock.now())
-                try:
-                    pause = await self._settle_and_claim()  # last, so that a caller of tick() sees the jobs it started
-                finally:
-                    self._executor.start()
-        except TimeoutError as error:
-            raise DatabaseUnavailable("The database did not answer in time to find work.") from error
+        async with self._limited("find work"):
+            if self._rescue.is_due:
+                await self._rescue.look(self.lease)
+                await self._housekeeping.end_overdue()
+            await self._reports.tell(self._executor.busy)
+            await self._progress.write(self.lease)
+            await self._engine.pauses.write(self._store)
+            await self._engine.pauses.look_again(self._store, self.clock.now())
+            try:
+                pause = await self._settle_and_claim()  # last, so that a caller of tick() sees the jobs it started
+            finally:
+                self._executor.start()
         return min(pause, self._lease.due, self._progress.due)
 
     async def finish(self) -> None:
@@ -121,7 +112,6 @@ class Worker(Service):
 
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
-        await self._lease.leave()
 
     async def _guarded_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
@@ -163,7 +153,7 @@ class Worker(Service):
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
-    async def _known(self, stopped: list[Running]) -> list[Running]:
+    async def _known(self, stopped: list[JobRun]) -> list[JobRun]:
         """The stopped jobs whose end is known.
 
         The others were marked as completed in a transaction that is still open; the next worker settles them.

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from penstock.errors import ContextError
-from penstock.store.contract.session import Row
 from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, NAMELESS, Style
 from penstock.store.guest.refusals import aborted, lost, not_open, unknown, unknown_driver
 
+Found = tuple[Sequence[str], Sequence[Sequence[Any]]]  # the names of columns, and rows
 _FAILED = 3  # the state of a transaction after an error, in psycopg and psycopg2 alike
 _BROKEN = 2  # psycopg2's mark of a connection that broke
 _UUID_OIDS = (2950,)
@@ -48,8 +48,8 @@ class Driver(Protocol):
     def check(self) -> None:
         """Raise if the connection can run nothing: it is closed or lost, or its transaction has failed."""
 
-    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
-        """Run a statement; its rows."""
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Found:
+        """Run a statement; the names of its columns, and its rows."""
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
         """Run a statement; the number of rows it changed."""
@@ -74,10 +74,12 @@ class CursorDriver:
         self._connection = connection
         self.is_async = is_async
 
-    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Found:
         async with self._cursor() as cursor:
             await answer(cursor.execute(self.style.sql(sql), self.style.values(values)))
-            return await answer(cursor.fetchall()) if cursor.description else []
+            if not cursor.description:
+                return (), ()
+            return [column[0] for column in cursor.description], await answer(cursor.fetchall())
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
         async with self._cursor() as cursor:
@@ -146,7 +148,7 @@ class SqliteDriver(CursorDriver):
     def check(self) -> None:
         check_sqlite(self._connection, is_async=self.is_async)
 
-    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Found:
         factory = self._connection.text_factory
         if factory is not str and factory(b"a") != "a":
             raise ContextError(
@@ -175,8 +177,9 @@ class AsyncpgDriver:
         if self._connection.is_closed():
             raise not_open(self.name)  # whether its transaction has failed, only the server tells
 
-    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
-        return await self._connection.fetch(sql, *values)  # type: ignore[no-any-return]
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Found:
+        rows = await self._connection.fetch(sql, *values)
+        return [*rows[0].keys()] if rows else (), rows
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
         status: str = await self._connection.execute(sql, *values)
@@ -227,9 +230,9 @@ class SqlalchemyDriver:
             case "pysqlite":
                 check_sqlite(raw, is_async=False)
 
-    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Row]:
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Found:
         result = await self._run(sql, self._style.values(values))
-        return result.all() if result.returns_rows else []
+        return ([*result.keys()], result.all()) if result.returns_rows else ((), ())
 
     async def execute(self, sql: str, values: Sequence[Any]) -> int:
         result = await self._run(sql, self._style.values(values))

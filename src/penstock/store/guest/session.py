@@ -7,13 +7,12 @@ is open there, and is committed or rolled back with it: a guest begins nothing, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from penstock.errors import ContextError, DataError, PenstockError
-from penstock.store.contract.session import Row, Statement
 from penstock.store.guest.drivers import (
     AsyncpgDriver,
     DjangoDriver,
@@ -25,6 +24,7 @@ from penstock.store.guest.drivers import (
 )
 from penstock.store.guest.parameters import check_values, plain_result
 from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
+from penstock.store.session import Row, Statement
 
 _TRANSACTION = Statement("select txid_current()")
 _NOTHING = Statement("delete from sqlite_sequence where false")  # which is there as penstock's tables are
@@ -54,6 +54,26 @@ _DRIVERS: dict[str, Callable[[Any], Driver]] = {
 }
 
 T = TypeVar("T")
+
+
+class GuestRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no room for them
+    """A row as penstock's own driver gives it: its values also by the names of its columns."""
+
+    _names: Sequence[str]
+
+    def __new__(cls, names: Sequence[str], values: Iterable[Any]) -> Self:
+        """Values with the names of their columns."""
+        row = super().__new__(cls, values)
+        row._names = names
+        return row
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """The value of a place or of a name."""
+        return super().__getitem__(self._names.index(key) if isinstance(key, str) else key)
+
+    def keys(self) -> Sequence[str]:
+        """The names."""
+        return self._names
 
 
 def guest_session(connection: Any) -> GuestSession:
@@ -137,8 +157,8 @@ class GuestSession:
         check_values(args)
         with self._meaning():
             self._driver.check()
-            rows = await self._driver.fetch(statement.sql, args)
-        return [tuple(map(plain_result, row)) for row in rows]
+            names, rows = await self._driver.fetch(statement.sql, args)
+        return [GuestRow(names, map(plain_result, row)) for row in rows]
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         """Run a statement; the number of rows it changed."""

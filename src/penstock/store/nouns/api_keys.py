@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.store.contract.session import Row
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,15 @@ class ApiKeys(Noun, queries=("api_keys",)):
 
     async def find(self, key_hash: str) -> ApiKeyRow | None:
         """The key with a hash, whether or not it has expired; None if there is none."""
-        rows = await self._look("find", hash=key_hash)
-        return self._key(rows[0]) if rows else None
+        return next(iter(self._keys(await self._look("find", hash=key_hash))), None)
 
     async def list(self) -> builtins.list[ApiKeyRow]:
         """All keys, by name."""
-        return [self._key(row) for row in await self._look("list")]
+        return self._keys(await self._look("list"))
 
     async def revoke(self, name: str) -> bool:
         """Forget a key; False if there is none of this name."""
         return bool(await self._run("revoke", name=name))
 
-    def _key(self, row: Row) -> ApiKeyRow:
-        name, scopes, created_at, expires_at = row
-        return ApiKeyRow(name, tuple(json.loads(scopes)), self._access.time(created_at), self._access.time(expires_at))
+    def _keys(self, rows: Sequence[Row]) -> builtins.list[ApiKeyRow]:
+        return self._read(ApiKeyRow, rows, scopes=lambda row: tuple(json.loads(row["scopes"])))

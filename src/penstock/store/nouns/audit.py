@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
 _KEPT = timedelta(days=400)  # more than a year, as auditors ask for
@@ -57,8 +57,5 @@ class Audit(Noun, queries=("audit",)):
     ) -> builtins.list[AuditRow]:
         """Acts, newest first, those below one id; only those whose `who` and `act` contain these texts."""
         rows = await self._look("list", limit=limit, below=below, who=who, act=act)
-        uuid, time, reveal = self._access.uuid, self._access.time, self._access.encryption.reveal
-        return [
-            AuditRow(uuid(act_id), time(at), who, role, act, json.loads(reveal(about)), outcome)
-            for act_id, at, who, role, act, about, outcome in rows
-        ]
+        reveal = self._access.encryption.reveal
+        return self._read(AuditRow, rows, about=lambda row: json.loads(reveal(row["about"])))

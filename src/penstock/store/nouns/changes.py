@@ -2,15 +2,102 @@
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from penstock.changes.change import CapturedChange
 from penstock.changes.demand import Demand
-from penstock.changes.position import Position, Snapshot
-from penstock.store.contract.changes import Batch, Dropped, Lag, ReaderRow, Rotation
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.changes.lag import ReaderLag
+from penstock.changes.position import NOTHING, Position, Snapshot
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Session
+
+BY_ITSELF = 0.1  # seconds after which a reader without signals looks
+BACKSTOP = 1.0  # the same for a reader with signals
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of changes for a reader."""
+
+    # the changes, in commit order: none comes before one that its writer had seen
+    changes: builtins.list[CapturedChange]
+    position: Position  # the position of the reader once it is done with them. Worth keeping without changes too
+    complete: bool  # whether there was no more
+    before: Position  # the position before
+    rest: int = 0  # the number of changes, the first ones, that belong to a batch begun before
+    # a time of the database that covers all that the batch's snapshot shows, and never falls: a place in the
+    # write-ahead log, on SQLite the greatest number of a change. Commits with `synchronous_commit = off` are covered
+    # once they are durable. 0 if the batch is a piece of one begun before
+    clock: int = 0
+
+    def at(self, count: int) -> Position:
+        """The position of the reader once it is done with this many of the changes."""
+        if count == len(self.changes):
+            return self.position
+        if not count:
+            return self.before
+        while count and self.changes[count - 1].seq == self.changes[count].seq:  # of one write: handed over together
+            count -= 1
+        if not count:
+            return self.before
+        seq = self.changes[count - 1].seq
+        high = max(self.before.high, seq)
+        if self.position.seen == NOTHING and self.position.batch is None:  # as on SQLite, where numbers say it all
+            return Position(high=high)
+        if count <= self.rest:
+            return replace(self.before, last=seq, high=high)
+        snapshot = self.position.batch or self.position.seen
+        return Position(self.before.batch or self.before.seen, snapshot, seq, high, self.position.server)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A reader of the feed."""
+
+    name: str
+    position: Position
+    lease: int | None  # the lease under which it reads
+    registered_at: datetime
+    moved_at: datetime  # the time of its last move
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The backlog of a reader."""
+
+    rows: int  # the number of unread writes, as far as they were counted
+    oldest_at: datetime | None  # the time of the oldest of these; None if there are none
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The dropped part of the feed."""
+
+    # the server and database of the feed, and its last recovery from a crash. Elsewhere, or after another crash,
+    # positions without a reader are void: numbers of transactions that left nothing are given again
+    origin: str
+    last: int  # the greatest transaction of a dropped change; on SQLite the greatest number
+
+    def was_passed(self, position: Position) -> bool:
+        """Whether a position is behind all dropped changes, so that none after it is missing."""
+        seen = position.seen
+        if seen == NOTHING:
+            return position.high >= self.last
+        return self.last < seen.end and all(xid > self.last for xid in seen.open)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The result of one step of making room in the feed."""
+
+    emptied: int = 0  # the number of emptied slots; on SQLite the number of deleted changes
+    # the number of slots that could not be emptied, as a reader has not passed them, or somebody holds them
+    kept: int = 0
+    moved: bool = False  # whether changes are written to another slot from now on
 
 
 class Changes(Noun, ABC, queries=("changes", "feed")):
@@ -33,7 +120,7 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         If the database was restored elsewhere, all readers are first made to fit it.
         """
         rows = await self._run("take", name=name, lease=lease)
-        return Position.parse(rows[0][0]) if rows else None
+        return Position.parse(rows[0]["position"]) if rows else None
 
     async def leave(self, name: str, lease: int) -> None:
         """Read no more under a lease: the next one to take the reader knows that this one has not died."""
@@ -52,17 +139,13 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
 
     async def readers(self) -> list[ReaderRow]:
         """All readers by name."""
-        return [
-            ReaderRow(name, Position.parse(position), lease, *map(self._access.time, times))
-            for name, position, lease, *times in await self._look("readers")
-        ]
+        return self._read(ReaderRow, await self._look("readers"))
 
     async def lag(self, position: Position, most: int, interests: Sequence[int] | None = None) -> Lag:
         """The backlog behind a position; no more than `most` writes are counted."""
         wanted = None if interests is None else list(interests)
         values = position.bounds() | {"high": position.high}
-        ((rows, oldest_at),) = await self._look("lag", **values, interests=wanted, most=most)
-        return Lag(rows, self._access.time(oldest_at))
+        return self._read(Lag, await self._look("lag", **values, interests=wanted, most=most))[0]
 
     async def forget(self, name: str) -> bool:
         """Drop a reader, so that no changes are kept for it; False if there is none."""
@@ -88,17 +171,17 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
                 await self._fetch(session, "demand_alone")
             rows = await self._fetch(session, "demand", interests=list(interests), room=room)
         ((since,),) = await self._run("demand_since")  # in another transaction: the first one may be older than a write
-        return Demand(since, {row[0]: row[1] for row in rows})
+        return Demand(since, {row["id"]: row["until"] for row in rows})
 
     async def refused(self, interests: Sequence[int]) -> dict[int, str]:
         """Those of some interests on demand that this user may not demand, each with the right that is missing."""
         rows = await self._look("refused", interests=list(interests)) if "refused" in self._queries else ()
         grant = "grant update on sequence penstock.demand_{} to {}"
-        return {row[0]: self._own(grant.format(row[0], row[1])).sql for row in rows}
+        return {row["id"]: self._own(grant.format(row["id"], row["grantee"])).sql for row in rows}
 
     async def demanded(self, interests: Sequence[int]) -> set[int]:
         """Those of some interests on demand that are captured now."""
-        return {row[0] for row in await self._look("demanded", interests=list(interests))}
+        return {row["interest"] for row in await self._look("demanded", interests=list(interests))}
 
     async def dropped(self) -> Dropped:
         """The changes that are gone.
@@ -106,8 +189,7 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         PostgreSQL shows an emptied slot as empty also to snapshots that are older: ask after reading, and outside the
         session in which was read.
         """
-        ((origin, last),) = await self._look("dropped")
-        return Dropped(origin, last)
+        return self._read(Dropped, await self._look("dropped"))[0]
 
     async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
@@ -115,14 +197,14 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         Changes of whole tables have no keys, and count as more.
         """
         values = position.bounds() | {"high": position.high, "interests": [interest], "limit": limit + 1}
-        keys = [row[0] for row in await self._fetch(session, "unread", **values)]
+        keys = [row["key"] for row in await self._fetch(session, "unread", **values)]
         if len(keys) > limit or None in keys:
             return None
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
 
     async def size(self) -> int:
         """The size of the feed in bytes; on SQLite about."""
-        return int((await self._look("size"))[0][0])
+        return int((await self._look("size"))[0]["size"])
 
     # ----- steps
 
@@ -165,3 +247,21 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     @abstractmethod
     async def oldest_transaction(self) -> timedelta | None:
         """The age of the oldest open transaction; None if it cannot be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSeen:
+    """The feed at one moment."""
+
+    readers: Sequence[tuple[ReaderRow, ReaderLag]]  # each reader and its backlog, by name
+    size: int  # the size of the feed in bytes
+    oldest_transaction: timedelta | None  # the age of the oldest open transaction; None if it cannot be known
+
+
+async def see_feed(changes: Changes, most: int) -> FeedSeen:
+    """Look at the feed; of each reader no more than `most` unread changes are counted."""
+    readers = []
+    for row in await changes.readers():
+        lag = await changes.lag(row.position, most)
+        readers.append((row, ReaderLag(row.name, row.moved_at, lag.rows, lag.oldest_at)))
+    return FeedSeen(readers, await changes.size(), await changes.oldest_transaction())

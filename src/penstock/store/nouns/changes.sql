@@ -97,11 +97,11 @@ select name, position, lease, registered_at, moved_at from penstock.change_reade
 
 -- lag: how much is unread, up to a number, and when the oldest of it was written.
 -- SQLite: numbers say it all.
-select count(*), min(changed_at) from (
+select count(*) as rows, min(changed_at) as oldest_at from (
     select changed_at from penstock.change where seq > :high and {wanted} order by seq limit :most
 );
 -- PostgreSQL: as in begin.
-select count(*), min(changed_at) from (select changed_at from ({unread}) unread where {left} limit :most) counted;
+select count(*) as rows, min(changed_at) as oldest_at from (select changed_at from ({unread}) unread where {left} limit :most) counted;
 
 -- unread: the keys of rows with unread changes.
 -- SQLite: numbers say it all.
@@ -135,9 +135,9 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
 
 -- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
 -- SQLite: numbers move with the file.
-select '', seq from penstock.change_dropped;
+select '' as origin, seq as last from penstock.change_dropped;
 -- PostgreSQL: slots are truncated.
-select origin || ' ' || {server}, dropped from penstock.change_slot;
+select origin || ' ' || {server} as origin, dropped as last from penstock.change_slot;
 
 -- demand_alone: one demand at a time, so that none takes back a later one. It lasts once it is committed, as its reader
 -- relies on it.
@@ -149,15 +149,15 @@ select pg_advisory_xact_lock(hashtextextended('penstock.demand', 0)), set_config
 insert into penstock.demand (interest, until)
 select i.id, :room + coalesce((select seq from sqlite_sequence where name = 'penstock.change'), 0)
 from penstock.interest i where i.capture = i.id and i.id in (select value from json_each(:interests))
-on conflict (interest) do update set until = excluded.until returning interest, until;
+on conflict (interest) do update set until = excluded.until returning interest as id, until;
 -- PostgreSQL: until a transaction. A change of a sequence is seen by all at once.
 select i.id, setval(format('penstock.demand_%s', i.id)::regclass,
-    pg_snapshot_xmax(pg_current_snapshot())::text::bigint + :room)
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint + :room) as until
 from penstock.interest i where i.capture = i.id and i.id = any(:interests::integer[]);
 
 -- refused: the interests on demand whose sequence this user may not write, and the user.
 -- PostgreSQL: SQLite has no users.
-select i.id, quote_ident(current_user) from penstock.interest i where i.id = any(:interests::integer[])
+select i.id, quote_ident(current_user) as grantee from penstock.interest i where i.id = any(:interests::integer[])
     and not has_sequence_privilege(to_regclass(format('penstock.demand_%s', i.id)), 'UPDATE');
 
 -- demand_since: a transaction that begins now; on SQLite the last change.
@@ -182,9 +182,9 @@ select max(coalesce((select max(keep_for) from penstock.outbox), 0),
 
 -- slots: the slot into which changes are written, since when, the bytes of each, and how long outboxes keep theirs.
 -- PostgreSQL: SQLite deletes rows, and has no slots.
-select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n),
+select s.slot, s.since, array(select pg_relation_size(('penstock.change_' || n)::regclass) from generate_series(0, 3) n) as sizes,
        greatest((select max(keep_for) from penstock.outbox), '0', case when exists (select from penstock.demanded)
-           then interval '60 seconds' end)
+           then interval '60 seconds' end) as keep_for
 from penstock.change_slot s;
 
 -- size: about how many bytes the feed takes.
@@ -192,9 +192,9 @@ from penstock.change_slot s;
 select coalesce((1 + (select max(seq) from penstock.change) - (select min(seq) from penstock.change)) * coalesce((
     select avg(50 + coalesce(length(key), 0) + coalesce(length(before), 0) + coalesce(length(after), 0))
     from (select key, before, after from penstock.change order by seq desc limit 100)
-), 0), 0);
+), 0), 0) as size;
 -- PostgreSQL: the sizes of its tables, with their indexes.
-select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint from generate_series(0, 3) n;
+select sum(pg_total_relation_size(('penstock.change_' || n)::regclass))::bigint as size from generate_series(0, 3) n;
 
 -- lock_room: keep readers from being registered until the transaction ends.
 -- PostgreSQL: on SQLite there is one writer.

@@ -15,13 +15,12 @@ from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
 from penstock.jobs.job import NewJob
 from penstock.jobs.order import rank
 from penstock.observe.logs import event
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobtext import options_of, options_text
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.rows.jobs import options_of, options_text
+from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json, encode_json
 
-_PLAN = tuple(field.name for field in fields(CronPlan))
 _OF_EACH_RUN = {"id", "run_at", "rank", "options"}
 _JOB = tuple(field.name for field in fields(NewJob) if field.name not in _OF_EACH_RUN)
 
@@ -73,8 +72,8 @@ class Crons(Noun, queries=("crons",)):
         async with self._writing() as session:
             for plan in new:
                 if not await self.create(session, plan, now):
-                    for row in await self._fetch(session, "lock", name=plan.name):
-                        kept = changed(before := self._kept(row), plan, now)
+                    for before in self._read(KeptCron, await self._fetch(session, "lock", name=plan.name)):
+                        kept = changed(before, plan, now)
                         if not before.plan.declared:
                             event("cron.replaced", logging.WARNING, cron=plan.name, function=before.plan.function)
                         await self._fetch(session, "plan", **asdict(plan), **_times(kept))
@@ -89,10 +88,10 @@ class Crons(Noun, queries=("crons",)):
 
     async def pause(self, session: Session, name: str, now: datetime, *, pause: bool) -> bool:
         """Pause or resume one in a transaction; False if there is none."""
-        rows = await self._fetch(session, "lock", name=name)
-        if rows:
-            await self._move(session, [paused(self._kept(rows[0]), now, pause=pause)])
-        return bool(rows)
+        found = self._read(KeptCron, await self._fetch(session, "lock", name=name))
+        if found:
+            await self._move(session, [paused(found[0], now, pause=pause)])
+        return bool(found)
 
     async def look(self, scope: CronScope, now: datetime) -> CronLook:
         """Whether anything is to be decided, and when the next look is due."""
@@ -119,18 +118,19 @@ class Crons(Noun, queries=("crons",)):
 
     async def list(self, session: OpenTransaction, now: datetime) -> builtins.list[tuple[KeptCron, str | None]]:
         """All crons by name, with the state of the last job of each, as long as that is kept."""
-        return [(self._kept(row[:-1]), row[-1]) for row in map(tuple, await self._fetch(session, "list", now=now))]
+        rows = await self._fetch(session, "list", now=now)
+        return [*zip(self._read(KeptCron, rows), (row["state"] for row in rows), strict=True)]
 
     # ----- steps
 
     async def _decide(self, session: Session, rows: Sequence[Row], now: datetime, decide: CronDecide) -> None:
         if not rows:
             return
-        crons = [self._kept(row) for row in rows]
+        crons = self._read(KeptCron, rows)
         # Asked once the rows are locked: now the writes of the last holder are visible.
         jobs = [kept.job_id for kept in crons if kept.job_id is not None]
         found = await self._fetch(session, "under_way", ids=jobs) if jobs else ()
-        running = {self._access.uuid(row[0]) for row in found}
+        running = {self._access.uuid(row["id"]) for row in found}
         moves: Sequence[CronMove] = await decide([(kept, kept.job_id in running) for kept in crons])
         new = [move.job for move in moves if move.job is not None]
         if new:
@@ -145,14 +145,6 @@ class Crons(Noun, queries=("crons",)):
             for kept in crons
         ]
         await session.execute_many(query.statement, [self._access.args(query, row) for row in rows])
-
-    def _kept(self, row: Row) -> KeptCron:
-        *plan, paused, last_at, next_at, job_id, planned_at = row
-        given = dict(zip(_PLAN, plan, strict=True))
-        given |= {name: bool(given[name]) for name in ("takes_planned_at", "declared")}
-        time = self._access.time
-        uuid = None if job_id is None else self._access.uuid(job_id)
-        return KeptCron(CronPlan(**given), bool(paused), time(last_at), time(next_at), uuid, time(planned_at))
 
 
 def _scope(scope: CronScope, now: datetime) -> dict[str, Any]:

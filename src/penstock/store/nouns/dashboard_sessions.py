@@ -17,4 +17,4 @@ class DashboardSessions(Noun, queries=("dashboard_sessions",)):
     async def find(self, session_id: str, now: datetime, *, last: bool = False) -> str | None:
         """The content of a session, if it has not expired. The `last` time it is forgotten, and one caller gets it."""
         rows = await (self._run if last else self._look)("take" if last else "find", id=session_id, now=now)
-        return None if not rows or rows[0][0] is None else str(rows[0][0])
+        return None if not rows or rows[0]["content"] is None else str(rows[0]["content"])

@@ -5,7 +5,7 @@ insert into penstock.dashboard_session (id, content, expires_at) values (:id, :c
 select content from penstock.dashboard_session where id = :id and expires_at > :now;
 
 -- take: forget a session; its content, if it has not expired.
-delete from penstock.dashboard_session where id = :id returning case when expires_at > :now then content end;
+delete from penstock.dashboard_session where id = :id returning case when expires_at > :now then content end as content;
 
 -- prune: forget expired sessions.
 delete from penstock.dashboard_session where id in (

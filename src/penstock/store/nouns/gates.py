@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from penstock.jobs.job import Job
 from penstock.pools.gate import Gate, Passage, WaitingKey, passage, passed
-from penstock.store.contract.jobs import Room
-from penstock.store.contract.session import Session
+from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.rates import RateRow, Rates, rate_of, state_of
+from penstock.store.nouns.rates import RateRow, Rates, rate_of
+from penstock.store.session import Session
 
 _KEYS_COMPARED = 32  # of the keys that wait at a gate at least so many are compared by how many jobs they run
 
@@ -47,14 +47,16 @@ class Gates(Noun, ABC, queries=("gates",)):
         """How a gate stands, and whose turn it is."""
         values = {"room": room.room, "keys": max(room.room, _KEYS_COMPARED), "now": now, **self._access.left}
         rows = await self._fetch(session, "turns", pool=room.pool, **values)
-        time, (number, rate_limit, key_rate_limit, value, parts, moment, opens_at, *_) = self._access.time, rows[0]
-        state = state_of(value, parts, time(moment))
-        gate = Gate(number, rate_of(rate_limit), rate_of(key_rate_limit), state, time(opens_at))
-        return gate, [
-            WaitingKey(row[7], row[8], row[9], state_of(row[10], row[11], time(row[12])))
-            for row in rows
-            if row[7] is not None
-        ]
+        gates = self._read(
+            Gate,
+            rows[:1],
+            rate_limit=lambda row: rate_of(row["rate_limit"]),
+            key_rate_limit=lambda row: rate_of(row["key_rate_limit"]),
+            rate=self._rates.state,
+        )
+        waiting = [row for row in rows if row["key"] is not None]
+        keys = self._read(WaitingKey, waiting, rate=lambda row: self._rates.state(row, "key_"))
+        return gates[0], keys
 
     # ----- different on each store
 

@@ -7,7 +7,7 @@ gate as materialized (
             select from penstock.scheduled_job s where s.waiting and s.pool = :pool and s.concurrency_key = shut.key
           )
         order by shut.open_at limit 1
-    ) as next_open_at
+    ) as opens_at
     from penstock.gate g join penstock.pool p on p.name = g.pool
     left join penstock.rate_limit r on r.name = 'pool:' || g.pool and r.key = ''
     where g.pool = :pool
@@ -71,17 +71,18 @@ with recursive {gate}, {line}, turn as (
     limit :keys
 )
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
-       gate.next_open_at, free.key, (
+       gate.opens_at, free.key, (
            select count(*) from (
                select 1 from penstock.scheduled_job s
                where s.waiting and s.pool = :pool and s.concurrency_key = free.key and {ours} limit :room
            )
-       ), free.running, free.value, free.parts, free.moment
+       ) as waiting, free.running, free.value as key_value, free.parts as key_parts, free.moment as key_moment
 from gate left join free on true;
 -- PostgreSQL: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
 with recursive {gate}, {line}
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
-       gate.next_open_at, turn.key, turn.waiting, turn.running, turn.value, turn.parts, turn.moment
+       gate.opens_at, turn.key, turn.waiting, turn.running, turn.value as key_value, turn.parts as key_parts,
+       turn.moment as key_moment
 from gate left join lateral (
     select k.key, f.running, rate.value, rate.parts, rate.moment, (
         select count(*) from (
@@ -126,9 +127,9 @@ where id in (
           and not exists (select 1 from penstock.cancel_request c where c.job_id = e.id)
     )
 )
-returning {claimed_columns}, error, rank,
-          attempts, case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end,
-          concurrency_key;
+returning {claimed_columns}, error, rank, attempts, concurrency_key,
+          case when attempt > 0 and instr(options, '"max_duration"') then attempts ->> '$[#-1].failing_since' end
+              as failing_since;
 -- PostgreSQL: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. None of
 -- a key starts behind a job of a task that it steps around. It holds the pool, as `claim` does, so that a change of its
 -- limit waits for it; the holder of a gate waits for no other pool.
@@ -188,9 +189,8 @@ with unchanged as materialized (
            attempt, enqueued_at, :now::timestamptz, error, attempts
     from taken
 )
-select id, function, kind, args, run_at, pool, priority, options, on_complete, null, attempt, enqueued_at, :now,
-       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
-       concurrency_key
+select id, function, kind, args, run_at, pool, priority, options, on_complete, null as ending, attempt, enqueued_at,
+       :now as started_at, {failing_since}, concurrency_key
 from taken order by number, turn;
 
 -- started: put a job under its lease that has passed a gate. Another job may have its key, if it had that until it started.

@@ -10,19 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError, PenstockError
-from penstock.store.contract.changes import InterestRow, Source, State
-from penstock.store.contract.session import OpenTransaction, Statement
-from penstock.store.nouns.noun import Noun
-from penstock.store.rows.interests import (
+from penstock.store.nouns.captures import (
     IN_ORDER,
     Identity,
     Rebuild,
+    State,
     Stored,
     StoredInterest,
     by_capture,
@@ -31,11 +30,41 @@ from penstock.store.rows.interests import (
     identity_of,
     namesakes,
     replaced,
-    stored_interest,
 )
+from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Statement
 from penstock.store.sql.conditions import ConditionSql
 
 Right = TypeVar("Right")  # the right to make triggers: a transaction on SQLite, the schema lock on PostgreSQL
+
+
+@dataclass(frozen=True, slots=True)
+class InterestRow:
+    """An interest as it is kept."""
+
+    id: int  # its number, which its changes bear
+    interest: Interest
+    # ``ok``; ``held``, while each write of the table tells ``lost``; ``missing``, if a trigger was dropped, or a
+    # partition came that has none; ``disabled``, if one was switched off; ``altered``, if one, or a column that it
+    # captures, is not as it was; ``gone``, if the table is. Declaring it again mends all but ``held`` and the last,
+    # unless it does not fit the table any more
+    state: State
+    declared_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The statements that read the rows of an interest, spelled as its triggers spell them."""
+
+    # rows in the order of the interest, with the parameter of how many: key, captured columns as they are, captured
+    # columns as they were, and the place in that order. If that is the order of keys, each place is the key, but for
+    # rows whose key is text that is no UTF-8: nobody can say it, so it tells no row
+    first: Statement
+    following: Statement  # the same after a place: its first parameter, as it was given
+    among: Statement  # those of some keys: a JSON array of keys, of which each is spelled like that
+    keys: Statement  # those of some keys that belong to a row of the table
+    # of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0
+    passed: Statement
 
 
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
@@ -200,7 +229,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         Tables are compared, and not names: an interest may spell its table otherwise.
         """
         names = {self._name(table): table for table in tables}
-        return frozenset(names[row[0]] for row in await self._ask(session, "each_of", tables=[*names]))
+        return frozenset(names[row["source"]] for row in await self._ask(session, "each_of", tables=[*names]))
 
     async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
         """The statements that read the rows of an interest; None if there is no such interest, or no such table.
@@ -235,19 +264,18 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     async def _stored(self, session: OpenTransaction | None = None) -> Stored:
         """All interests, as a transaction sees them, or now."""
-        rows = await self._ask(session, "list")
-        return by_identity(stored_interest(row, self._access.time(row[2])) for row in rows)
+        return by_identity(self._read(StoredInterest, await self._ask(session, "list")))
 
     async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
         """The interests with which the tasks of these interests are declared now."""
         rows = await self._ask(session, "declared", names=[one.name for one in interests])
-        return {(row[0], row[1]) for row in rows}
+        return {(row["name"], row["digest"]) for row in rows}
 
     async def _add(self, session: OpenTransaction | None, interest: Interest, now: datetime) -> builtins.list[int]:
         """Give an interest a number, in a transaction or in one of its own."""
         values = self._added(interest, now)
         rows = await (self._run("add", **values) if session is None else self._fetch(session, "add", **values))
-        return [row[0] for row in rows]
+        return [row["id"] for row in rows]
 
     def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
         source = self._name(interest.table)

@@ -23,7 +23,7 @@ delete from penstock.interest where id = :id;
 -- list: all interests, each with its table as JSON: columns, triggers and partitions.
 -- Unbounded: it reads them all.
 -- SQLite: it has no partitions, and its triggers cannot be switched off. Those that are on another table by now name it.
-select i.id, i.spec, i.declared_at, i.capture, i.installed,
+select i.id, i.spec as interest, i.declared_at, i.capture, i.installed,
     (select json_object(
         'kind', case when s.sql like 'create virtual%' then 'virtual' else s.type end,
         'text', s.sql,
@@ -37,7 +37,7 @@ select i.id, i.spec, i.declared_at, i.capture, i.installed,
         from sqlite_schema s where s.name = i.source collate nocase and s.type in ('table', 'view')) as found
 from penstock.interest i order by i.id;
 -- PostgreSQL: a view of what is there.
-select i.id, i.spec, i.declared_at, i.capture, i.installed, f.found::text
+select i.id, i.spec as interest, i.declared_at, i.capture, i.installed, f.found::text as found
 from penstock.interest i join penstock.interest_found f on f.id = i.id order by i.id;
 
 -- schemas: those in which programs have penstock's tables.
@@ -51,17 +51,17 @@ where c.relname = 'interest_found' and (s.nspname = 'penstock' or has_schema_pri
 
 -- declared: the names and digests of the interests with which tasks are declared now.
 -- Unbounded: it reads all tasks.
-select 'task:' || t.name, t.spec::jsonb ->> 'interest' from penstock.task t
+select 'task:' || t.name as name, t.spec::jsonb ->> 'interest' as digest from penstock.task t
 where 'task:' || t.name = any(:names::text[]);
 
 -- each_of: those of some tables of which each change counts.
 -- Unbounded: it reads them all.
 -- SQLite: the interests say so. Names are compared without regard to capitals.
-select t.value from penstock.interest i cross join json_each(:tables) t on t.value = i.source collate nocase
+select t.value as source from penstock.interest i cross join json_each(:tables) t on t.value = i.source collate nocase
 where i.installed is not null and i.spec ->> 'each';
 -- PostgreSQL: a function says so. It is named by the table as the catalog knows it, so that one table is one, however
 -- programs spell it.
-select t.name from unnest(:tables::text[]) as t (name)
+select t.name as source from unnest(:tables::text[]) as t (name)
 where to_regprocedure('penstock.each_' || md5((pg_identify_object('pg_class'::regclass, to_regclass(t.name), 0)).identity) || '()') is not null;
 
 -- path: the schemas in which names are looked for, as SQL.

@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+from penstock.codec import Ciphertext, is_encrypted
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import JobStatus, NewJob, Settlement
+from penstock.jobs.job import Job, JobStatus, NewJob, Settlement, job_id
 from penstock.jobs.states import JobState
-from penstock.store.contract.jobs import ABOVE_ALL, Claim, Room, Settle
-from penstock.store.contract.session import OpenTransaction, Session
+from penstock.store.nouns.jobtext import options_of
 from penstock.store.nouns.noun import Noun, Values
+from penstock.store.session import OpenTransaction, Row, Session
+from penstock.values import decode_json
 
+ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
 _REQUEST_KEPT = timedelta(minutes=1)
+_DAYS = 16
+_LONG_DAY = -1
+_LONGEST_IN_RING = timedelta(days=_DAYS - 3)
+_EPOCH_ORDINAL = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only its day is used
+Settle = Callable[[list[Job]], list[Settlement]]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room of a worker for jobs of a pool."""
+
+    pool: str
+    room: int  # the number of jobs it can still take
+    # of a pool with a limit: the number of that limit; if it has been changed, nothing is claimed
+    epoch: int | None = None
+    running: int = 0  # the number of its jobs that the worker runs
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The result of one look for work."""
+
+    jobs: list[Job]  # jobs now running under the lease
+    next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
+    cancels: bool = False  # whether anybody has asked for a cancel that may still be to be carried out
+    promoted: bool = False  # whether scheduled jobs were due and are ready now
+    again: timedelta | None = None  # the wait until more jobs may start, if a rate limit was in their way
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a claim sees beside the jobs that it takes."""
+
+    next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
+    cancels: bool  # whether anybody has asked for a cancel that may still be to be carried out
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether a scheduled job is due."""
+        return self.next_run_at is not None and self.next_run_at <= now
 
 
 class Jobs(Noun, ABC, queries=("jobs", "moves")):
@@ -34,7 +77,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         await self._fetch_each(session, "request_cancel", [{"id": one} for one in ids], now=now)
 
     async def request_cancel_all(self, session: OpenTransaction, where: JobFilter, now: datetime) -> int:
-        """The same for all jobs that meet a filter and have not ended; how many."""
+        """Ask that all jobs be canceled that meet a filter and have not ended; their number."""
         return await self._execute(session, "request_cancel_all", **asdict(where), now=now)
 
     async def find(self, session: OpenTransaction, job_id: UUID, now: datetime) -> JobStatus | None:
@@ -42,24 +85,24 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         return (await self.find_many(session, [job_id], now)).get(job_id)
 
     async def find_many(self, session: OpenTransaction, ids: Sequence[UUID], now: datetime) -> dict[UUID, JobStatus]:
-        """The same for many; those that are found."""
+        """Find many jobs; the known ones, by id."""
         rows = await self._fetch_each(session, "find", [{"id": one} for one in ids], now=now)
-        return {self._access.uuid(row[0]): self._access.status(row) for row in rows}
+        return dict(zip((self._access.uuid(row["id"]) for row in rows), self._statuses(rows), strict=True))
 
     async def list(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first, those below one id."""
         query = "list_failed" if where.state == JobState.FAILED.value else "list"
-        rows = await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below)
-        return [self._access.status(row) for row in rows]
+        return self._statuses(await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below))
 
     async def naming(
         self, session: Session, text: str, first: UUID, limit: int, now: datetime, *, in_args: bool
     ) -> builtins.list[JobStatus]:
         """Jobs whose options contain a text, or their arguments, too; oldest first, those from one id on."""
-        rows = await self._fetch(session, "naming", text=text, first=first, limit=limit, now=now, in_args=in_args)
-        return [self._access.status(row) for row in rows]
+        return self._statuses(
+            await self._fetch(session, "naming", text=text, first=first, limit=limit, now=now, in_args=in_args)
+        )
 
     async def matching(
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
@@ -67,30 +110,50 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """Ids of jobs that meet a filter, newest first, those below one id."""
         values = {**asdict(where), "limit": limit, "now": now, "below": below}
         query = "matching_failed" if where.state == JobState.FAILED.value else "matching"
-        return [self._access.uuid(row[0]) for row in await self._fetch(session, query, **values)]
+        return [self._access.uuid(row["id"]) for row in await self._fetch(session, query, **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
         """The number of jobs in each place: ready, scheduled, running, finished."""
-        return {row[0]: row[1] for row in await self._fetch(session, "count", now=now)}
+        return {row["place"]: row["number"] for row in await self._fetch(session, "count", now=now)}
 
     async def count_failed(self, session: Session, now: datetime, most: int) -> int:
         """The number of failed jobs, up to `most`."""
         rows = await self._fetch(session, "count_failed", now=now, most=most)
-        count: int = rows[0][0]
-        return count
+        return int(rows[0]["number"])
 
     async def cancel_pending(self, now: datetime, limit: int, settle: Settle) -> builtins.list[UUID]:
         """Carry out requests to cancel pending jobs as `settle` says; the running jobs for which a request stands."""
         before = now - _REQUEST_KEPT
-        running = [self._access.uuid(row[0]) for row in await self._look("cancel_running")]
+        running = [self._access.uuid(row["job_id"]) for row in await self._look("cancel_running")]
         if not await self._look("any_cancelable", before=before):
             return running
         async with self._writing() as session:
-            rows = await self._fetch(session, "cancelable", now=now, limit=limit)
-            if rows:
-                await self.settle_pending(session, settle([self._access.job(row) for row in rows]))
+            jobs = self._read(Job, await self._fetch(session, "cancelable", now=now, limit=limit))
+            if jobs:
+                await self.settle_pending(session, settle(jobs))
             await self._fetch(session, "clear_old_requests", before=before)
         return running
+
+    # ----- steps
+
+    def _statuses(self, rows: Sequence[Row]) -> builtins.list[JobStatus]:
+        reveal = self._access.encryption.reveal
+
+        def result(row: Row) -> Any:
+            text = row["result"]
+            if text is None:
+                return None
+            value = decode_json(shown := reveal(text))
+            return Ciphertext(value) if is_encrypted(shown) else value
+
+        return self._read(
+            JobStatus,
+            rows,
+            id=lambda row: job_id(self._access.uuid(row["id"])),
+            args=lambda row: decode_json(reveal(row["args"])),
+            result=result,
+            options=lambda row: options_of(row["options"]).with_context(reveal),
+        )
 
     # ----- different on each store
 
@@ -128,11 +191,11 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     @abstractmethod
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
-        """The same for one job, in the transaction that is its effect; False if the lease is lost."""
+        """Settle one job in the transaction that is its effect; False if the lease is lost."""
 
     @abstractmethod
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
-        """The same for many jobs that share a transaction; the number that the lease still held."""
+        """Settle many jobs that share a transaction; the number that the lease still held."""
 
     @abstractmethod
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
@@ -140,14 +203,26 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
 
     @abstractmethod
     async def retry(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Make jobs pending again that have failed or were canceled; those that were so, each for one caller only.
+        """Make failed and canceled jobs pending again; the ids of these, each for one caller only.
 
-        Attempts that failed are kept, and counted anew. A transaction of its own, never one of a user's function.
+        Failed attempts are kept, and counted from 1 again. A transaction of its own, never one of a user's function.
         """
 
     @abstractmethod
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        """Let jobs whose on_complete has raised for the last time wait for it again; those that were so, as above.
+        """Let jobs whose on_complete has raised for the last time wait for it again; the ids of these, as above.
 
-        Their outcomes stay as they are, and calls that failed are kept, and counted anew.
+        Their outcomes stay. Failed calls are kept, and counted from 1 again.
         """
+
+
+def day_of(expires_at: datetime, now: datetime) -> int:
+    """The partition of a finished job, by the day on which its status expires."""
+    if expires_at - now > _LONGEST_IN_RING:
+        return _LONG_DAY
+    return (expires_at.toordinal() - _EPOCH_ORDINAL) % _DAYS
+
+
+def expired_day(now: datetime) -> int:
+    """The partition in which every status has expired, and into which none is being written: yesterday's."""
+    return (now.toordinal() - _EPOCH_ORDINAL - 1) % _DAYS

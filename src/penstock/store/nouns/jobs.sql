@@ -95,13 +95,14 @@ select id from ({found}) found order by id desc;
 select id from ({failed}) found order by id desc;
 
 -- count_failed: the number of failed jobs; of many it counts only some.
-select count(*) from (
+select count(*) as number from (
     select from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now limit :most
 ) few;
 
 -- count: the number of jobs in each state. A job that waits at a gate could start, and counts as ready.
 -- Unbounded: it reads whole indexes.
-select 'ready', (select count(*) from penstock.ready_job) + (select count(*) from penstock.scheduled_job where waiting)
+select 'ready' as place, (select count(*) from penstock.ready_job)
+       + (select count(*) from penstock.scheduled_job where waiting) as number
 union all select 'scheduled', count(*) from penstock.scheduled_job where not waiting
 union all select 'running', count(*) from penstock.running_job
 union all select state, count(*) from penstock.finished_job where expires_at > :now group by state;

@@ -7,9 +7,9 @@ from datetime import datetime
 from uuid import UUID
 
 from penstock.jobs.job import NewJob
-from penstock.store.contract.session import OpenTransaction
+from penstock.store.nouns.jobtext import options_text
 from penstock.store.nouns.noun import Noun
-from penstock.store.rows.jobs import options_text
+from penstock.store.session import OpenTransaction
 
 _JOB = ("function", "kind", "args", "priority", "rank", "run_at", "on_complete", "concurrency_key")
 
@@ -36,10 +36,7 @@ class Keys(Noun, queries=("keys",)):
 
     async def holder(self, transaction: OpenTransaction, pool: str, key: str) -> KeyHolder | None:
         """The job that has a key."""
-        for job_id, until_start, enqueued_at, canceled in await self._fetch(transaction, "holder", pool=pool, key=key):
-            since = self._access.time(enqueued_at)
-            return KeyHolder(self._access.uuid(job_id), bool(until_start), since, bool(canceled))
-        return None
+        return self._one(KeyHolder, await self._fetch(transaction, "holder", pool=pool, key=key))
 
     async def free(self, transaction: OpenTransaction, pool: str, key: str, job_id: UUID) -> bool:
         """Take a key from a job that is not there, and so will never free it; False if it is there."""

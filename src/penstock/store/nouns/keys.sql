@@ -4,8 +4,8 @@ on conflict (pool, key) do nothing returning job_id;
 
 -- holder: the job that has a key: whether only until it starts, and, if another one may come in its place, since when it is
 -- pending; and whether it is to be canceled before it starts, which frees the key.
-select job_id, until_start, case when attempt = 0 and not canceled then enqueued_at end,
-       canceled and (until_start or on_complete is null)
+select job_id, until_start, case when attempt = 0 and not canceled then enqueued_at end as enqueued_at,
+       canceled and (until_start or on_complete is null) as canceled
 from (
     select k.job_id, k.until_start, s.enqueued_at, s.attempt, s.on_complete, s.id is not null
         and exists (select from penstock.cancel_request c where c.job_id = s.id) as canceled

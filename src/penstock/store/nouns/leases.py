@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import builtins
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from penstock.jobs.job import Job
-from penstock.store.contract.jobs import LeaseRow, Settle
-from penstock.store.contract.session import Session
-from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobs import Jobs, Settle
 from penstock.store.nouns.noun import Access, Noun
+from penstock.store.session import Session
+
+OUTSIDE = 0  # the lease, which never ends, of a job that an outside system is to complete, and of its slot
+_OTHERS = ("planner ", "relay ", "rebuild ")  # who reads the change feed under a lease
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A lease as seen from outside."""
+
+    lease: int
+    holder: str  # host and process of the worker that took it; others begin with their kind, as in ``relay host:7``
+    started_at: datetime
+    expires_at: datetime
+    running: int  # how many jobs run under it
+    blocked: str = ""  # what has blocked the event loop of its process
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it was taken to run jobs."""
+        return not self.holder.startswith(_OTHERS)
 
 
 class Leases(Noun, queries=("leases",)):
@@ -22,8 +42,7 @@ class Leases(Noun, queries=("leases",)):
     async def take(self, holder: str, ttl: timedelta, now: datetime) -> int:
         """A new lease; its number fences everything done under it."""
         rows = await self._run("take", holder=holder, now=now, expires_at=now + ttl)
-        lease: int = rows[0][0]
-        return lease
+        return int(rows[0]["id"])
 
     async def renew(self, lease: int, ttl: timedelta, now: datetime, holder: str | None = None) -> bool:
         """Extend a lease, and name its holder again if it has changed; False if it was lost."""
@@ -31,17 +50,16 @@ class Leases(Noun, queries=("leases",)):
 
     async def jobs(self, lease: int) -> builtins.list[Job]:
         """The jobs that run under a lease."""
-        return [self._access.job(row) for row in await self._look("running", lease=lease)]
+        return self._read(Job, await self._look("running", lease=lease))
 
     async def list(self, session: Session) -> builtins.list[LeaseRow]:
         """All leases, oldest first."""
-        time = self._access.time
-        return [
-            LeaseRow(
-                lease, holder.partition("\n")[0], time(started_at), time(expires_at), running, holder.partition("\n")[2]
-            )
-            for lease, holder, started_at, expires_at, running in await self._fetch(session, "list")
-        ]
+        return self._read(
+            LeaseRow,
+            await self._fetch(session, "list"),
+            holder=lambda row: row["holder"].partition("\n")[0],
+            blocked=lambda row: row["holder"].partition("\n")[2],
+        )
 
     async def give_back(self, lease: int) -> None:
         """End a lease under which no job runs any more."""
@@ -49,7 +67,8 @@ class Leases(Noun, queries=("leases",)):
 
     async def expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out, and leases that are gone while jobs still run under them."""
-        return [row[0] for row in await self._look("expired", now=now) if not self._is_extended(row[0], now)]
+        leases = [row["id"] for row in await self._look("expired", now=now)]
+        return [lease for lease in leases if not self._is_extended(lease, now)]
 
     async def rescue(self, lease: int, now: datetime, settle: Settle) -> int:
         """End an expired lease: settle the jobs that still run under it as `settle` decides; their number.
@@ -59,9 +78,9 @@ class Leases(Noun, queries=("leases",)):
         """
         async with self._writing() as session:
             held = await self._fetch(session, "lock_expired", lease=lease, now=now)
-            if held and (not held[0][1] or self._is_extended(lease, now)):
+            if held and (not held[0]["expired"] or self._is_extended(lease, now)):
                 return 0  # renewed in the meantime
-            jobs = [self._access.job(row) for row in await self._fetch(session, "running", lease=lease)]
+            jobs = self._read(Job, await self._fetch(session, "running", lease=lease))
             if jobs:
                 await self._jobs.settle_all_within(session, lease, settle(jobs))
             await self._fetch(session, "remove", lease=lease)

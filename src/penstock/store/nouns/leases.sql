@@ -29,9 +29,7 @@ select distinct lease from penstock.running_job r where not exists (select from 
 select id, expires_at <= :now as expired from penstock.lease where id = :lease for update;
 
 -- running: the jobs that run under a lease, but for those that a transaction is about to settle; it may never end.
-select {claimed_columns}, started_at,
-       case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end,
-       marked
+select {claimed_columns}, started_at, {failing_since}, marked
 from penstock.running_job where lease = :lease order by id for update skip locked;
 
 -- remove: delete a lease and its slots.
@@ -44,6 +42,6 @@ delete from penstock.lease where id = :lease;
 
 -- list: all leases, oldest first, and how many jobs run under each.
 -- Unbounded: it counts jobs.
-select l.id, l.holder, l.started_at, l.expires_at,
-       (select count(*) from penstock.running_job j where j.lease = l.id)
+select l.id as lease, l.holder, l.started_at, l.expires_at,
+       (select count(*) from penstock.running_job j where j.lease = l.id) as running
 from penstock.lease l where l.id > 0 order by l.id;

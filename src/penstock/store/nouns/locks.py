@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Access, Noun
+from penstock.store.session import OpenTransaction, Row, Session
 
 LOCK_KEPT = timedelta(hours=1)  # the time for which an expired one can be seen, if nobody takes it over
 
@@ -44,14 +44,14 @@ class Locks(Noun, queries=("locks",)):
     async def take(self, key: str, attempt: UUID, holder: str, lease: timedelta, now: datetime) -> LockRow:
         """Take a lock that is free or has expired; its present row. A repeated request has the same answer."""
         if self._access.looks_first:
-            found = self._one(await self._call("find", key=key))
+            found = self._one(LockRow, await self._call("find", key=key))
             if found is not None and found.expires_at > now:
                 return found
         asked = {"key": key, "attempt": attempt, "holder": holder, "now": now, "expires_at": now + lease}
         while True:
             rows = await self._call("take", **asked) or await self._call("find", key=key)
-            if rows:
-                return self._lock(rows[0])
+            if (lock := self._one(LockRow, rows)) is not None:
+                return lock
 
     async def want(self, key: str, fence: int) -> bool:
         """Say that somebody waits for a lock; False if it does not have this holder any more."""
@@ -63,11 +63,11 @@ class Locks(Noun, queries=("locks",)):
 
     async def release(self, key: str, fence: int) -> LockRow | None:
         """Give a lock back; its last row, or None if it does not have this holder any more."""
-        return self._one(await self._call("release", key=key, fence=fence))
+        return self._one(LockRow, await self._call("release", key=key, fence=fence))
 
     async def withdraw(self, key: str, attempt: UUID) -> LockRow | None:
         """Give a lock back if this attempt took it, whose answer was lost or has come too late."""
-        return self._one(await self._call("withdraw", key=key, attempt=attempt))
+        return self._one(LockRow, await self._call("withdraw", key=key, attempt=attempt))
 
     async def check(self, transaction: OpenTransaction, key: str, fence: int) -> bool:
         """Whether a lock has this holder, which keeps it at least until the transaction ends."""
@@ -75,7 +75,7 @@ class Locks(Noun, queries=("locks",)):
 
     async def list(self, session: Session, limit: int) -> builtins.list[LockRow]:
         """Locks that are held or have run out, in the order in which they were taken."""
-        return [self._lock(row) for row in await self._fetch(session, "list", limit=limit)]
+        return self._read(LockRow, await self._fetch(session, "list", limit=limit))
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget locks that expired `LOCK_KEPT` ago, in one bounded step; their number."""
@@ -84,11 +84,3 @@ class Locks(Noun, queries=("locks",)):
     async def _call(self, query_name: str, /, **values: object) -> Sequence[Row]:
         query = self._queries[query_name]
         return await (self._calls.look if query_name == "find" else self._calls.run)(query, values)
-
-    def _lock(self, row: Row) -> LockRow:
-        key, fence, attempt, holder, taken_at, expires_at, wanted = row
-        times = self._access.time(taken_at), self._access.time(expires_at)
-        return LockRow(key, fence, self._access.uuid(attempt), holder, *times, bool(wanted))
-
-    def _one(self, rows: Sequence[Row]) -> LockRow | None:
-        return self._lock(rows[0]) if rows else None

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.observe.logbook import LEAST_LEVEL, LogEvent, Numbers
-from penstock.store.contract.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
 KEPT = timedelta(days=7)
@@ -48,10 +48,8 @@ class StoredLogbook(Noun, queries=("logbook",)):
                 the name of their `function`, and one of some `words`.
         """
         given = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL} | where
-        return [
-            LogEvent(self._access.uuid(uuid), self._access.time(at), level, name, function, words, json.loads(facts))
-            for uuid, at, level, name, function, words, facts in await self._look("events", limit=limit, **given)
-        ]
+        rows = await self._look("events", limit=limit, **given)
+        return self._read(LogEvent, rows, facts=lambda row: json.loads(row["facts"]))
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget what is too old or too much, of events in one bounded step; how many of these."""

@@ -11,7 +11,7 @@ on conflict (id) do nothing;
 
 -- sums: the numbers of all minutes since a time.
 -- Unbounded: it reads all of them.
-select name, part, sum(number) from penstock.meter where at >= :since group by name, part;
+select name, part, sum(number) as number from penstock.meter where at >= :since group by name, part;
 
 -- events: log events, newest first, those below one id.
 -- Unbounded: of events that are rare it reads all.

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock.store.contract.session import OpenTransaction, Session
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Session
 
 Step = Literal["expand", "backfill", "contract", "done", "down"]
 
@@ -60,7 +60,7 @@ class MigrationFiles(Noun, queries=("migration_files",)):
 
     async def list(self) -> dict[str, FileProgress]:
         """The progress of each file that was begun, in order of their names."""
-        return {row[0]: FileProgress.parse(row[1]) for row in await self._look("list")}
+        return {row["name"]: FileProgress.parse(row["progress"]) for row in await self._look("list")}
 
     async def begin(self, name: str, progress: FileProgress = _BEGUN) -> None:
         """Note that a file was begun, unless it is noted already."""

@@ -78,27 +78,27 @@ select exists (select 1 from penstock.ready_job where ending is not null and {ou
     select 1 from json_each(:pools) as p
     where exists (select 1 from penstock.ready_job r where r.pool = p.value and r.ending is null and {ours})
        or exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool = p.value and {ours})
-), ({next_run_at}), exists (select 1 from penstock.cancel_request);
+) as ready, ({next_run_at}) as next_run_at, exists (select 1 from penstock.cancel_request) as cancels;
 
 -- waiting: those of these pools at whose gates jobs wait, or are to.
 -- SQLite: part of claim.
-select p.value from json_each(:pools) as p
+select p.value as pool from json_each(:pools) as p
 where exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool = p.value and {ours})
    or (exists (select 1 from penstock.pool where name = p.value and rate_limit is not null)
        and exists (select 1 from penstock.ready_job r where r.pool = p.value and r.ending is null and {ours}));
 
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel.
 -- SQLite: part of claim.
-select ({next_run_at}), exists (select 1 from penstock.cancel_request);
+select ({next_run_at}) as next_run_at, exists (select 1 from penstock.cancel_request) as cancels;
 
 -- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
--- The first row is of none of them: it has the next scheduled time, whether anybody has asked for a cancel, and the pools
--- at whose gates jobs wait. A pool whose limit was changed since the worker last looked at it gives nothing. If there are
+-- A pool whose limit was changed since the worker last looked at it gives nothing. If there are
 -- more, those of the pools that run the least come first, of equals of those named first.
 -- SQLite: chooses the jobs of one pool, the most urgent first; start moves them.
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
-       r.attempt + 1, r.enqueued_at,
+       r.attempt + 1 as attempt, r.enqueued_at,
        case when r.attempt > 0 and instr(r.options, '"max_duration"') then r.attempts ->> '$[#-1].failing_since' end
+           as failing_since
 from penstock.ready_job r
 where r.pool = :pool and r.ending is null and {ours}
   and not exists (select 1 from penstock.cancel_request c where c.job_id = r.id)
@@ -109,8 +109,8 @@ where r.pool = :pool and r.ending is null and {ours}
 order by r.rank, r.seq limit :limit;
 -- PostgreSQL: SKIP LOCKED steps around other workers, and one statement moves the rows and looks at the schedule. It
 -- holds the pools against a change of their limits, which waits for earlier claims, and after which nothing starts as
--- before. It begins after a place in each pool (see heads.py), and tells how many entries of the index it has passed
--- over.
+-- before. It begins after a place in each pool (see heads.py). The first row is of no job: it is what the claim has seen,
+-- and how many entries of the index it has passed over.
 with ending as materialized (
     select r.ctid from penstock.ready_job r
     where r.ending is not null and exists (select from penstock.lease l where l.id = :lease) and {ours_to_end}
@@ -152,29 +152,24 @@ with ending as materialized (
     select id, :lease, pool, function, kind, args, priority, rank, run_at, options, on_complete, ending, attempt,
            enqueued_at, :now::timestamptz, error, attempts
     from taken
+), seen as (
+    select ({next_run_at}) as next_run_at, exists (select from penstock.cancel_request) as cancels, array(
+        select p.pool from unnest(:pools) as p (pool)
+        where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool and {ours})
+           or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
+               and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null and {ours}))
+    ) as gates
 )
-select {claimed_columns}, rank, seq, cancels, gates,
-       case when id is null then
+select id, function, kind, args, run_at, pool, priority, options, on_complete, ending, attempt, rank, seq, {failing_since},
+       nullif(enqueued_at, run_at) as enqueued_at,  -- what need not be sent is not
+       next_run_at, cancels, gates, case when cancels is not null then
            pg_stat_get_xact_tuples_returned('penstock.ready_job_order'::regclass) - (select passed from before)
-       end, failing_since
-from (
-    select null as id, null as function, null as kind, null as args, null as rank, null as seq, ({next_run_at}) as run_at, null as pool, null as priority, null as options, null as on_complete, null as ending, null as attempt,
-        null as enqueued_at, exists (select from penstock.cancel_request) as cancels, array(
-            select p.pool from unnest(:pools) as p (pool)
-            where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool and {ours})
-               or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)
-                   and exists (select from penstock.ready_job r where r.pool = p.pool and r.ending is null and {ours}))
-        ) as gates, null as failing_since
-    union all
-    select id, function, kind, args, rank, seq, run_at, pool, priority, options, on_complete, ending, attempt,
-           nullif(enqueued_at, run_at), null, null,  -- what need not be sent is not
-           case when attempt > 1 and strpos(options, '"max_duration"') > 0 then attempts::jsonb -> -1 ->> 'failing_since' end
-    from taken
-) found order by rank nulls first, seq;
+       end as passed
+from seen full join taken on false order by rank nulls first, seq;
 
 -- claim_ending: the jobs that wait for their on_complete and are given to a lease.
 -- SQLite: part of claim.
-select r.seq, r.rank, {r.claimed_columns}, null
+select r.seq, r.rank, {r.claimed_columns}, null as failing_since
 from penstock.ready_job r
 where r.ending is not null and exists (select 1 from penstock.lease l where l.id = :lease) and {ours_to_end}
 order by r.seq limit :limit;
@@ -190,7 +185,7 @@ delete from penstock.ready_job where seq in (select value from json_each(:seqs))
 
 -- held: the jobs that run under a lease.
 -- SQLite: part of succeed.
-select id, rowid from penstock.running_job where lease = :lease;
+select id, rowid as place from penstock.running_job where lease = :lease;
 
 -- succeed: write that running jobs have returned, and nothing follows from it: the end of most. Values that they have in
 -- common come once; `returned` are those with values of their own. The lease is the fence: the jobs that it does
@@ -291,11 +286,9 @@ with asked as materialized (
 ), scheduled as (
     select j.* from penstock.scheduled_job j join asked on j.id = asked.id for update of j skip locked
 )
-select {claimed_columns}, :now::timestamptz, null
-from ready
+select {claimed_columns}, :now::timestamptz as started_at from ready
 union
-select {claimed_columns}, :now, null
-from scheduled;
+select {claimed_columns}, :now from scheduled;
 
 -- settle_pending: write the settlements of pending jobs that were canceled.
 -- SQLite: takes a job out of either place; end or enqueue puts it in.
@@ -385,7 +378,7 @@ returning id, pool, function, kind, args, priority, options, on_complete, attemp
     json_object(
         'state', state, 'finished_at', finished_at, 'result', result, 'error', error, 'traceback', traceback,
         'started_at', started_at, 'run_at', run_at, 'attempts', json(on_complete_attempts)
-    );
+    ) as ending;
 -- PostgreSQL: one statement for any number of jobs.
 with gone as (
     delete from penstock.finished_job

@@ -10,16 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from penstock.codec import Encryption
-from penstock.jobs.job import Job, JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Begin, OpenTransaction, Row, Session, Statement, reading, writing
+from penstock.store.nouns.jobtext import FORMS
+from penstock.store.session import Begin, OpenTransaction, Row, Session, Statement, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
+from penstock.store.sql.rows import Convert, Part, reader_of
 
+T = TypeVar("T")
 Values = Mapping[str, Any]
 
 
@@ -28,17 +30,31 @@ class Access(ABC):
 
     dialect: Dialect  # the store's
     looks_first: ClassVar[bool]  # whether writing waits for all others who write, so that a look comes before it
-    # Values as the driver gives them: a time or None, an id, a list, a duration; a row of a query like `running`.
+    forms: ClassVar[Mapping[Any, Convert]]  # by type, what converts values as the driver gives them
+    # Some of these: of a time or None, an id, a list, and a duration.
     time: Callable[[Any], Any]
     uuid: Callable[[Any], UUID]
     items: Callable[[Any], list[Any]]
     duration: Callable[[Any], timedelta]
-    job: Callable[[Row], Job]
     begin_read: Begin  # begins a snapshot
     begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
     encryption = Encryption()  # replaced by that of the store
     # The functions whose jobs this process leaves to others: parameters of queries that look for jobs.
     left: Values = {"others": (), "shared": (), "programs": ()}  # noqa: RUF012 - replaced, and never changed
+
+    def read(self, kind: type[T], rows: Sequence[Row], **own: Part) -> list[T]:
+        """Rows as values of a class: a field is the column of its name, or what `own` makes of the row."""
+        if not rows:
+            return []
+        first: Any = rows[0]
+        made: Any = kind
+        read = reader_of(made, tuple(first.keys()), type(self), tuple(own))
+        return [read(row, own) for row in rows]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        given = {datetime: cls.time, UUID: cls.uuid, timedelta: cls.duration, tuple: cls.items}
+        cls.forms = {bool: bool, **given, **FORMS}
 
     @abstractmethod
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
@@ -83,10 +99,6 @@ class Access(ABC):
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
         """SQL that gives each value of a key its type."""
         return [""] * len(definition.key)
-
-    @abstractmethod
-    def status(self, row: Row) -> JobStatus:
-        """The status of a job from a row of the query `find`, or of one like it."""
 
 
 class Noun:
@@ -140,6 +152,13 @@ class Noun:
     async def _execute(self, session: OpenTransaction, query_name: str, /, **values: Any) -> int:
         query = self._queries[query_name]
         return await session.execute(query.statement, self._access.args(query, values))
+
+    def _read(self, kind: type[T], rows: Sequence[Row], **own: Part) -> list[T]:
+        return self._access.read(kind, rows, **own)
+
+    def _one(self, kind: type[T], rows: Sequence[Row], **own: Part) -> T | None:
+        found = self._read(kind, rows[:1], **own)
+        return found[0] if found else None
 
     async def prune(self, now: datetime, limit: int) -> int:
         """Forget rows whose time is over, in one bounded step, if the noun has a query for it; their number."""

@@ -16,9 +16,9 @@ from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.noun import Noun
 from penstock.store.nouns.tasks import Move
+from penstock.store.session import OpenTransaction, Row, Session
 
 AsideState = Literal["waiting", "halted", "parked"]
 Forgets = Literal["again", "pending", "all"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,12 +12,11 @@ from uuid import UUID
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.pools.shares import Member, lent
-from penstock.store.contract.session import Row, Session
 from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
+from penstock.store.session import Row, Session
 
 _FIRST = 100  # jobs, of which the oldest is shown
-_DECLARED = ("pool", "limit", "key_parallelism", "rate_limit", "key_rate_limit", "pool_group", "ageing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +105,14 @@ class Pools(Noun, queries=("pools",)):
         """Store the declared pools; values that differ from the declaration before hold from now on."""
         if not pools:
             return
-        known = {row[0]: tuple(row) for row in await self._look("declared")}
+        known = {row["name"]: dict(row) for row in await self._look("declared")}
         for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
             if before != declared_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
-                    for group in sorted({pool.group or "", before[5] or "" if before else ""} - {""}):
+                    for group in sorted({pool.group or "", before["pool_group"] or "" if before else ""} - {""}):
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
-                    values = dict(zip(_DECLARED, declared_of(pool), strict=True))
-                    await self._fetch(session, "declare", **values)
+                    await self._fetch(session, "declare", **declared_of(pool))
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -123,15 +121,19 @@ class Pools(Noun, queries=("pools",)):
     async def epoch(self, session: Session, pool: str) -> int | None:
         """The number of a pool's limit; None if there is no such pool."""
         rows = await self._fetch(session, "epoch", pool=pool)
-        return rows[0][0] if rows else None
+        return rows[0]["epoch"] if rows else None
 
     async def look(self, lease: int, pools: Sequence[str], most: int) -> builtins.list[PoolView]:
         """The pools as a worker sees them, counting waiting jobs up to `most`."""
         rows = await self._look(
             "look", lease=lease, pools=list(pools), most=most, **self._places(pools), **self._access.left
         )
-        groups = {row[-1] for row in rows} - {None}
-        return _views_of(rows, {group: _members(await self._look("members", pool_group=group)) for group in groups})
+        groups = [row["pool_group"] for row in rows]
+        members = {
+            group: self._read(Member, await self._look("members", pool_group=group)) for group in {*groups} - {None}
+        }
+        views = self._read(PoolView, rows)
+        return [_shared(view, members.get(group)) for view, group in zip(views, groups, strict=True)]
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         """Take up to this many more slots; the number the worker holds then. The store notes that it wants the rest.
@@ -141,84 +143,69 @@ class Pools(Noun, queries=("pools",)):
         async with self._writing() as session:
             # Two statements: the snapshot of the second one begins after the lock.
             limit, group = 0, None
-            for own, of_group, is_it in await self._fetch(session, "lock", pool=pool):
-                if is_it:
-                    limit, group = own, of_group
+            for row in await self._fetch(session, "lock", pool=pool):
+                if row["is_it"]:
+                    limit, group = row["max_parallelism"], row["pool_group"]
             if group is not None:
-                limit = lent(_members(await self._fetch(session, "members", pool_group=group)), pool)
+                limit = lent(self._read(Member, await self._fetch(session, "members", pool_group=group)), pool)
             rows = await self._fetch(session, "acquire", pool=pool, lease=lease, count=count, limit=limit)
-        return rows[0][0] if rows else 0
+        return rows[0]["held"] if rows else 0
 
     async def release(self, lease: int, pool: str, count: int) -> int:
         """Give this many slots back, and want none; the number the worker holds then."""
         rows = await self._run("release", lease=lease, pool=pool, count=count)
-        return rows[0][0] if rows else 0
+        return rows[0]["held"] if rows else 0
 
     async def list(self, session: Session) -> builtins.list[PoolRow]:
         """All pools, by name."""
-        return [_pool_row_of(row) for row in await self._fetch(session, "list")]
+        return self._pools(await self._fetch(session, "list"))
 
     async def waiting(self, session: Session, pool: str, keys: int, most: int) -> builtins.list[KeyRow]:
         """The concurrency keys whose jobs wait at the gate of a pool, in their order: so many, each counted so far."""
-        return [KeyRow(*row) for row in await self._fetch(session, "waiting", pool=pool, keys=keys, most=most)]
+        return self._read(KeyRow, await self._fetch(session, "waiting", pool=pool, keys=keys, most=most))
 
     async def backlog(self, most: int) -> builtins.list[Backlog]:
         """The waiting work of each pool, and of the jobs without one, counted up to `most`."""
-        return [
-            Backlog(pool, limit, granted, ready, self._access.time(oldest), scheduled)
-            for pool, limit, granted, ready, oldest, scheduled in await self._look("backlog", most=most, first=most)
-        ]
+        return self._read(Backlog, await self._look("backlog", most=most, first=most))
 
     async def now(self, session: Session, most: int) -> builtins.list[tuple[PoolRow, datetime | None]]:
         """All pools, and the jobs without one, counted up to `most`; each with the due time of its oldest ready job."""
         rows = await self._fetch(session, "now", most=most, first=_FIRST)
-        return [(_pool_row_of(row), self._access.time(oldest)) for *row, oldest in rows]
+        return [*zip(self._pools(rows), (self._access.time(row["oldest"]) for row in rows), strict=True)]
 
     async def oldest(self, session: Session, most: int) -> builtins.list[OldJob]:
         """The jobs that have run longest, and the ready ones that have waited longest; `most` of each."""
-        rows = await self._fetch(session, "oldest", most=most)
-        return [
-            OldJob(self._access.uuid(job), function, pool, place, self._access.time(since))
-            for place, job, function, pool, since in rows
-        ]
+        return self._read(OldJob, await self._fetch(session, "oldest", most=most))
+
+    def _pools(self, rows: Sequence[Row]) -> builtins.list[PoolRow]:
+        return self._read(
+            PoolRow,
+            rows,
+            rate_limit=lambda row: rate_of(row["rate_limit"]),
+            key_rate_limit=lambda row: rate_of(row["key_rate_limit"]),
+            group=lambda row: row["pool_group"],
+            ageing=lambda row: None if row["ageing"] is None else row["ageing"] * TICK,
+        )
 
 
-def _members(rows: Sequence[Row]) -> list[Member]:
-    return [Member(*row) for row in rows]
+def declared_of(pool: PoolDefinition) -> dict[str, Any]:
+    """The stored values of a declared pool, as the query `declared` gives them."""
+    return {
+        "name": pool.name,
+        "declared": pool.max_parallelism,
+        "key_parallelism": pool.key_parallelism,
+        "rate_limit": rate_text(pool.rate_limit),
+        "key_rate_limit": rate_text(pool.key_rate_limit),
+        "pool_group": pool.group,
+        "ageing": None if pool.ageing is None else pool.ageing // TICK,
+    }
 
 
-def declared_of(pool: PoolDefinition) -> tuple[str, int, int | None, str | None, str | None, str | None, int | None]:
-    """The stored values of a declared pool, in the order of the query `declared`."""
-    return (
-        pool.name,
-        pool.max_parallelism,
-        pool.key_parallelism,
-        rate_text(pool.rate_limit),
-        rate_text(pool.key_rate_limit),
-        pool.group,
-        None if pool.ageing is None else pool.ageing // TICK,
-    )
-
-
-def _views_of(rows: Sequence[Sequence[Any]], members: Mapping[str, Sequence[Member]]) -> list[PoolView]:
-    """The pools as a worker sees them, from rows of the query `look`; those of a group with slots lent by others."""
-    views = []
-    for *row, group in rows:
-        view = PoolView(*row)
-        if group is not None:
-            limit = lent(members[group], view.pool)
-            own = view.max_parallelism  # it wants these even while others have them, and so gets them back
-            others = [member for member in members[group] if member.name != view.pool]
-            lacking = sum(member.wanted for member in others if member.limit)  # one that is paused borrows nothing
-            free = max(0, limit - view.granted)
-            view = replace(view, max_parallelism=max(own, limit), free=free, lacking=lacking)
-        else:
-            view = replace(view, free=max(0, view.max_parallelism - view.granted))
-        views.append(view)
-    return views
-
-
-def _pool_row_of(row: Sequence[Any]) -> PoolRow:
-    name, declared, limit, paused, *counts, of_key, rate, key_rate, group, ageing = row
-    rest = *counts, of_key, rate_of(rate), rate_of(key_rate), group, None if ageing is None else ageing * TICK
-    return PoolRow(name, declared or 0, limit or 0, bool(paused), *rest)
+def _shared(view: PoolView, members: Sequence[Member] | None) -> PoolView:
+    """A pool as a worker sees it, with the slots that the others of its group lend it, if it has one."""
+    if members is None:
+        return replace(view, free=max(0, view.max_parallelism - view.granted))
+    limit = lent(members, view.pool)
+    own = view.max_parallelism  # it wants these even while others have them, and so gets them back
+    lacking = sum(one.wanted for one in members if one.name != view.pool and one.limit)  # a paused one borrows nothing
+    return replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted), lacking=lacking)

@@ -3,6 +3,9 @@ max_parallelism = case when p.declared = excluded.declared then p.max_parallelis
 declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
 key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1
 
+-- {limit}: the limit of a pool that holds now.
+case when p.paused then 0 else p.max_parallelism end as max_parallelism
+
 -- {startable}: of a pool that may lend slots, how many of the jobs at its gate may start as far as their keys go; a total runs
 -- along the line of keys until there are enough.
 case when p.key_parallelism is null or p.pool_group is null then 0 else (
@@ -69,20 +72,20 @@ select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, 
 -- of its rate limits are read anew.
 -- SQLite: there is no INSERT in WITH.
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
-values (:pool, :limit, :limit, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
+values (:name, :declared, :declared, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
 on conflict (name) do update set {declared};
-insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing;
-update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool and open_at > moment;
+insert into penstock.gate (pool) values (:name) on conflict (pool) do nothing;
+update penstock.rate_limit set open_at = moment where name = 'pool:' || :name and open_at > moment;
 -- PostgreSQL: one statement for all, which waits for claims that began before it.
 with held as materialized (
-    select name from penstock.pool where name = :pool for update
+    select name from penstock.pool where name = :name for update
 ), gate as (
-    insert into penstock.gate (pool) values (:pool) on conflict (pool) do nothing
+    insert into penstock.gate (pool) values (:name) on conflict (pool) do nothing
 ), rates as (
-    update penstock.rate_limit set open_at = moment where name = 'pool:' || :pool::text and open_at > moment
+    update penstock.rate_limit set open_at = moment where name = 'pool:' || :name::text and open_at > moment
 )
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
-select :pool, :limit::integer, :limit, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text,
+select :name, :declared::integer, :declared, :key_parallelism::integer, :rate_limit::text, :key_rate_limit::text,
     :pool_group::text, :ageing::bigint
 from (select count(*) from held) counted
 on conflict (name) do update set {declared};
@@ -123,18 +126,18 @@ where pool_group = :pool_group and name <> :pool and (select count(*) from locke
 select epoch from penstock.pool where name = :pool;
 
 -- members: the pools of a group: their limits, and how many slots workers hold and want.
-select p.name, case when p.paused then 0 else p.max_parallelism end, coalesce(sum(s.held), 0)::integer,
-       coalesce(sum(s.wanted), 0)::integer
+select p.name, case when p.paused then 0 else p.max_parallelism end as "limit", coalesce(sum(s.held), 0)::integer as granted,
+       coalesce(sum(s.wanted), 0)::integer as wanted
 from penstock.pool p left join penstock.slot s on s.pool = p.name
 where p.pool_group = :pool_group group by p.name order by p.name;
 
 -- look: how pools stand for a worker.
 -- SQLite: there is no lateral join.
-select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
-       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name),
-       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name and lease = :lease),
-       (select count(*) from penstock.slot where pool = p.name and lease <> 0 and (held > 0 or wanted > 0)),
-       (select coalesce(sum(wanted), 0) from penstock.slot where pool = p.name and lease <> :lease),
+select p.name as pool, {limit}, p.epoch,
+       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name) as granted,
+       (select coalesce(sum(held), 0) from penstock.slot where pool = p.name and lease = :lease) as held,
+       (select count(*) from penstock.slot where pool = p.name and lease <> 0 and (held > 0 or wanted > 0)) as holders,
+       (select coalesce(sum(wanted), 0) from penstock.slot where pool = p.name and lease <> :lease) as wanted,
        (select count(*) from (
             select * from (
                 select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null and {ours} limit :most
@@ -145,10 +148,10 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch,
                 where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) and {ours}
                 limit :most
             )
-       )) + {startable}, p.pool_group
+       )) + {startable} as waiting, p.pool_group
 from json_each(:pools) asked cross join penstock.pool p on p.name = asked.value order by p.name;
 -- PostgreSQL: ready jobs count after a place in each pool (see heads.py).
-select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.granted, s.mine, s.holders, s.wanted,
+select p.name as pool, {limit}, p.epoch, s.granted, s.held, s.holders, s.wanted,
        (select count(*) from (
             (select from penstock.ready_job r
              where r.pool = p.name and r.ending is null and (r.rank, r.seq) > (asked.rank, asked.seq) and {ours}
@@ -157,10 +160,10 @@ select p.name, case when p.paused then 0 else p.max_parallelism end, p.epoch, s.
             (select from penstock.scheduled_job w
              where w.waiting and w.pool = p.name and (p.key_parallelism is null or p.pool_group is null) and {ours}
              limit :most)
-       ) few) + {startable}, p.pool_group
+       ) few) + {startable} as waiting, p.pool_group
 from unnest(:pools::text[], :after_ranks::bigint[], :after_seqs::bigint[]) as asked (pool, rank, seq)
 join penstock.pool p on p.name = asked.pool cross join lateral (
-    select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as mine,
+    select coalesce(sum(held), 0)::integer as granted, coalesce(sum(held) filter (where lease = :lease), 0)::integer as held,
            count(*) filter (where lease <> 0 and (held > 0 or wanted > 0)) as holders,
            coalesce(sum(wanted) filter (where lease <> :lease), 0)::integer as wanted
     from penstock.slot where pool = p.name
@@ -168,7 +171,7 @@ join penstock.pool p on p.name = asked.pool cross join lateral (
 order by p.name;
 
 -- lock: keep all others from taking slots of a pool, and of those of its group; its limit and its group. Claims may go on.
-select case when p.paused then 0 else p.max_parallelism end, p.pool_group, p.name = :pool
+select {limit}, p.pool_group, p.name = :pool as is_it
 from penstock.pool p
 where p.name = :pool or p.pool_group = (select o.pool_group from penstock.pool o where o.name = :pool)
 order by p.name for no key update;
@@ -192,18 +195,18 @@ where pool = :pool and lease = :lease returning held;
 -- list: all pools, by name.
 -- Unbounded: it counts jobs.
 select p.name, p.declared, p.max_parallelism, p.paused,
-       (select coalesce(sum(held), 0)::integer from penstock.slot s where s.pool = p.name),
+       (select coalesce(sum(held), 0)::integer from penstock.slot s where s.pool = p.name) as granted,
        (select count(*) from penstock.ready_job j where j.pool = p.name and j.ending is null)
-           + (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
-       (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name),
-       (select count(*) from penstock.running_job j where j.pool = p.name),
-       (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name),
+           + (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name) as ready,
+       (select count(*) from penstock.scheduled_job j where not j.waiting and j.pool = p.name) as scheduled,
+       (select count(*) from penstock.running_job j where j.pool = p.name) as running,
+       (select count(*) from penstock.scheduled_job j where j.waiting and j.pool = p.name) as waiting,
        p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group, p.ageing
 from penstock.pool p order by p.name;
 
 -- now: all pools, and the jobs without one, as `list` has them, and since when the first ready job is due; of many jobs it
 -- counts only some, and those whose on_complete is still to run as ready.
-select p.name, l.declared, l.max_parallelism, l.paused, p.granted, (
+select p.name, coalesce(l.declared, 0) as declared, coalesce(l.max_parallelism, 0) as max_parallelism, l.paused, p.granted, (
            select count(*) from (
                select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most
            ) few
@@ -211,9 +214,9 @@ select p.name, l.declared, l.max_parallelism, l.paused, p.granted, (
            select count(*) from (
                select 1 from penstock.ready_job e where e.ending is not null and e.pool = p.name limit :most
            ) few
-       ) + waiting.number, coalesce(later.number, 0),
-       (select count(*) from penstock.running_job j where j.pool = p.name), waiting.number,
-       l.key_parallelism, l.rate_limit, l.key_rate_limit, l.pool_group, l.ageing, {oldest}
+       ) + waiting.number as ready, coalesce(later.number, 0) as scheduled,
+       (select count(*) from penstock.running_job j where j.pool = p.name) as running, waiting.number as waiting,
+       l.key_parallelism, l.rate_limit, l.key_rate_limit, l.pool_group, l.ageing, {oldest} as oldest
 from {limited} p
 left join penstock.pool l on l.name = p.name
 left join {scheduled} later on later.pool = p.name
@@ -241,32 +244,32 @@ select line.key, (
         select from penstock.scheduled_job s
         where s.waiting and s.pool = :pool and s.concurrency_key = line.key limit :most
     ) few
-), (
+) as waiting, (
     select count(*) from (
         select from penstock.running_job j
         where j.gated and j.pool = :pool and j.concurrency_key = line.key and j.ending is null limit :most
     ) few
-)
+) as running
 from line where line.key is not null limit :keys;
 
 -- backlog: the waiting work of each pool, at its gate too, and of the jobs without one; of many it counts only some.
 -- Unbounded: it counts jobs.
-select p.name, p.max_parallelism, p.granted,
+select p.name as pool, p.max_parallelism, p.granted,
        (select count(*) from (
             select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null
             order by r.rank, r.seq limit :most
        ) few) + (select count(*) from (
             select 1 from penstock.scheduled_job w where w.pool = p.name and w.waiting
             order by w.concurrency_key, w.rank, w.place, w.id limit :most
-       ) few),
-       {oldest}, coalesce(later.number, 0)
+       ) few) as ready,
+       {oldest} as oldest, coalesce(later.number, 0) as scheduled
 from {limited} p left join {scheduled} later on later.pool = p.name
 order by p.name;
 
 -- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
 -- Unbounded: it sorts jobs.
 select * from (
-    select 'running', id, function, pool, started_at from penstock.running_job order by started_at limit :most
+    select 'running' as place, id, function, pool, started_at as since from penstock.running_job order by started_at limit :most
 ) running
 union all
 select * from (

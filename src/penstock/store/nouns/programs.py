@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.functions.programs import Declaration, refuse_clashes
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction
 
 
 class Programs(Noun, queries=("programs",)):
@@ -14,16 +14,14 @@ class Programs(Noun, queries=("programs",)):
 
     async def declare(self, kinds: Mapping[str, str]) -> None:
         """Make functions known: the kind of each by its name. Those of other programs stay."""
-        known = {row[0]: row[1] for row in await self._look("declared")}
+        known = {row["name"]: row["kind"] for row in await self._look("declared")}
         # In one order, so that programs that start together do not wait for each other in a circle.
         new = [{"name": name, "kind": kind} for name, kind in sorted(kinds.items()) if known.get(name) != kind]
         await self._run_each("declare", new)  # an unchanged declaration needs no right to write
 
     async def list(self, session: OpenTransaction | None = None) -> Sequence[Declaration]:
         """All declarations."""
-        return [
-            Declaration(noun, name, spec, program) for noun, name, program, spec in await self._ask(session, "list")
-        ]
+        return self._read(Declaration, await self._ask(session, "list"))
 
     async def register(self, program: str, ours: Sequence[Declaration]) -> Sequence[Declaration]:
         """Store the declarations of a program; all that were stored before.

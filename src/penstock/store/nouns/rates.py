@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, full_at, open_at
-from penstock.store.contract.session import OpenTransaction, Row
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction, Row
 
 TICK = timedelta.resolution
 
@@ -31,11 +31,13 @@ class Rates(Noun, queries=("rates",)):
 
     async def hold(self, transaction: OpenTransaction, name: str, key: str, now: datetime) -> RateState | None:
         """The token count of a rate limit, locked until the transaction ends; None if nothing was taken."""
-        return self._state(await self._fetch(transaction, "hold", name=name, key=key, now=now))
+        rows = await self._fetch(transaction, "hold", name=name, key=key, now=now)
+        return self.state(rows[0]) if rows else None
 
     async def peek(self, transaction: OpenTransaction, name: str, key: str) -> RateState | None:
         """The token count of a rate limit; None if nothing was taken."""
-        return self._state(await self._fetch(transaction, "peek", name=name, key=key))
+        rows = await self._fetch(transaction, "peek", name=name, key=key)
+        return self.state(rows[0]) if rows else None
 
     async def keep(self, transaction: OpenTransaction, rates: Sequence[RateRow]) -> None:
         """Store the token counts of rate limits."""
@@ -57,11 +59,10 @@ class Rates(Noun, queries=("rates",)):
         """Forget the tokens taken from a rate limit."""
         await self._fetch(transaction, "forget", name=name, key=key)
 
-    def _state(self, rows: Sequence[Row]) -> RateState | None:
-        if not rows:
-            return None
-        value, parts, moment = rows[0]
-        return state_of(value, parts, self._access.time(moment))
+    def state(self, row: Row, prefix: str = "") -> RateState | None:
+        """The token count in a row, whose columns begin with a prefix; one of no parts was only held."""
+        value, parts, moment = (row[f"{prefix}{name}"] for name in ("value", "parts", "moment"))
+        return RateState(value, parts, self._access.time(moment)) if parts and value is not None and moment else None
 
 
 def rate_text(policy: RateLimit | None) -> str | None:
@@ -90,10 +91,3 @@ def rate_of(text: str | None) -> RateLimit | None:
     if kind == TokenBucket.__name__:
         return TokenBucket(period=period, **given)
     return FixedWindow(period=period, **{**given, "start": datetime.fromisoformat(given["start"])})
-
-
-def state_of(value: int | None, parts: int | None, moment: datetime | None) -> RateState | None:
-    """The token count of a rate limit, as stored; a row of no parts was only held."""
-    if value is None or not parts or moment is None:
-        return None
-    return RateState(value, parts, moment)

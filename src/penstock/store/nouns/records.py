@@ -16,13 +16,11 @@ from uuid import UUID
 from penstock.jobs.states import JobState
 from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Condition
-from penstock.reactive.task import Change
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.nouns.taskends import RowKey, TaskEnds, of_rows
-from penstock.store.nouns.tasks import Tasks
+from penstock.store.nouns.tasks import RecordRow, RowKey, TaskEnds, Tasks, of_rows, row_key
+from penstock.store.session import OpenTransaction, Row, Session, Statement
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import placeholder, row_of
 from penstock.store.sql.values import stored_values
@@ -44,27 +42,6 @@ class RecordQuery:
     states: tuple[str, ...] | None = None  # their job stands so; ``gone`` for those whose row has left or is deleted
     error: str | None = None  # their last error contains this
     has_error: bool | None = None  # whether there is one
-
-
-@dataclass(frozen=True, slots=True)
-class RecordState:
-    """A record, with the state of its job."""
-
-    task: int  # the number of the task
-    key: str  # the key of the row, as the change feed spells it
-    job: UUID  # the id of its job
-    generation: int  # how many changes it had that the task wanted to hear of
-    live: bool  # whether its job has still to end
-    change: Change  # the last of these
-    changed_at: datetime  # when that was
-    due_at: datetime  # when it was to be run then
-    gone: str | None  # ``left`` if it does not match any more, ``deleted`` if there is no such row; None if it is there
-    state: str | None  # the state of its job; None if there is none, though there should be
-    attempt: int | None  # its attempts so far, for this generation
-    run_at: datetime | None  # when it was due, or is
-    started_at: datetime | None
-    finished_at: datetime | None
-    error: str | None  # the error of its last attempt, or why it waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,53 +103,49 @@ class Records(Noun, queries=("records",)):
 
     async def list(
         self, session: Session, where: RecordQuery, limit: int, after: RowKey | None = None
-    ) -> builtins.list[RecordState]:
+    ) -> builtins.list[RecordRow]:
         """Records that meet a filter, by task and key, those after one."""
         task, key = after or _BEGINNING
         values = _where(where) | {"limit": limit, "after_task": task, "after_key": key}
         if (jobs := _begins_with(where)) and limit <= _NEAR:  # they may be many after all
             found = await self._fetch(session, "records_near", **values, near=_NEAR)
             if len(found) == limit:
-                return self._states(found)
-        return self._states(await self._fetch(session, f"records_{jobs}" if jobs else "records", **values))
+                return self._read(RecordRow, found)
+        return self._read(RecordRow, await self._fetch(session, f"records_{jobs}" if jobs else "records", **values))
 
     async def due(
         self, session: Session, where: RecordQuery, limit: int, after: tuple[datetime | None, RowKey] | None = None
-    ) -> builtins.list[RecordState]:
-        """The same, those first that are due first; those whose jobs have ended last. It sorts all that there are."""
+    ) -> builtins.list[RecordRow]:
+        """Records that meet a filter by due time, ended jobs last. It sorts all that there are."""
         moment, (task, key) = after or (_FIRST, _BEGINNING)
         values: dict[str, Any] = {"after_due": moment, "after_task": task, "after_key": key, "limit": limit}
-        return self._states(await self._fetch(session, "records_due", **_where(where), **values))
+        return self._read(RecordRow, await self._fetch(session, "records_due", **_where(where), **values))
 
     async def among(
         self, session: OpenTransaction, where: RecordQuery, tasks: Sequence[int], keys: Sequence[str]
-    ) -> builtins.list[RecordState]:
-        """The same of these rows of these tasks only, instead of the filter's tasks."""
+    ) -> builtins.list[RecordRow]:
+        """Records that meet a filter among these rows of these tasks, instead of the filter's tasks."""
         values = _where(where) | {"tasks": builtins.list(tasks), "keys": builtins.list(keys)}
-        return self._states(await self._fetch(session, "records_of", **values))
+        return self._read(RecordRow, await self._fetch(session, "records_of", **values))
 
     async def count(self, session: Session, where: RecordQuery) -> builtins.list[RecordCount]:
         """The number of records that meet a filter. It reads them all."""
         name = f"count_{_begins_with(where) or 'records'}"
-        return [RecordCount(*row) for row in await self._fetch(session, name, **_where(where))]
+        return self._read(RecordCount, await self._fetch(session, name, **_where(where)))
 
     async def backlog(self, most: int) -> builtins.list[TaskBacklog]:
         """The backlog of each task, counted up to `most`; its cost does not grow with the records."""
-        time = self._access.time
-        return [
-            TaskBacklog(*(*row[:6], time(row[6]), bool(row[7]), time(row[8]), time(row[9])))
-            for row in await self._look("backlog", most=most)
-        ]
+        return self._read(TaskBacklog, await self._look("backlog", most=most))
 
     async def asked(self, session: Session, job: UUID) -> bool:
         """Whether a job has an open request to cancel."""
-        return bool((await self._fetch(session, "asked", id=job))[0][0])
+        ((asked,),) = await self._fetch(session, "asked", id=job)
+        return bool(asked)
 
     async def ahead(self, session: Session, job: UUID, now: datetime) -> Ahead | None:
         """The first job before one that waits at the gate of its pool, with the same concurrency key."""
-        for found, stands, task, key in await self._fetch(session, "ahead", id=job, now=now):
-            return Ahead(self._access.uuid(found), STANDS[stands], task, key)
-        return None
+        rows = await self._fetch(session, "ahead", id=job, now=now)
+        return self._one(Ahead, rows, stands=lambda row: STANDS[row["stands"]])
 
     async def matching(
         self,
@@ -222,7 +195,7 @@ class Records(Noun, queries=("records",)):
     async def rerun(
         self, rows: Sequence[RowKey], now: datetime, states: Collection[str] | None = None
     ) -> builtins.list[RowKey]:
-        """Run rows again, or only those whose jobs have these states; the rows run. Attempts are counted anew.
+        """Run rows again, or only rows whose jobs have these states; the rows run. Attempts count from 1 again.
 
         Those that run are run once more when they have ended.
         """
@@ -230,26 +203,26 @@ class Records(Noun, queries=("records",)):
             return await self._ends.rerun(session, rows, now, states)
 
     async def skip(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """End the pending jobs of rows as skipped; those that were pending."""
+        """End the pending jobs of rows as skipped; the rows whose jobs were pending."""
         async with self._writing() as session:
-            live = [row for row in await self._ends.hold(session, rows) if row[3]]
+            live = [row for row in await self._ends.hold(session, rows) if row["live"]]
             ended = await self._tasks.end_pending(session, live, JobState.SKIPPED, now)
-        return [(row[0], row[1]) for row in live if row[2] in ended]
+        return [row_key(row) for row in live if row["id"] in ended]
 
     async def delete(self, rows: Sequence[RowKey], now: datetime) -> builtins.list[RowKey]:
-        """Forget records; those that are forgotten. Pending jobs are canceled first.
+        """Forget records; the rows of the forgotten ones. Pending jobs are canceled first.
 
         Records with running jobs stay, and the cancel of their jobs is requested.
         """
         async with self._writing() as session:
             held = await self._ends.hold(session, rows)
-            live = [row for row in held if row[3]]
+            live = [row for row in held if row["live"]]
             ended = await self._tasks.end_pending(session, live, JobState.CANCELED, now)
             gone = await self._fetch(session, "forget", **of_rows(held))
-            left = [self._access.uuid(row[2]) for row in live if row[2] not in ended]
+            left = [self._access.uuid(row["id"]) for row in live if row["id"] not in ended]
             if left:
                 await self._jobs.request_cancel(session, left, now)
-        return [(row[0], row[1]) for row in gone]
+        return [row_key(row) for row in gone]
 
     # ----- steps
 
@@ -258,16 +231,6 @@ class Records(Noun, queries=("records",)):
         for number, column in enumerate(definition.key_columns, 1):
             cast = self._access.dialect.casts.get(column.kind)
             found.append(placeholder(self._access.dialect.parameter, number) + (f"::{cast}" if cast else ""))
-        return found
-
-    def _states(self, rows: Sequence[Row]) -> builtins.list[RecordState]:
-        time, uuid = self._access.time, self._access.uuid
-        found = builtins.list[RecordState]()
-        for task, key, job, generation, live, change, changed_at, due_at, *last in rows:
-            gone, state, attempt, *times, error = last
-            moments, runs = map(time, (changed_at, due_at)), map(time, times)
-            row = (task, key, uuid(job), generation, bool(live), change, *moments, gone, state, attempt, *runs, error)
-            found.append(RecordState(*row))
         return found
 
 

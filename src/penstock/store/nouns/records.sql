@@ -1,5 +1,5 @@
 -- {record}: a record as it is listed.
-r.task, r.key, r.id, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at,
+r.task, r.key, r.id as job, r.generation, r.live, r.change, r.changed_at, r.due_at, r.gone, r.state, r.attempt, r.run_at,
 r.started_at, r.finished_at, r.error
 
 -- {filter}: the records that a filter means, tasks aside.
@@ -128,7 +128,7 @@ where r.task = t.task and r.key = k.key
 
 -- count_records: how many records meet a filter, by task and state, and how many of these are of rows that are gone.
 -- Unbounded: it reads them all, and the ids of all their jobs.
-select task, coalesce(state, 'lost'), count(*), count(gone)
+select task, coalesce(state, 'lost') as state, count(*) as number, count(gone) as gone
 from penstock.task_state r
 where (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 group by task, coalesce(state, 'lost');
@@ -147,7 +147,7 @@ order by r.task, r.key;
 
 -- count_failed: the same as count_records, of those that have failed.
 -- Unbounded: it reads all that have failed.
-select r.task, 'failed', count(*), count(r.gone) from ({failed}) r where {errors} group by r.task;
+select r.task, 'failed' as state, count(*) as number, count(r.gone) as gone from ({failed}) r where {errors} group by r.task;
 
 -- records_erring: the same as records, of those that have an error that contains a text.
 -- Unbounded: it reads all that have an error.
@@ -164,7 +164,7 @@ order by r.task, r.key;
 
 -- count_erring: the same as count_records, of those.
 -- Unbounded: it reads all that have an error.
-select r.task, r.state, count(*), count(r.gone) from ({erring}) r
+select r.task, r.state, count(*) as number, count(r.gone) as gone from ({erring}) r
 where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
@@ -181,13 +181,14 @@ with few (place, task, run_at, key) as materialized (
     union all
     select 'running', (u.options::jsonb ->> 'task')::integer, u.run_at, null from penstock.running_job u
 ), counted as ({counted})
-select t.id, t.name, coalesce(c.ready, 0), coalesce(c.scheduled, 0), coalesce(c.running, 0), (
+select t.id as task, t.name, coalesce(c.ready, 0) as ready, coalesce(c.scheduled, 0) as scheduled,
+       coalesce(c.running, 0) as running, (
            select count(*) from (
                select from penstock.finished_job_long f
                where f.state = 'failed' and f.options::jsonb ->> 'task' is not null
                  and f.options::jsonb ->> 'task' = t.id::text limit :most
            ) failed
-       ), c.oldest, t.paused, c.due_first, t.reconciled_at
+       ) as failed, c.oldest, t.paused, c.due_first, t.reconciled_at
 from penstock.task t left join counted c on c.task = t.id
 order by t.name;
 
@@ -235,7 +236,8 @@ with mine as materialized (
         order by e.rank, e.place, e.id limit 1
     ) due
 )
-select id, stands, (options::jsonb ->> 'task')::integer, case when options::jsonb ->> 'task' is not null then args::jsonb ->> 'key' end
+select id as job, stands, (options::jsonb ->> 'task')::integer as task,
+       case when options::jsonb ->> 'task' is not null then args::jsonb ->> 'key' end as key
 from ahead order by stands desc, rank, place, id limit 1;
 
 -- asked: whether somebody has asked for a job to be canceled, and nobody has carried that out.
@@ -288,6 +290,6 @@ with gone as (
 select task, key from gone;
 
 -- of_tasks: of some jobs that have failed or were canceled those of tasks, with their rows.
-select f.id, (f.options::jsonb ->> 'task')::integer, f.args::jsonb ->> 'key'
+select f.id, (f.options::jsonb ->> 'task')::integer as task, f.args::jsonb ->> 'key' as key
 from penstock.finished_job f
 where f.id = any(:ids::uuid[]) and f.day = -1 and f.state in ('failed', 'canceled') and f.options::jsonb ->> 'task' is not null;

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from penstock.store.contract.session import OpenTransaction
 from penstock.store.nouns.noun import Noun
+from penstock.store.session import OpenTransaction
 
 _KEPT = timedelta(days=1)
 _RESERVED = -1
@@ -28,11 +28,12 @@ class Requests(Noun, queries=("requests",)):
     async def find(self, key: RequestKey) -> str | None:
         """The result of a request that took effect; None if it did not."""
         rows = await self._look("find", **asdict(key))
-        return None if not rows else self._access.encryption.decrypt(rows[0][0])
+        return None if not rows else self._access.encryption.decrypt(rows[0]["result"])
 
     async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
         """Those of some requests that a transaction sees to have taken effect."""
-        return {RequestKey(*row) for row in await self._fetch_each(transaction, "shown", list(map(asdict, keys)))}
+        rows = await self._fetch_each(transaction, "shown", list(map(asdict, keys)))
+        return set(self._read(RequestKey, rows))
 
     async def record(self, transaction: OpenTransaction, key: RequestKey, result: str, now: datetime) -> bool:
         """Record a request, with all else that its transaction writes; False if it took effect before."""

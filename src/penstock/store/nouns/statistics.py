@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from penstock.store.nouns.jobs import expired_day
 from penstock.store.nouns.noun import Noun
-from penstock.store.rows.jobs import expired_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class DatabaseStatistics(Noun, queries=("statistics",)):
         ((used, most_connections),) = await self._look("connections")
         return Statistics(
             overdue,
-            [TableUse(*row) for row in await self._look("tables", names=self._names(tables))],
+            self._read(TableUse, await self._look("tables", names=self._names(tables))),
             await self.unused(tables) or (),
             used,
             most_connections,
@@ -75,7 +75,7 @@ class DatabaseStatistics(Noun, queries=("statistics",)):
         """Indexes of these tables that no query has used; None if the database does not count."""
         if "unused" not in self._queries:
             return None
-        return [UnusedIndex(*row) for row in await self._look("unused", names=self._names(tables))]
+        return self._read(UnusedIndex, await self._look("unused", names=self._names(tables)))
 
     def _names(self, tables: Sequence[str]) -> list[str]:
         return [self._access.dialect.table(name) for name in tables]

@@ -22,13 +22,14 @@ select (select count(*) from pg_stat_activity where backend_type = 'client backe
 
 -- tables: dead and live rows of some tables and of penstock's own, how often each was read as a whole, and the rows read so.
 -- PostgreSQL: SQLite counts nothing.
-select format('%I.%I', s.schemaname, s.relname), s.n_dead_tup, s.n_live_tup, s.seq_scan, s.seq_tup_read, s.schemaname = 'penstock'
+select format('%I.%I', s.schemaname, s.relname) as name, s.n_dead_tup as dead, s.n_live_tup as live, s.seq_scan as scans,
+       s.seq_tup_read as scanned, s.schemaname = 'penstock' as own
 from pg_stat_user_tables s
 where s.schemaname = 'penstock' or s.relid in (select to_regclass(name) from unnest(:names::text[]) name);
 
 -- unused: indexes of some tables that no query has used, and that keep no rows apart.
 -- PostgreSQL: SQLite counts nothing.
-select format('%I.%I', s.schemaname, s.relname), s.indexrelname, pg_relation_size(s.indexrelid)
+select format('%I.%I', s.schemaname, s.relname) as "table", s.indexrelname as name, pg_relation_size(s.indexrelid) as size
 from pg_stat_user_indexes s join pg_index i on i.indexrelid = s.indexrelid
 where s.idx_scan = 0 and not i.indisunique
     and s.relid in (select to_regclass(name) from unnest(:names::text[]) name);

@@ -39,6 +39,19 @@ pool = g.pool, function = g.function, kind = g.kind, priority = g.priority,
 rank = g.rank + case when j.blocks_key then 0 else (extract(epoch from j.run_at - g.due_at) * 1000000)::bigint end,
 gated = g.gate is not null, concurrency_key = coalesce(g.gate, ''), place = g.place
 
+-- {earlier}: the numbers of all interests that a task about one table has had.
+-- SQLite: numbers are kept as JSON.
+(
+    select json_group_array(n.id) from (
+        select e.value as id from json_each(penstock.task.earlier) e
+        union select i.id from penstock.interest i where i.name = 'task:' || :name
+    ) n
+) else '[]'
+-- PostgreSQL: numbers are kept as an array.
+array(
+    select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
+) else '{}'
+
 -- add: make a task known, if none of its name is; all of its rows are to be looked at.
 insert into penstock.task
     (name, function, kind, pool, priority, options, resets, history, version, signature, spec, declared_at, reconciling)
@@ -47,30 +60,13 @@ on conflict (name) do nothing returning id;
 
 -- declare: store the declaration of a task; one of which a higher version was declared stays as it is. The interests that
 -- it has had are known by their numbers also when they are dropped, unless they were about another table.
--- SQLite: numbers are kept as JSON.
-update penstock.task set
-    function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
-    history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
-    reconciling = coalesce(:reconciling, reconciling),
-    earlier = iif(
-        spec -> 'table' = :spec -> 'table' and spec -> 'key' = :spec -> 'key', (
-            select json_group_array(n.id) from (
-                select e.value as id from json_each(penstock.task.earlier) e
-                union select i.id from penstock.interest i where i.name = 'task:' || :name
-            ) n
-        ), '[]'
-    )
-where name = :name and version <= :version;
--- PostgreSQL: numbers are kept as an array.
 update penstock.task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
     history = :history, version = :version, signature = :signature, spec = :spec, declared_at = :now,
     reconciling = coalesce(:reconciling, reconciling),
     earlier = case
-        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key') then array(
-            select unnest(earlier) union select i.id from penstock.interest i where i.name = 'task:' || :name
-        ) else '{}'
-    end
+        when (spec::jsonb -> 'table', spec::jsonb -> 'key') = (:spec::text::jsonb -> 'table', :spec::jsonb -> 'key')
+        then {earlier} end
 where name = :name and version <= :version;
 
 -- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
@@ -336,7 +332,7 @@ select id from ready union all select id from scheduled;
 -- have ended, there is none any more; for those that are to run again, the time counts anew for which changes may put that
 -- off. Of the others those are returned that `launch` or `idle` has to do with.
 -- SQLite: takes rows as JSON.
-select r.task, r.key, g.value ->> 3
+select r.task, r.key, g.value ->> 3 as idle
 from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
 where r.generation > g.value ->> 2 and not (
     g.value ->> 3 and r.generation = (g.value ->> 2) + 1 and r.for_version between 0 and g.value ->> 4
@@ -365,7 +361,7 @@ with held as materialized (
     update penstock.task_record set latest_at = null
     where ctid = any(array(select place from held where not finished and not changed)) and latest_at is not null
 )
-select task, key, finished, changed, place::text from held
+select task, key, finished as idle, changed, place::text from held
 where changed or (
     finished and (select count(*) from idled) < (select count(*) from held where finished and not changed)
 );
@@ -385,7 +381,7 @@ update penstock.task_record set live = false, version = greatest(version, :versi
 where ctid = any(:places::text[]::tid[]);
 
 -- find: the record of a row.
-select task, key, id, generation, live, change, before, after, changed_at, due_at, gone
+select task, key, id as job, generation, live, change, before, after, changed_at, due_at, gone
 from penstock.task_record where task = :task and key = :key;
 
 -- signature: filter and watch of a task as stored.
@@ -449,7 +445,7 @@ select key, after, gone from penstock.task_record where task = :task and key = a
 -- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
 -- the last change of its row, and which that was.
 select r.key, r.after, r.gone, f.state,
-       {runs}, r.change, r.before, r.version
+       {runs} as running, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
 where r.task = :task and r.key > :after::text order by r.key limit :limit;
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from penstock.jobs.job import Job
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told
-from penstock.store.contract.jobs import OUTSIDE, TOKEN_KEPT, Redeemed, Settle
-from penstock.store.contract.session import Row, Session, writing
-from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobs import Jobs, Settle
+from penstock.store.nouns.leases import OUTSIDE
 from penstock.store.nouns.noun import Access, Noun
+from penstock.store.session import Session, writing
+
+TOKEN_KEPT = timedelta(days=1)  # the time for which the outcome of a token is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Redeemed:
+    """The outcome of redeeming a token."""
+
+    accepted: bool  # whether the job has been settled by it
+    told: Told  # the outcome that counts: the first one, or that its time or its attempt is over
 
 
 class Tokens(Noun, queries=("tokens",)):
@@ -46,12 +58,12 @@ class Tokens(Noun, queries=("tokens",)):
     async def void(self, job_id: UUID, attempt: int) -> bool:
         """Void the token of an attempt that has failed; False if it has been redeemed before."""
         rows = await self._calls.run(self._queries["void"], {"id": job_id, "attempt": attempt})
-        return not rows or rows[0][0] == "expired"
+        return not rows or rows[0]["told"] == "expired"
 
     async def hold(self, lease: int, attempts: Sequence[tuple[UUID, int]]) -> set[UUID]:
         """Move jobs with a token from a lease to `OUTSIDE`, and their slots with them; those it still held."""
         rows = [{"id": job_id, "attempt": attempt} for job_id, attempt in attempts]
-        return {self._access.uuid(row[0]) for row in await self._run_each("hold", rows, lease=lease)}
+        return {self._access.uuid(row["id"]) for row in await self._run_each("hold", rows, lease=lease)}
 
     async def redeem(self, token: Token, told: Told, now: datetime, settle: Settle) -> Redeemed | None:
         """Settle the job of a token, whether its function has returned or not, as `settle` says; once.
@@ -61,14 +73,15 @@ class Tokens(Noun, queries=("tokens",)):
         key = {"id": token.job_id, "attempt": token.attempt}
         async with writing(self._calls.begin_write) as session:
             known = await self._fetch(session, "known", **key)
-            if not known or not token.fits(known[0][0]):
+            if not known or not token.fits(known[0]["hash"]):
                 return None
-            if known[0][2] is not None:
-                return Redeemed(accepted=False, told=known[0][2])
+            if known[0]["told"] is not None:
+                return Redeemed(accepted=False, told=known[0]["told"])
             rows = await self._fetch(session, "lease_of", **key)
-            if not rows or self._access.time(known[0][1]) <= now:
+            if not rows or self._access.time(known[0]["deadline"]) <= now:
                 return Redeemed(accepted=False, told="expired")
-            await self._end(session, rows[0][0], rows[0][1:], told, now, settle)
+            (job,) = self._read(Job, rows)
+            await self._end(session, rows[0]["lease"], job, told, now, settle)
         return Redeemed(accepted=True, told=told)
 
     async def expire(self, now: datetime, limit: int, settle: Settle) -> int:
@@ -76,7 +89,7 @@ class Tokens(Noun, queries=("tokens",)):
         return await self._sweep("overdue", {"now": now, "limit": limit}, "expired", now, settle)
 
     async def cancel(self, now: datetime, limit: int, settle: Settle) -> int:
-        """The same for those for which a request to cancel stands."""
+        """Settle jobs held outside for which a request to cancel stands, as `expire` does."""
         return await self._sweep("canceled", {"limit": limit}, "canceled", now, settle)
 
     # ----- steps
@@ -86,12 +99,12 @@ class Tokens(Noun, queries=("tokens",)):
             return 0
         async with self._writing() as session:
             rows = await self._fetch(session, name, **values)
-            for row in sorted(rows, key=lambda row: str(row[5])):  # slots of several pools are freed in one order
-                await self._end(session, OUTSIDE, row, told, now, settle)
+            jobs = self._read(Job, rows)
+            for job in sorted(jobs, key=lambda job: job.pool):  # slots of several pools are freed in one order
+                await self._end(session, OUTSIDE, job, told, now, settle)
         return len(rows)
 
-    async def _end(self, session: Session, lease: int, row: Row, told: Told, now: datetime, settle: Settle) -> None:
-        job = self._access.job(row)
+    async def _end(self, session: Session, lease: int, job: Job, told: Told, now: datetime, settle: Settle) -> None:
         await self._jobs.settle_all_within(session, lease, settle([job]))
         if lease == OUTSIDE:
             await self._fetch(session, "free_slot", pool=job.pool)

@@ -1,6 +1,5 @@
 -- {job}: a running job.
-{r.claimed_columns}, r.started_at,
-case when r.attempt > 1 and strpos(r.options, '"max_duration"') > 0 then r.attempts::jsonb -> -1 ->> 'failing_since' end
+{r.claimed_columns}, r.started_at, {r.failing_since}
 
 -- report: write the progress of running jobs.
 -- SQLite: one statement a job.

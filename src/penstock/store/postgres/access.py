@@ -9,16 +9,14 @@ from uuid import UUID
 
 import asyncpg
 
-from penstock.jobs.job import JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import OpenTransaction, Row, writing
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
 from penstock.store.postgres.spelling import key_text
-from penstock.store.rows.jobs import job_of, status_of
+from penstock.store.session import OpenTransaction, Row, writing
 from penstock.store.sql.queries import Query
 
 
@@ -28,7 +26,6 @@ class PostgresAccess(Access):
     looks_first = False
     time = items = duration = staticmethod(lambda value: value)
     uuid = staticmethod(lambda value: UUID(int=value.int))  # the driver's own class is another one
-    job = staticmethod(job_of)
 
     def __init__(self, connections: Connections) -> None:
         self._connections, self.dialect = connections, connections.dialect
@@ -56,9 +53,6 @@ class PostgresAccess(Access):
 
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
         return [f"::{POSTGRES.types[column.kind]}" for column in definition.key_columns]
-
-    def status(self, row: Row) -> JobStatus:
-        return status_of(row, self.encryption.reveal)
 
 
 async def run(

@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from penstock.changes.conditions import ALWAYS, NEVER, When, all_of, any_of
 from penstock.changes.interest import Interest
-from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Statement
+from penstock.store.nouns.captures import FoundTable, Interests
+from penstock.store.nouns.interests import Source
 from penstock.store.postgres.conditions import literal
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
-from penstock.store.rows.interests import FoundTable, Interests
+from penstock.store.session import Statement
 from penstock.store.sql.dialect import named, row_of
 from penstock.store.sql.feedrow import kind_variable
 

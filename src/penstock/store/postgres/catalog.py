@@ -24,13 +24,13 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.observe.logs import event as log_event
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable
-from penstock.store.contract.schema import Change
-from penstock.store.contract.session import Row
+from penstock.store.nouns.catalog import Change
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, translate
 from penstock.store.postgres.route import Connection
+from penstock.store.session import Row
 from penstock.store.sql.dialect import SCHEMA
 from penstock.store.sql.queries import Query, load_queries
 from penstock.values import decode_json
@@ -63,7 +63,7 @@ _CHOICE = re.compile(r"'((?:[^']|'')*)'::(\w+)|(-?\d+)")
 
 
 class _Description(ABC):
-    """See `store.contract.Description`."""
+    """See `store.nouns.Description`."""
 
     _queries: Mapping[str, Query]
 
@@ -77,15 +77,15 @@ class _Description(ABC):
         return {quoted[row["asked"]]: _table(row) for row in rows}
 
     async def kept_tables(self) -> list[str]:
-        return [row[0] for row in await self._fetch(self._queries["kept"], {})]
+        return [name for (name,) in await self._fetch(self._queries["kept"], {})]
 
     async def applied_migrations(self) -> set[str]:
-        rows = await self._fetch(self._queries["has_migrations"], {})
-        return {row[0] for row in await self._fetch(self._queries["migrations"], {})} if rows[0][0] else set()
+        ((has_some,),) = await self._fetch(self._queries["has_migrations"], {})
+        return {name for (name,) in await self._fetch(self._queries["migrations"], {})} if has_some else set()
 
 
 class PostgresCatalog(_Description):
-    """See `store.contract.Catalog`.
+    """See `store.nouns.Catalog`.
 
     Long statements and changes use `direct`, which leads to the server itself if there is a way past the pooler.
     """
@@ -169,7 +169,7 @@ class PostgresCatalog(_Description):
 
 
 class PostgresSchemaLock(_Description):
-    """See `store.contract.SchemaLock`.
+    """See `store.nouns.SchemaLock`.
 
     `others` are the connections that read the catalog: they have read it before, and a new one takes ten times as long.
     Through a pooler there are none (`None`), as it may have none left. A pooler keeps no settings either.

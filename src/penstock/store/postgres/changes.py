@@ -16,10 +16,9 @@ from penstock.changes.change import CapturedChange, changes_told
 from penstock.changes.position import ALL, ERA, Position, Snapshot
 from penstock.changes.rotation import Slots
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.contract.changes import Batch, Rotation
-from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
-from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.changes import Batch, Changes, Rotation
 from penstock.store.postgres.session import PostgresSession
+from penstock.store.session import OpenTransaction, Row, Session, Statement
 
 # These are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _LOCK = "lock table penstock.{table} in access exclusive mode"
@@ -69,13 +68,14 @@ class PostgresChanges(Changes):
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
-        snapshot, clock, server = shown or Snapshot.parse(rows[0][0]), rows[0][1], rows[0][2]
+        first = rows[0]
+        snapshot, clock, server = shown or Snapshot.parse(first["snapshot"]), first["clock"], first["server"]
         if server is not None and before.server not in {None, server}:
             raise Conflict("The database has crashed, and may give numbers anew that this position has passed.")
         if position.seen.end > snapshot.end and position.seen != ALL:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")
-        found = [tuple(row)[3:] for row in rows if row[3] is not None]
+        found = [tuple(row)[3:] for row in rows if row["seq"] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         if shown and not complete:
             snapshot = ALL  # that the session sees; those that may have ended come with the others
@@ -160,7 +160,7 @@ class PostgresChanges(Changes):
         """Whether a reader has still to read a change in a slot."""
         unread = self._own(_UNREAD.format(slot=slot))
         for row in await self._fetch(session, "readers"):
-            bounds = Position.parse(row[1]).bounds()
+            bounds = Position.parse(row["position"]).bounds()
             if (await session.fetch(unread, [bounds[name] for name in _BOUNDS]))[0][0]:
                 return True
         return False
@@ -175,7 +175,8 @@ class PostgresChanges(Changes):
             await session.execute(_IMPATIENT)
             await session.execute(self._own(_LOCK.format(table="change")))
             await self._fetch(session, "lock_room")
-            readers = [(row[0], Position.parse(row[1])) for row in await self._fetch(session, "lock_readers")]
+            rows = await self._fetch(session, "lock_readers")
+            readers = [(row["name"], Position.parse(row["position"])) for row in rows]
             if await self._is_settled(session, readers):
                 return
             high = max((position.high for _name, position in readers), default=0)
@@ -184,7 +185,8 @@ class PostgresChanges(Changes):
     async def _is_settled(self, session: Session, readers: list[tuple[str, Position]]) -> bool:
         """Whether another process has done it meanwhile."""
         ((origin, here),) = await self._fetch(session, "origin")
-        now = Snapshot.parse((await self._fetch(session, "moment"))[0][0])
+        ((moment, _high),) = await self._fetch(session, "moment")
+        now = Snapshot.parse(moment)
         return bool(origin == here) and all(position.seen.end <= now.end for _name, position in readers)
 
     async def _settle(self, session: Session, readers: list[tuple[str, Position]], high: int) -> None:

@@ -12,27 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from penstock.reactive.expression import (
-    MAX_DIGITS,
-    MAX_REAL,
-    MIN_REAL,
-    Arithmetic,
-    Compare,
-    Constant,
-    Field,
-    Has,
-    Holds,
-    Leaf,
-    Length,
-    Matches,
-    Missing,
-    OneOf,
-    Path,
-    Term,
-    TextIs,
-    compared_as,
-    fields,
-)
+from penstock.reactive import expression as ex
 from penstock.reactive.pattern import common_pattern
 from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Part, Spelling
@@ -54,67 +34,67 @@ class PostgresSpelling(Spelling):
 
     true, never = "true", "false"
 
-    def leaf(self, leaf: Leaf) -> Part:
+    def leaf(self, leaf: ex.Leaf) -> Part:
         return Part(self._leaf(leaf), self._guards(leaf))
 
-    def watched(self, term: Term) -> Part:
+    def watched(self, term: ex.Term) -> Part:
         """A term's value; its columns as they are, where jsonb cannot hold the JSON."""
         if term.kind is Kind.ENCRYPTED:  # one value has many ciphertexts
-            return Part(None, wide=self.raw(tuple(fields(term))))
+            return Part(None, wide=self.raw(tuple(ex.fields(term))))
         sql, guards = self._comparable(term), self._guards(term)
         if not guards:
             return Part(sql)
-        return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(fields(term)))}, 'raw')")
+        return Part(f"to_jsonb({sql})", guards, wide=f"jsonb_build_array({self.raw(tuple(ex.fields(term)))}, 'raw')")
 
     def raw(self, columns: Sequence[str]) -> str:
         told = ", ".join(f"{self.column(name)}::text" for name in columns)
         return f"array[{told}]::text" if len(columns) > 1 else told
 
-    def _guards(self, expression: Leaf | Term) -> tuple[str, ...]:
+    def _guards(self, expression: ex.Leaf | ex.Term) -> tuple[str, ...]:
         """Conditions under which jsonb can hold the JSON of a user-owned row."""
         if self.definition.managed:
             return ()
-        json = [name for name, kind in fields(expression).items() if kind is Kind.JSON]
+        json = [name for name, kind in ex.fields(expression).items() if kind is Kind.JSON]
         return tuple(
             f"{self.column(name)} is null or {self.column(name)}::text !~ {literal(_ODD_JSON)}" for name in json
         )
 
     # ----- leaves
 
-    def _leaf(self, leaf: Leaf) -> str:
-        if isinstance(leaf, Compare):
+    def _leaf(self, leaf: ex.Leaf) -> str:
+        if isinstance(leaf, ex.Compare):
             return self._compare(leaf)
-        if isinstance(leaf, Missing):
+        if isinstance(leaf, ex.Missing):
             return f"{self._comparable(leaf.term)} is null"
-        if isinstance(leaf, OneOf):
+        if isinstance(leaf, ex.OneOf):
             kind = leaf.term.kind
-            spell = self._since if isinstance(leaf.term, Arithmetic) and kind is Kind.DATETIME else self._comparable
+            spell = self._since if isinstance(leaf.term, ex.Arithmetic) and kind is Kind.DATETIME else self._comparable
             listed = ", ".join(map(spell, leaf.constants))
             return f"{self.value(leaf.term, kind)} in ({listed})"
         return self._says(leaf)
 
-    def _says(self, leaf: TextIs | Matches | Has | Holds) -> str:
-        if isinstance(leaf, TextIs):
+    def _says(self, leaf: ex.TextIs | ex.Matches | ex.Has | ex.Holds) -> str:
+        if isinstance(leaf, ex.TextIs):
             return self._text_is(self._text(leaf.term), leaf)
-        if isinstance(leaf, Matches):
+        if isinstance(leaf, ex.Matches):
             return f"{self._text(leaf.term)} ~ {literal(common_pattern(leaf.pattern))}"
         found = self.value(leaf.term, leaf.term.kind)
-        if isinstance(leaf, Has):
+        if isinstance(leaf, ex.Has):
             wanted = literal(f"[{leaf.constant.value}]")
             return f"case jsonb_typeof({found}) when 'array' then {found} @> {wanted}::jsonb end"
         return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
 
-    def _compare(self, leaf: Compare) -> str:
-        kind = compared_as(leaf)
-        if isinstance(leaf.right, Constant) and not isinstance(leaf.left, Arithmetic):
+    def _compare(self, leaf: ex.Compare) -> str:
+        kind = ex.compared_as(leaf)
+        if isinstance(leaf.right, ex.Constant) and not isinstance(leaf.left, ex.Arithmetic):
             return self._compare_constant(leaf, leaf.right, kind)
         linear = kind is Kind.DATETIME and (
-            not self.definition.managed or isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
+            not self.definition.managed or isinstance(leaf.left, ex.Arithmetic) or isinstance(leaf.right, ex.Arithmetic)
         )
         left, right = (self._since(one) if linear else self._comparable(one, kind) for one in (leaf.left, leaf.right))
         return f"{left} {'is not distinct from' if leaf.operator == '==' else leaf.operator} {right}"
 
-    def _compare_constant(self, leaf: Compare, constant: Constant, kind: Kind) -> str:
+    def _compare_constant(self, leaf: ex.Compare, constant: ex.Constant, kind: Kind) -> str:
         operator = "=" if leaf.operator == "==" else leaf.operator
         if kind is not Kind.JSON or operator == "=":
             return f"{self.value(leaf.left, kind)} {operator} {self._constant(constant, kind)}"
@@ -123,7 +103,7 @@ class PostgresSpelling(Spelling):
             return f"{self._text(leaf.left)} {operator} {literal(decode_json(constant.value))}"
         return f"jsonb_typeof({found}) = 'number' and {found} {operator} {self._constant(constant, kind)}"
 
-    def _text_is(self, found: str, leaf: TextIs) -> str:
+    def _text_is(self, found: str, leaf: ex.TextIs) -> str:
         if leaf.test == "contains":
             return f"strpos({found}, {literal(leaf.text)}) > 0"
         side = "left" if leaf.test == "startswith" else "right"
@@ -131,27 +111,27 @@ class PostgresSpelling(Spelling):
 
     # ----- terms
 
-    def _comparable(self, term: Term, kind: Kind | None = None) -> str:
+    def _comparable(self, term: ex.Term, kind: Kind | None = None) -> str:
         """A term that is NULL if its value is missing, as JSON's null is too."""
         if kind is Kind.JSON and term.kind is not Kind.JSON:
             return f"to_jsonb({self.value(term, term.kind)})"
         found = self.value(term, kind or term.kind)
         return f"nullif({found}, 'null'::jsonb)" if term.kind is Kind.JSON else found
 
-    def value(self, term: Term, kind: Kind) -> str:
-        if isinstance(term, Constant):
+    def value(self, term: ex.Term, kind: Kind) -> str:
+        if isinstance(term, ex.Constant):
             return self._constant(term, kind)
-        if isinstance(term, Arithmetic):
+        if isinstance(term, ex.Arithmetic):
             found = self._computed(term)
-        elif isinstance(term, Length):
+        elif isinstance(term, ex.Length):
             found = self._length(term)
-        elif isinstance(term, Path):
+        elif isinstance(term, ex.Path):
             found = self._path(term)
         else:
             found = self._field(term)
         return f"{found}::float8" if kind is Kind.REAL and term.kind is Kind.INTEGER else found
 
-    def _field(self, field: Field) -> str:
+    def _field(self, field: ex.Field) -> str:
         name = self.column(field.column)
         if field.kind is Kind.DECIMAL:
             return f"(case when {name} - {name} = 0 then {name} end)"
@@ -163,8 +143,8 @@ class PostgresSpelling(Spelling):
             return _USER_OWNED.get(field.kind, "{0}").format(name)
         return f"nullif({name}, 'NaN')" if field.kind is Kind.REAL else name
 
-    def _path(self, path: Path) -> str:
-        found = self._field(Field(path.column, Kind.JSON))
+    def _path(self, path: ex.Path) -> str:
+        found = self._field(ex.Field(path.column, Kind.JSON))
         for step in path.steps:
             if isinstance(step, str):
                 found = f"({found} -> {literal(step)})"
@@ -172,13 +152,13 @@ class PostgresSpelling(Spelling):
                 found = f"(case jsonb_typeof({found}) when 'array' then {found} -> ({step}) end)"
         return found
 
-    def _text(self, term: Term) -> str:
+    def _text(self, term: ex.Term) -> str:
         found = self.value(term, term.kind)
         if term.kind is Kind.TEXT:
             return found
         return f"(case jsonb_typeof({found}) when 'string' then {found} #>> '{{}}' end collate \"C\")"
 
-    def _length(self, term: Length) -> str:
+    def _length(self, term: ex.Length) -> str:
         found = self.value(term.of, term.of.kind)
         if term.of.kind is not Kind.JSON:
             return f"{'octet_length' if term.of.kind is Kind.BYTES else 'char_length'}({found})"
@@ -189,39 +169,39 @@ class PostgresSpelling(Spelling):
 
     # ----- arithmetic
 
-    def _computed(self, term: Arithmetic) -> str:
+    def _computed(self, term: ex.Arithmetic) -> str:
         if term.kind in {Kind.DATETIME, Kind.INTERVAL}:
             return self._since(term)
         left, right = (self._operand(one, term.kind) for one in (term.left, term.right))
         return f"({left} {term.operator} {right})"
 
-    def _operand(self, term: Term, kind: Kind) -> str:
+    def _operand(self, term: ex.Term, kind: Kind) -> str:
         """A number to compute with, as a type that holds every result."""
         found = self.value(term, term.kind)
         if kind is Kind.REAL:
-            if term.kind is Kind.REAL and isinstance(term, Field):
-                bounds = f"abs({found}) between {_real(MIN_REAL)} and {_real(MAX_REAL)}"
+            if term.kind is Kind.REAL and isinstance(term, ex.Field):
+                bounds = f"abs({found}) between {_real(ex.MIN_REAL)} and {_real(ex.MAX_REAL)}"
                 return f"(case when {found} = 0 or {bounds} then {found} end)"
             return f"({found})::float8"
-        if kind is Kind.DECIMAL and term.kind is Kind.DECIMAL and isinstance(term, Field):
-            fits = f"abs({found}) < 1e{MAX_DIGITS + 1} and scale({found}) <= {MAX_DIGITS}"
+        if kind is Kind.DECIMAL and term.kind is Kind.DECIMAL and isinstance(term, ex.Field):
+            fits = f"abs({found}) < 1e{ex.MAX_DIGITS + 1} and scale({found}) <= {ex.MAX_DIGITS}"
             return f"(case when {found} = 0 then 0 when {fits} then {found} end)"
         return f"({found})::numeric"
 
-    def _since(self, term: Term) -> str:
+    def _since(self, term: ex.Term) -> str:
         """A point in time as an interval since 1970, a length of time as itself: neither has a time zone."""
-        if isinstance(term, Arithmetic):
+        if isinstance(term, ex.Arithmetic):
             return f"({self._since(term.left)} {term.operator} {self._since(term.right)})"
-        if isinstance(term, Constant) and term.kind is Kind.DATETIME:
+        if isinstance(term, ex.Constant) and term.kind is Kind.DATETIME:
             return _interval_literal(term.value - datetime(1970, 1, 1, tzinfo=UTC))
-        if term.kind is Kind.DATETIME and isinstance(term, Field):
+        if term.kind is Kind.DATETIME and isinstance(term, ex.Field):
             name = self.column(term.column)
             return _of_time(name, Kind.DATETIME, f"{name} - {_EPOCH}", _FIRST, _LAST)
         return self.value(term, term.kind)
 
     # ----- constants
 
-    def _constant(self, constant: Constant, kind: Kind) -> str:
+    def _constant(self, constant: ex.Constant, kind: Kind) -> str:
         value: Any = constant.value
         if kind is Kind.TEXT:
             return self.text(value) or literal(value)

@@ -17,10 +17,10 @@ import asyncpg
 
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
-from penstock.store.contract.session import not_open
 from penstock.store.places import Line
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate
 from penstock.store.postgres.route import Connection, Route
+from penstock.store.session import not_open
 from penstock.store.sql.dialect import Dialect
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Connections:
                 return connection
 
     async def acquire_lingering(self) -> tuple[Connection, bool]:
-        """The same, and whether a snapshot is still open on it, which its new holder ends."""
+        """Acquire a connection, and say whether a snapshot is still open on it, which its new holder ends."""
         connection = await self._acquire()
         lingers = connection in self._lingering
         self._lingering.discard(connection)

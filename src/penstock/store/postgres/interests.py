@@ -11,19 +11,10 @@ from typing import Any
 
 from penstock.changes.interest import Interest
 from penstock.errors import Conflict, DatabaseBusy, DataError, DeclarationError
-from penstock.store.contract.changes import Source, State
-from penstock.store.contract.schema import Change, SchemaLock
-from penstock.store.contract.session import OpenTransaction, Statement
-from penstock.store.nouns.interests import Interests, by_one_if_refused
-from penstock.store.nouns.noun import Access
-from penstock.store.postgres.capture import EVENTS, Own, hold, install, source, trial, triggers, try_out
-from penstock.store.postgres.catalog import PostgresCatalog
-from penstock.store.postgres.conditions import literal
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.triggerbodies import append_plain
-from penstock.store.rows.interests import (
+from penstock.store.nouns.captures import (
     FoundTable,
     Rebuild,
+    State,
     Stored,
     StoredInterest,
     by_capture,
@@ -32,6 +23,15 @@ from penstock.store.rows.interests import (
     columns_read,
     identity_of,
 )
+from penstock.store.nouns.catalog import Change, SchemaLock
+from penstock.store.nouns.interests import Interests, Source, by_one_if_refused
+from penstock.store.nouns.noun import Access
+from penstock.store.postgres.capture import EVENTS, Own, hold, install, source, trial, triggers, try_out
+from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.postgres.conditions import literal
+from penstock.store.postgres.dialect import POSTGRES
+from penstock.store.postgres.triggerbodies import append_plain
+from penstock.store.session import OpenTransaction, Statement
 
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 # These are no queries of a .sql file: they belong to the statements that make triggers.

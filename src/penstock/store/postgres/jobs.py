@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -12,10 +13,9 @@ from uuid import UUID
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.session import OpenTransaction, Row, Session, Statement
 from penstock.store.nouns.gates import Gates
-from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobs import Claim, Jobs, Look, Room, day_of, expired_day
+from penstock.store.nouns.jobtext import attempt_text, attempts_text, ending_text
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
 from penstock.store.postgres.access import run
@@ -23,17 +23,19 @@ from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.heads import Heads
 from penstock.store.postgres.newjobs import COPY_FROM, alone, arrays, copy, copy_alike
 from penstock.store.postgres.session import PostgresSession
-from penstock.store.postgres.taskends import PostgresTaskEnds, or_none
-from penstock.store.rows.jobs import attempt_text, attempts_text, day_of, ending_text, expired_day, job_of
+from penstock.store.postgres.tasks import PostgresTaskEnds, or_none
+from penstock.store.session import OpenTransaction, Row, Session, Statement
 
 _PROMOTE_MOST = 1000
 _PIECE = 5000  # jobs in one statement, of a transaction that is shared
-_RUN_AT, _RANK, _SEQ = 4, 12, 13  # of rows of the query `claim`
-_CANCELS, _GATES, _PASSED = 14, 15, 16  # of the first one
-_FAILING_SINCE = 17  # of the others
 # These two are no queries of a .sql file: the name of a table and a setting cannot be parameters.
 _TRUNCATE = "truncate penstock.finished_job_{day}"
 _IMPATIENT = Statement("set local lock_timeout = '200ms'")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen(Look):
+    gates: tuple[str, ...]  # the pools at whose gates jobs wait
 
 
 class PostgresGates(Gates):
@@ -45,7 +47,7 @@ class PostgresGates(Gates):
         keys, counts = list(found.counts), list(found.counts.values())
         values = {"pool": room.pool, "epoch": room.epoch, "lease": lease, "last": found.last, "now": now}
         rows = await self._fetch(session, "start", keys=keys, counts=counts, **values, **self._access.left)
-        return [job_of(row[:-1]) for row in rows], [row[-1] for row in rows]
+        return self._read(Job, rows), [row["concurrency_key"] for row in rows]
 
 
 class PostgresJobs(Jobs):
@@ -85,26 +87,22 @@ class PostgresJobs(Jobs):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
-        first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-        next_run_at: datetime | None = first[_RUN_AT]
+        seen, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
         taken += jobs
-        due = next_run_at is not None and next_run_at <= now
-        if due:
+        if due := seen.is_due(now):
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
-            first, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
-            next_run_at = first[_RUN_AT]
+            seen, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
             taken += jobs
-        cancels, waiting = first[_CANCELS], first[_GATES]
-        if waiting:
-            for line in gates_in_line(left_rooms(rooms, taken), waiting, opened):
+        if seen.gates:
+            for line in gates_in_line(left_rooms(rooms, taken), seen.gates, opened):
                 taken += await self._pass_gates(Line(line, limit - len(taken)), lease, now, opened)
-        at_gates = [room.pool for room in rooms if room.room > 0 and room.pool in waiting]
+        at_gates = [room.pool for room in rooms if room.room > 0 and room.pool in seen.gates]
         self._left_out.remember(at_gates, opened, taken)
         waits = [again for again in opened.values() if again is not None]
         until_whole = self._heads.until_whole()
         if until_whole is not None and len(taken) < limit:
             waits.append(timedelta(seconds=until_whole))
-        return Claim(taken, next_run_at, cancels, due, min(waits, default=None))
+        return Claim(taken, seen.next_run_at, seen.cancels, due, min(waits, default=None))
 
     async def _pass_gates(
         self, rooms: Line, lease: int, now: datetime, opened: dict[str, timedelta | None]
@@ -136,12 +134,12 @@ class PostgresJobs(Jobs):
             tasks = await self._ends.retry(session, list(ids), now)
             others = [one for one in ids if one not in tasks]
             values = {"ids": others, "now": now, "no_ageing": NO_AGEING // timedelta.resolution}
-            again = {row[0] for row in await self._fetch(session, "retry", **values)}
+            again = {row["id"] for row in await self._fetch(session, "retry", **values)}
             again |= {job for job, won in tasks.items() if won}
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def recall(self, ids: Sequence[UUID], now: datetime) -> builtins.list[UUID]:
-        again = {row[0] for row in await self._run("recall", ids=list(ids), now=now)}
+        again = {row["id"] for row in await self._run("recall", ids=list(ids), now=now)}
         return [one for one in dict.fromkeys(ids) if one in again]
 
     async def prune(self, now: datetime, limit: int) -> int:
@@ -151,16 +149,16 @@ class PostgresJobs(Jobs):
         """
         day = expired_day(now)
         async with self._writing() as session:
-            count: int = (await self._fetch(session, "count_day", day=day, most=limit))[0][0]
+            ((count,),) = await self._fetch(session, "count_day", day=day, most=limit)
             if count:
                 await session.execute(_IMPATIENT)
                 await session.execute(self._own(_TRUNCATE.format(day=day)))
             count += await self._execute(session, "prune", now=now, limit=limit)
-        return count
+        return int(count)
 
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
-        await self._ends.ended(session, _of(settlements, {row[0] for row in rows}))
+        await self._ends.ended(session, _of(settlements, {row["id"] for row in rows}))
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         name, values = _settling(settlements)
@@ -170,7 +168,7 @@ class PostgresJobs(Jobs):
 
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
-    ) -> tuple[Row, builtins.list[Job]]:
+    ) -> tuple[_Seen, builtins.list[Job]]:
         began, pools = self._heads.now(), [room.pool for room in rooms]
         first, *rows = await self._run(
             "claim",
@@ -184,14 +182,16 @@ class PostgresJobs(Jobs):
             now=now,
             **self._access.left,
         )
-        jobs = [job_of((*row[:11], row[11] or row[_RUN_AT], now, row[_FAILING_SINCE])) for row in rows]
-        self._heads.learn(began, pools, first[_PASSED], [(row[_RANK], row[_SEQ]) for row in rows], jobs)
-        return first, jobs
+        jobs = self._read(
+            Job, rows, enqueued_at=lambda row: row["enqueued_at"] or row["run_at"], started_at=lambda _: now
+        )
+        self._heads.learn(began, pools, first["passed"], [(row["rank"], row["seq"]) for row in rows], jobs)
+        return self._read(_Seen, [first])[0], jobs
 
 
 def _won(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:
     """The ids of those that were written, from the answer of the query."""
-    found = {row[0] for row in rows}
+    found = {row["id"] for row in rows}
     return found if name == "settle" else {item.id for item in settlements} - found
 
 

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any
 
 from penstock.jobs.job import NewJob
+from penstock.store.nouns.jobtext import options_text
 from penstock.store.postgres.session import PostgresSession
-from penstock.store.rows.jobs import options_text
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, and nothing more in the header
 _END = struct.pack(">h", -1)

@@ -32,7 +32,7 @@ _FIX = "Let read_url lead to a standby of the database's own server, or leave it
 
 
 class PostgresReplica:
-    """See `store.contract.Replica`.
+    """See `store.Replica`.
 
     Args:
         connections: Those to the replica.

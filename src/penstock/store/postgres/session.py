@@ -17,11 +17,11 @@ from penstock.changes.position import Snapshot
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.postgres.connections import Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
+from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.changes.position import Position
 from penstock.clock import SystemClock
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.errors import translate
@@ -31,7 +31,7 @@ _LAST_WAIT = 1.0
 
 
 class PostgresSignals:
-    """See `store.contract.Signals`. One of the connections sends notifications; one that is `direct` listens."""
+    """See `store.Signals`. One of the connections sends notifications; one that is `direct` listens."""
 
     def __init__(self, connections: Connections, direct: Connections, queries: Mapping[str, Query]) -> None:
         self._queries = queries

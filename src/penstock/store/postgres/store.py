@@ -8,8 +8,6 @@ from typing import Any
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ConfigError
-from penstock.store.contract.session import OpenTransaction, Row, reading
-from penstock.store.contract.store import Store
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.rates import Rates
@@ -26,10 +24,11 @@ from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
-from penstock.store.postgres.taskends import PostgresTaskEnds
-from penstock.store.postgres.tasks import PostgresTasks
+from penstock.store.postgres.tasks import PostgresTaskEnds, PostgresTasks
+from penstock.store.session import OpenTransaction, Row, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
+from penstock.store.store import Store
 
 _OLDEST = 13
 _ON_REPLICA = 3  # a tick, a late batch, and a look whether the replica is back
@@ -37,7 +36,7 @@ _FOR_SERVICES = 4  # one to claim, one to settle, one for planner and relay, one
 
 
 class PostgresStore(Store):
-    """See `store.contract.Store`. PostgreSQL 13 and newer."""
+    """See `store.Store`. PostgreSQL 13 and newer."""
 
     catalog: PostgresCatalog
     signals: PostgresSignals

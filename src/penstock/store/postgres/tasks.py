@@ -1,7 +1,7 @@
-"""Plans tasks on PostgreSQL: one statement writes records, and one makes their jobs, each for many rows.
+"""Plans tasks on PostgreSQL, and ends their jobs, each in one statement for many rows.
 
-A new record has its job in the same statement; after a wait for a locked record, its present job is visible only in
-the next statement.
+A new record has its job in the statement that writes it; after a wait for a locked record, its present job is visible
+only in the next statement. The end of a job checks whether its row has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -12,38 +12,68 @@ from typing import Any
 
 from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 
-from penstock.clock import Clock
-from penstock.jobs.states import JobState
+from penstock.jobs.job import Mark, Settlement
+from penstock.jobs.states import FINISHED
 from penstock.reactive.planning import RowPlan
-from penstock.store.contract.session import Session
-from penstock.store.nouns.changes import Changes
-from penstock.store.nouns.jobs import Jobs
-from penstock.store.nouns.noun import Access
-from penstock.store.nouns.tasks import Tasks
-from penstock.store.postgres.taskends import PostgresTaskEnds, if_alike_one, or_none
+from penstock.store.nouns.tasks import HELD, Launch, TaskEnds, Tasks, chosen, launch
+from penstock.store.session import OpenTransaction, Row, Session
+
+
+class PostgresTaskEnds(TaskEnds):
+    """See `store.nouns.TaskEnds`."""
+
+    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+        ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
+        if ours:
+            await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
+        if again := [mark for mark, finished, _ in ours if not finished]:
+            tasks, keys = [mark.task for mark in again], [mark.key for mark in again]
+            await self._fetch(session, "follow", tasks=tasks, keys=keys)
+
+    async def launch(self, session: OpenTransaction, rows: Sequence[Launch], now: datetime) -> None:
+        tasks, keys, idles = ([row.task for row in rows], [row.key for row in rows], [row.idle for row in rows])
+        await self._fetch(session, "launch", tasks=tasks, keys=keys, idles=idles, now=now, held=HELD)
+
+    async def _end(
+        self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime
+    ) -> None:
+        """Look whether rows have changed whose jobs have ended, or are to run again."""
+        versions = {mark.version for mark in marks}
+        if len(versions) == 1:
+            await self._end_alike(session, marks, finished, now, versions.pop())
+            return
+        await self.hold(session, [(mark.task, mark.key) for mark in marks])  # in the order in which all do
+        for version in sorted(versions):
+            places = [place for place, mark in enumerate(marks) if mark.version == version]
+            some, ended = [marks[place] for place in places], [finished[place] for place in places]
+            await self._end_alike(session, some, ended, now, version)
+
+    async def _end_alike(
+        self, session: OpenTransaction, marks: Sequence[Mark], finished: Sequence[bool], now: datetime, version: int
+    ) -> None:
+        """Look whether rows have changed that one version has handled, or none."""
+        rows = await self._fetch(
+            session,
+            "ended",
+            tasks=if_alike_one([mark.task for mark in marks]),
+            keys=[mark.key for mark in marks],
+            generations=if_alike_one([mark.generation for mark in marks]),
+            finished=if_alike_one(finished),
+            version=version,
+        )
+        done = [row["place"] for row in rows if row["idle"] and not row["changed"]]
+        if done:
+            await self._fetch(session, "idle", places=done, version=version)
+        if again := [launch(row) for row in rows if row["changed"]]:
+            await self.launch(session, again, now)
 
 
 class PostgresTasks(Tasks):
     """See `store.nouns.Tasks`."""
 
-    def __init__(self, access: Access, changes: Changes, jobs: Jobs, ends: PostgresTaskEnds, clock: Clock) -> None:
-        super().__init__(access, changes, jobs)
-        self._ends = ends
-        self._clock = clock
-
-    async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
-        running = sum(plan.runs for plan in plans)
-        rows = await self._fetch(session, "record", **self._arrays(plans), now=now)
-        if not rows:  # all are new, and have their jobs
-            return running
-        drops = {(plan.task, plan.key) for plan in plans if plan.drops}
-        runs = {(plan.task, plan.key) for plan in plans if plan.runs}
-        launched = [(row[0], row[1], row[3]) for row in rows if (row[0], row[1]) in runs]
-        if launched:
-            await self._ends.launch(session, launched, now)
-        dropped = [row for row in rows if (row[0], row[1]) in drops and row[4]]
-        await self.end_pending(session, dropped, JobState.SKIPPED, now)
-        return running - sum(not idle for _, _, idle in launched)
+    async def _record(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> tuple[int, Sequence[Row]]:
+        rows = await self._fetch(session, "record", **self._arrays(plans), now=now)  # new ones have their jobs
+        return sum(plan.runs for plan in plans) - len(chosen(rows, plans, lambda plan: plan.runs)), rows
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
@@ -63,3 +93,13 @@ class PostgresTasks(Tasks):
             "forget_ats": or_none([plan.forgets_at for plan in plans]),
             "for_versions": if_alike_one([plan.version for plan in plans]),
         }
+
+
+def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
+    """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def or_none(values: list[Any]) -> list[Any] | None:
+    """Values, if there are any: unnest takes NULL for an array of nulls, which costs nothing to send."""
+    return None if values.count(None) == len(values) else values

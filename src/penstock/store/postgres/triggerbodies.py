@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock.changes.conditions import ALWAYS, Conditions, When
 from penstock.changes.interest import Interest
+from penstock.store.nouns.captures import Interests
 from penstock.store.postgres.spelling import UNLIKE, PostgresFeedSpelling, unlike
-from penstock.store.rows.interests import Interests
 from penstock.store.sql.dialect import named
 from penstock.store.sql.feedrow import FeedRow, kind_variable, wanted
 

@@ -16,7 +16,7 @@ from penstock.schema.diff import ColumnStep, CreateTable, Difference, IndexStep,
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
 from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
-from penstock.store.contract.schema import Change
+from penstock.store.nouns.catalog import Change
 from penstock.store.sql.ddl import SQLITE, choices_sql, column_sql, create_index, create_table, fold, literal
 from penstock.store.sql.dialect import Dialect
 

@@ -19,11 +19,11 @@ from penstock.schema.diff import Difference, check_names, diff
 from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.stored import StoredTable
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.schema import Change, Description, SchemaLock
-from penstock.store.contract.store import Store
+from penstock.store.nouns.catalog import Change, Description, SchemaLock
 from penstock.store.push.alter import changes
 from penstock.store.sql.ddl import count_sql, describe, own_sql
 from penstock.store.sql.dialect import Dialect
+from penstock.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

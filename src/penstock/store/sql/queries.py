@@ -5,7 +5,7 @@ SQLite's dialect respells a few words. Where a query has to differ, a line ``-- 
 ``-- PostgreSQL: reason`` stands above each form; a query with one form exists in that store only.
 
 Lines that several queries or forms share are a fragment, ``-- {name}: purpose``, and stand for ``{name}`` there. The
-lists of a job's columns, such as ``{job_columns}``, are the same for all files.
+lists of a job's columns, such as ``{job_columns}``, and ``{failing_since}``, are the same for all files.
 
 A comment ``-- Unbounded: …`` marks a query that reads more the larger its table is.
 """
@@ -19,7 +19,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from penstock.store.contract.session import Statement
+from penstock.store.session import Statement
 from penstock.store.sql.dialect import Dialect, Placeholders
 
 _HEADER = re.compile(r"^-- (\{?[a-z_]+\}?): (.+)$", re.MULTILINE)
@@ -38,6 +38,10 @@ _COLUMNS = {  # of a job, when it is claimed, of a task, and when it has ended; 
     "task_job": "id, pool, function, kind, args, priority, rank, run_at, options",
     "ended": "id, pool, function, kind, args, priority, run_at, options, on_complete, attempt, enqueued_at",
 }
+_FAILING_SINCE = (  # when the first attempt of a job failed that is counted, if that matters to its retry policy
+    "case when attempt > 1 and strpos(options, '\"max_duration\"') > 0 "
+    "then (attempts::jsonb -> -1 ->> 'failing_since')::timestamptz end as failing_since"
+)
 _LISTED = re.compile(r"\{([a-z]\.)?([a-z_]+)_columns\}")
 _END = re.compile(r";\s*$", re.MULTILINE)
 
@@ -84,6 +88,8 @@ def parse_queries(text: str, dialect: Dialect) -> Mapping[str, Query]:
             for fragment, words in fragments.items():  # one may stand in those before it
                 body = body.replace(fragment, words)
             body = _LISTED.sub(lambda one: re.sub(r"(?=\b[a-z])", one[1] or "", _COLUMNS[one[2]]), body)
+            body = body.replace("{failing_since}", _FAILING_SINCE)
+            body = body.replace("{r.failing_since}", re.sub(r"\b(?=(attempts?|options)\b)", "r.", _FAILING_SINCE))
             body = body.replace("{ours}", _OURS).replace("{ours_to_end}", _OURS.replace("function", "on_complete"))
             if name in found:
                 raise ValueError(f"Two queries are called {name}.")
@@ -109,5 +115,5 @@ def _statements(name: str, purpose: str, body: str, dialect: Dialect) -> list[Qu
 
 def _query(name: str, purpose: str, sql: str, mark: str, bounded: bool) -> Query:
     placeholders = Placeholders(mark)
-    statement = Statement(_PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=bounded)
+    statement = Statement(_PARAMETER.sub(lambda match: placeholders.put(match[1]), sql), bounded=bounded, by_name=True)
     return Query(name, purpose, statement, tuple(placeholders.names))

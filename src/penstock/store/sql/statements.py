@@ -20,7 +20,7 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index
 from penstock.schema.owned import NUMERICS
 from penstock.schema.table import Table, TableDefinition
-from penstock.store.contract.session import Row, Statement
+from penstock.store.session import Row, Statement
 from penstock.store.sql.dialect import ALL, UNFIT, Convert, Dialect, Where, placeholder
 from penstock.values import WORD_BYTES, text_bytes, total_bytes
 

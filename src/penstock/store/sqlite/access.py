@@ -8,16 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from penstock.jobs.job import JobStatus
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Begin, OpenTransaction, Row, reading, writing
 from penstock.store.nouns.noun import Access, Values
-from penstock.store.rows.jobs import status_of, time_of
+from penstock.store.session import Begin, OpenTransaction, Row, reading, writing
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.capture import is_known, key_text
 from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import job_from
 
 
 def _item(value: UUID | datetime) -> str:
@@ -42,11 +39,10 @@ class SqliteAccess(Access):
     """See `store.nouns.Access`."""
 
     looks_first = True  # one transaction writes at a time, of all processes
-    time = staticmethod(time_of)
+    time = staticmethod(lambda value: None if value is None else datetime.fromisoformat(value))
     uuid = staticmethod(lambda value: UUID(bytes=value))
     items = staticmethod(json.loads)
     duration = staticmethod(lambda value: timedelta(seconds=value))
-    job = staticmethod(job_from)
 
     def __init__(self, begin_read: Begin, begin_write: Begin, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -83,6 +79,3 @@ class SqliteAccess(Access):
 
     def known_keys(self, definition: TableDefinition) -> Sequence[str]:
         return [is_known(definition.key)]
-
-    def status(self, row: Row) -> JobStatus:
-        return status_of((UUID(bytes=row[0]), *row[1:5], *map(time_of, row[5:9]), *row[9:]), self.encryption.reveal)

@@ -14,9 +14,9 @@ from functools import lru_cache, partial
 
 from penstock.changes.conditions import ALWAYS, NEVER, Conditions, When, all_of, any_of
 from penstock.changes.interest import Interest
-from penstock.store.contract.changes import Source
-from penstock.store.contract.session import Statement
-from penstock.store.rows.interests import Interests
+from penstock.store.nouns.captures import Interests
+from penstock.store.nouns.interests import Source
+from penstock.store.session import Statement
 from penstock.store.sql.ddl import quoted
 from penstock.store.sql.dialect import named, row_of
 from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy
 from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable
-from penstock.store.contract.schema import Change
+from penstock.store.nouns.catalog import Change
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.connection import connect, run_in_thread
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Description(ABC):
-    """See `store.contract.Description`."""
+    """See `store.nouns.Description`."""
 
     _queries: Mapping[str, Query]
 
@@ -64,7 +64,7 @@ class _Description(ABC):
 
 
 class SqliteCatalog(_Description):
-    """See `store.contract.Catalog`. It waits so many seconds for other writers."""
+    """See `store.nouns.Catalog`. It waits so many seconds for other writers."""
 
     def __init__(self, path: Path, wait: float, dialect: Dialect) -> None:
         self._path = path
@@ -121,7 +121,7 @@ class SqliteCatalog(_Description):
 
 
 class SqliteSchemaLock(_Description):
-    """See `store.contract.SchemaLock`."""
+    """See `store.nouns.SchemaLock`."""
 
     def __init__(
         self, connection: sqlite3.Connection, executor: ThreadPoolExecutor, queries: Mapping[str, Query]

@@ -8,9 +8,8 @@ from typing import Any
 
 from penstock.changes.change import changes_told
 from penstock.changes.position import Position
-from penstock.store.contract.changes import Batch, Rotation
-from penstock.store.contract.session import OpenTransaction, Row
-from penstock.store.nouns.changes import Changes
+from penstock.store.nouns.changes import Batch, Changes, Rotation
+from penstock.store.session import OpenTransaction, Row
 
 
 class SqliteChanges(Changes):
@@ -57,7 +56,7 @@ class SqliteChanges(Changes):
         """The number up to which all readers have passed, and whether there is more."""
         ((_, end),) = await self._fetch(session, "moment")
         readers = await self._fetch(session, "readers")
-        high: int = min((Position.parse(row[1]).high for row in readers), default=end)
+        high: int = min((Position.parse(row["position"]).high for row in readers), default=end)
         return high, high < end
 
 

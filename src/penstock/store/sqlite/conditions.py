@@ -14,26 +14,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from penstock.reactive.expression import (
-    MAX_REAL,
-    MIN_REAL,
-    Arithmetic,
-    Compare,
-    Constant,
-    Field,
-    Has,
-    Holds,
-    Leaf,
-    Length,
-    Matches,
-    Missing,
-    OneOf,
-    Path,
-    Term,
-    TextIs,
-    compared_as,
-    fields,
-)
+from penstock.reactive import expression as ex
 from penstock.reactive.signature import signature
 from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Convert, Part, Spelling
@@ -74,20 +55,20 @@ class LiteSpelling(Spelling):
 
     true, never = "1", "0"
 
-    def leaf(self, leaf: Leaf) -> Part:
+    def leaf(self, leaf: ex.Leaf) -> Part:
         guards: list[str] = []
         try:
-            if isinstance(leaf, Compare):
+            if isinstance(leaf, ex.Compare):
                 return self._compare(leaf, guards)
-            if isinstance(leaf, OneOf):
+            if isinstance(leaf, ex.OneOf):
                 return self._one_of(leaf, guards)
             return Part(self._single(leaf, guards), tuple(guards))
         except _Unsayable:
             return Part(None)
 
-    def watched(self, term: Term) -> Part:
+    def watched(self, term: ex.Term) -> Part:
         """A term's value; its columns as they are, if SQLite cannot say it."""
-        columns = tuple(fields(term))
+        columns = tuple(ex.fields(term))
         if term.kind is Kind.ENCRYPTED:  # one value has many ciphertexts
             return Part(None, wide=self.raw(columns))
         guards: list[str] = []
@@ -109,70 +90,70 @@ class LiteSpelling(Spelling):
         real = f"printf('%!.20e', {name})"  # quote() loses the last digit of some
         return f"(case typeof({name}) when 'real' then {real} else typeof({name}) || hex({name}) end)"
 
-    def _watched_json(self, term: Term, guards: list[str]) -> str:
+    def _watched_json(self, term: ex.Term, guards: list[str]) -> str:
         """JSON as text, which tells every change, and some that mean nothing, such as another order of keys."""
-        if not isinstance(term, Path):
+        if not isinstance(term, ex.Path):
             raise _Unsayable
         kind, found = self._json(term, guards)
         guards.append(f"typeof({found}) is not 'real'")  # JSON text may lack digits
         return f"(case {kind} when 'null' then null else {kind} || quote({found}) end)"
 
-    def ask(self, leaf: Leaf) -> str:
+    def ask(self, leaf: ex.Leaf) -> str:
         """A call of Python, by a function that only penstock's own connections have."""
         if not self.own:
             return ""
-        columns = "".join(f", {self.column(name)}" for name in fields(leaf))
+        columns = "".join(f", {self.column(name)}" for name in ex.fields(leaf))
         return f"penstock_holds({text_literal(signature(leaf))}{columns})"
 
     # ----- leaves
 
-    def _compare(self, leaf: Compare, guards: list[str]) -> Part:
-        kind = compared_as(leaf)
+    def _compare(self, leaf: ex.Compare, guards: list[str]) -> Part:
+        kind = ex.compared_as(leaf)
         if kind is Kind.JSON:
             return self._compare_json(leaf, guards)
         if kind is Kind.DECIMAL:
             return self._near_decimal(leaf)
-        linear = isinstance(leaf.left, Arithmetic) or isinstance(leaf.right, Arithmetic)
+        linear = isinstance(leaf.left, ex.Arithmetic) or isinstance(leaf.right, ex.Arithmetic)
         left, right = (self.value(one, kind, guards, linear=linear) for one in (leaf.left, leaf.right))
         return Part(f"{left} {'is' if leaf.operator == '==' else leaf.operator} {right}", tuple(guards))
 
-    def _one_of(self, leaf: OneOf, guards: list[str]) -> Part:
+    def _one_of(self, leaf: ex.OneOf, guards: list[str]) -> Part:
         if leaf.term.kind is Kind.JSON or leaf.term.kind is Kind.DECIMAL:
-            parts = [self.leaf(Compare("==", leaf.term, constant)) for constant in leaf.constants]
+            parts = [self.leaf(ex.Compare("==", leaf.term, constant)) for constant in leaf.constants]
             wide = " or ".join(part.wide or "1" for part in parts)
             if any(part.sql is None for part in parts):
                 return Part(None, wide=f"({wide})")
             all_guards = tuple(guard for part in parts for guard in part.guards)
             return Part(" or ".join(f"({part.sql})" for part in parts), all_guards, wide=f"({wide})")
         found = self.value(leaf.term, leaf.term.kind, guards)
-        linear = isinstance(leaf.term, Arithmetic)
+        linear = isinstance(leaf.term, ex.Arithmetic)
         listed = ", ".join(self._constant(constant, leaf.term.kind, linear) for constant in leaf.constants)
         return Part(f"{found} in ({listed})", tuple(guards))
 
-    def _single(self, leaf: Missing | TextIs | Matches | Has | Holds, guards: list[str]) -> str:
-        if isinstance(leaf, Missing):
+    def _single(self, leaf: ex.Missing | ex.TextIs | ex.Matches | ex.Has | ex.Holds, guards: list[str]) -> str:
+        if isinstance(leaf, ex.Missing):
             return self._missing(leaf.term, guards)
-        if isinstance(leaf, TextIs):
+        if isinstance(leaf, ex.TextIs):
             return self._text_is(leaf, guards)
-        if isinstance(leaf, Matches):
+        if isinstance(leaf, ex.Matches):
             raise _Unsayable
-        if isinstance(leaf, Has):
+        if isinstance(leaf, ex.Has):
             return self._has(leaf, guards)
         if leaf.term.kind is Kind.JSON:
             return f"{self._json(leaf.term, guards)[0]} = 'true'"
         return self.value(leaf.term, Kind.BOOLEAN, guards)
 
-    def _missing(self, term: Term, guards: list[str]) -> str:
+    def _missing(self, term: ex.Term, guards: list[str]) -> str:
         if term.kind is Kind.JSON:
             return f"coalesce({self._json(term, guards)[0]}, 'null') = 'null'"
-        if term.kind is Kind.DECIMAL and isinstance(term, Field):
+        if term.kind is Kind.DECIMAL and isinstance(term, ex.Field):
             name = self.bare(term.column)
             is_number = f"typeof({name}) in ('integer', 'real') and abs({name}) < 9e999"
             guards.append(f"{is_number} or {_guard(Kind.DECIMAL, name)}")
             return f"{name} is null"
         return f"{self.value(term, term.kind, guards)} is null"
 
-    def _text_is(self, leaf: TextIs, guards: list[str]) -> str:
+    def _text_is(self, leaf: ex.TextIs, guards: list[str]) -> str:
         found, size, wanted = self._text(leaf.term, guards), len(leaf.text), text_literal(leaf.text)
         if not size:
             return f"{found} is not null"
@@ -182,7 +163,7 @@ class LiteSpelling(Spelling):
             guards.append(_whole(found))
         return f"substr({found}, {f'1, {size}' if leaf.test == 'startswith' else -size}) = {wanted}"
 
-    def _has(self, leaf: Has, guards: list[str]) -> str:
+    def _has(self, leaf: ex.Has, guards: list[str]) -> str:
         kind, _ = self._json(leaf.term, guards)
         elements = f"json_each({self._json_of(leaf.term)})"
         constant = leaf.constant.value
@@ -197,8 +178,8 @@ class LiteSpelling(Spelling):
 
     # ----- JSON
 
-    def _compare_json(self, leaf: Compare, guards: list[str]) -> Part:
-        if not isinstance(leaf.right, Constant):
+    def _compare_json(self, leaf: ex.Compare, guards: list[str]) -> Part:
+        if not isinstance(leaf.right, ex.Constant):
             raise _Unsayable
         kind, found = self._json(leaf.left, guards)
         constant = leaf.right.value
@@ -219,21 +200,21 @@ class LiteSpelling(Spelling):
         )
         return Part(sql, (*guards, f"typeof({found}) is not 'real'"), wide, wide_not)
 
-    def _json(self, term: Term, guards: list[str]) -> tuple[str, str]:
+    def _json(self, term: ex.Term, guards: list[str]) -> tuple[str, str]:
         """JSON's word for the kind of a term, and the term."""
-        guards.append(_guard(Kind.JSON, self.column(next(iter(fields(term))))))
+        guards.append(_guard(Kind.JSON, self.column(next(iter(ex.fields(term))))))
         of = self._json_of(term)
-        return f"json_type({of})", f"json_extract({of if isinstance(term, Path) else of + ', ' + repr('$')})"
+        return f"json_type({of})", f"json_extract({of if isinstance(term, ex.Path) else of + ', ' + repr('$')})"
 
-    def _json_of(self, term: Term) -> str:
-        name = self.column(next(iter(fields(term))))
-        return f"{name}, {_path_text(term)}" if isinstance(term, Path) else name
+    def _json_of(self, term: ex.Term) -> str:
+        name = self.column(next(iter(ex.fields(term))))
+        return f"{name}, {_path_text(term)}" if isinstance(term, ex.Path) else name
 
     # ----- decimals
 
-    def _near_decimal(self, leaf: Compare) -> Part:
+    def _near_decimal(self, leaf: ex.Compare) -> Part:
         """SQLite reads a decimal as a float nearby, if it is written as a decimal."""
-        if not isinstance(leaf.left, Field) or not isinstance(leaf.right, Constant):
+        if not isinstance(leaf.left, ex.Field) or not isinstance(leaf.right, ex.Constant):
             raise _Unsayable
         name = self.bare(leaf.left.column)
         about = near(f"cast({name} as real)", leaf.operator, Decimal(leaf.right.value))
@@ -241,30 +222,30 @@ class LiteSpelling(Spelling):
 
     # ----- terms
 
-    def value(self, term: Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
+    def value(self, term: ex.Term, kind: Kind, guards: list[str], *, linear: bool = False) -> str:
         """A term as a value of a kind; `linear` points in time are microseconds, to compute with."""
         if kind is Kind.DECIMAL or kind is Kind.JSON:
             raise _Unsayable
-        if isinstance(term, Constant):
+        if isinstance(term, ex.Constant):
             return self._constant(term, kind, linear)
-        if isinstance(term, Arithmetic):
+        if isinstance(term, ex.Arithmetic):
             found = self._computed(term, guards)
             if term.kind is not Kind.REAL:
                 guards.append(f"typeof({found}) in ('integer', 'null')")  # beyond 64 bits it is a float
-        elif isinstance(term, Length):
+        elif isinstance(term, ex.Length):
             found = self._length(term, guards)
         else:
             found = self._field(term, guards, linear)  # type: ignore[arg-type]  # paths are JSON
         return f"cast({found} as real)" if kind is Kind.REAL and term.kind is Kind.INTEGER else found
 
-    def _constant(self, constant: Constant, kind: Kind, linear: bool) -> str:
+    def _constant(self, constant: ex.Constant, kind: Kind, linear: bool) -> str:
         if linear and kind is Kind.DATETIME:
             return integer_literal(_microseconds(constant))
         if kind is Kind.TEXT and (mark := self.text(constant.value)) is not None:
             return mark
         return constant_literal(constant, kind, self.dialect.encode.get(kind))
 
-    def _field(self, field: Field, guards: list[str], linear: bool) -> str:
+    def _field(self, field: ex.Field, guards: list[str], linear: bool) -> str:
         name = self.column(field.column) if self.definition.managed else self.bare(field.column)
         if field.kind in _CANONICAL:
             guards.append(_guard(field.kind, name))
@@ -282,13 +263,13 @@ class LiteSpelling(Spelling):
         """A column without its collation and its affinity, which makes numbers of texts."""
         return f"(+{self.column(column)} collate binary)"
 
-    def _text(self, term: Term, guards: list[str]) -> str:
+    def _text(self, term: ex.Term, guards: list[str]) -> str:
         if term.kind is Kind.TEXT:
             return self.value(term, Kind.TEXT, guards)
         kind, found = self._json(term, guards)
         return f"(case {kind} when 'text' then {found} end)"
 
-    def _length(self, term: Length, guards: list[str]) -> str:
+    def _length(self, term: ex.Length, guards: list[str]) -> str:
         if term.of.kind is Kind.JSON:
             kind, found = self._json(term.of, guards)
             array = f"json_array_length({self._json_of(term.of)})"
@@ -299,18 +280,18 @@ class LiteSpelling(Spelling):
         guards.append(_whole(found))
         return f"length({found})"
 
-    def _computed(self, term: Arithmetic, guards: list[str]) -> str:
+    def _computed(self, term: ex.Arithmetic, guards: list[str]) -> str:
         if term.kind is Kind.DECIMAL:
             raise _Unsayable
         left, right = (self._operand(one, term.kind, guards) for one in (term.left, term.right))
         return f"({left} {term.operator} {right})"
 
-    def _operand(self, term: Term, kind: Kind, guards: list[str]) -> str:
-        if isinstance(term, Arithmetic) and not (kind is Kind.REAL and term.kind is Kind.INTEGER):
+    def _operand(self, term: ex.Term, kind: Kind, guards: list[str]) -> str:
+        if isinstance(term, ex.Arithmetic) and not (kind is Kind.REAL and term.kind is Kind.INTEGER):
             return self._computed(term, guards)
         found = self.value(term, kind if kind is Kind.REAL else term.kind, guards, linear=True)
-        if kind is Kind.REAL and isinstance(term, Field) and term.kind is Kind.REAL:
-            bounds = f"abs({found}) between {real_literal(MIN_REAL)} and {real_literal(MAX_REAL)}"
+        if kind is Kind.REAL and isinstance(term, ex.Field) and term.kind is Kind.REAL:
+            bounds = f"abs({found}) between {real_literal(ex.MIN_REAL)} and {real_literal(ex.MAX_REAL)}"
             return f"(case when {found} = 0 or {bounds} then {found} end)"
         return found
 
@@ -324,12 +305,12 @@ def _whole(text: str) -> str:
     return f"{text} is null or instr({text}, char(0)) = 0"
 
 
-def _microseconds(constant: Constant) -> int:
+def _microseconds(constant: ex.Constant) -> int:
     since: timedelta = constant.value - datetime(1970, 1, 1, tzinfo=UTC)
     return since // timedelta(microseconds=1)
 
 
-def _path_text(path: Path) -> str:
+def _path_text(path: ex.Path) -> str:
     steps = "".join(
         f'."{step}"' if isinstance(step, str) else f"[{step}]" if step >= 0 else f"[#{step}]" for step in path.steps
     )
@@ -370,7 +351,7 @@ def real_literal(value: float) -> str:
     return f"({text})"
 
 
-def constant_literal(constant: Constant, kind: Kind, encode: Convert | None) -> str:
+def constant_literal(constant: ex.Constant, kind: Kind, encode: Convert | None) -> str:
     """A constant as a value of a kind, as columns of that kind hold it."""
     value: Any = constant.value
     if kind is Kind.REAL:

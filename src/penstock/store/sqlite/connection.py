@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.errors import ConfigError, DatabaseUnavailable, Overloaded
-from penstock.store.contract.session import not_open
 from penstock.store.places import Line
+from penstock.store.session import not_open
 from penstock.store.sqlite.errors import translate
 from penstock.store.sqlite.functions import register_functions
 

@@ -55,6 +55,12 @@ def encode_datetime(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
+def time_texts() -> Callable[[datetime], str]:
+    """Writes times, of which many are the same."""
+    known: dict[datetime, str] = {}
+    return lambda time: known.get(time) or known.setdefault(time, encode_datetime(time))
+
+
 def _naive(timespec: str) -> Callable[[datetime], str]:
     """A point in time as other programs write it: in UTC without a zone, with so much behind the seconds."""
     return lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", timespec)

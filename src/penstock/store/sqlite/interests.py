@@ -15,13 +15,11 @@ from functools import lru_cache, partial
 
 from penstock.changes.interest import Interest
 from penstock.errors import DeclarationError
-from penstock.store.contract.changes import Source, State
-from penstock.store.contract.session import OpenTransaction, Session, Statement
-from penstock.store.nouns.interests import Interests, by_one_if_refused
-from penstock.store.rows.interests import (
+from penstock.store.nouns.captures import (
     Capture,
     FoundTable,
     Rebuild,
+    State,
     Stored,
     StoredInterest,
     by_capture,
@@ -30,6 +28,8 @@ from penstock.store.rows.interests import (
     columns_read,
     identity_of,
 )
+from penstock.store.nouns.interests import Interests, Source, by_one_if_refused
+from penstock.store.session import OpenTransaction, Session, Statement
 from penstock.store.sql.dialect import named
 from penstock.store.sqlite.capture import hold, lost, source, triggers
 from penstock.store.sqlite.dialect import SQLITE

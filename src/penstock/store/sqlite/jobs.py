@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -15,30 +16,15 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
-from penstock.store.contract.jobs import Claim, Room
-from penstock.store.contract.session import OpenTransaction, Row, Session
 from penstock.store.nouns.gates import Gates
-from penstock.store.nouns.jobs import Jobs
+from penstock.store.nouns.jobs import Claim, Jobs, Look, Room
+from penstock.store.nouns.jobtext import attempt_text, attempts_text, ending_text, options_of, options_text
 from penstock.store.nouns.noun import Access
 from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
-from penstock.store.rows.jobs import attempt_text, ending_text, options_of, options_text, time_of
-from penstock.store.sqlite.dialect import encode_datetime
-from penstock.store.sqlite.jobrows import (
-    CANCELED,
-    CLAIMED,
-    READY,
-    RECALLED,
-    RETRIED,
-    TAKEN,
-    by_rank,
-    claimed_job,
-    ended_row,
-    job_from,
-    new_row,
-    time_texts,
-)
+from penstock.store.session import OpenTransaction, Row, Session
+from penstock.store.sqlite.dialect import encode_datetime, time_texts
 from penstock.store.sqlite.session import WriteAlone
-from penstock.store.sqlite.taskends import SqliteTaskEnds
+from penstock.store.sqlite.tasks import SqliteTaskEnds
 
 _PROMOTE_MOST = 1000
 _PIECE = 1000
@@ -56,11 +42,10 @@ class SqliteGates(Gates):
         for key, count in found.counts.items():
             values = {"pool": room.pool, "key": key, "count": count, "lease": lease, "epoch": room.epoch}
             for row in await self._fetch(session, "start", **values, **self._access.left, now=now):
-                taken = dict(zip(CLAIMED, row, strict=True)) | {"lease": lease, "started_at": started_at}
-                taken["attempt"] += taken["ending"] is None
-                await self._fetch(session, "started", **taken)
-                jobs.append(job_from((*row[:10], taken["attempt"], row[11], started_at, taken["failing_since"])))
-                keys.append(taken["concurrency_key"])
+                taken = {"lease": lease, "started_at": started_at, "attempt": _next_attempt(row)}
+                await self._fetch(session, "started", **dict(row) | taken)
+                jobs += self._read(Job, [row], attempt=_next_attempt, started_at=lambda _: now)
+                keys.append(row["concurrency_key"])
         await self._execute(session, "turned", pool=room.pool, last=found.last)
         return jobs, keys
 
@@ -83,7 +68,7 @@ class SqliteJobs(Jobs):
         for name, here in (("enqueue", False), ("enqueue_scheduled", True)):
             query = self._queries[name]
             rows = [
-                query.args(new_row(job, stored[id(job.options)], texts(job.run_at), at, due=job.run_at <= now))
+                query.args(_new_row(job, stored[id(job.options)], texts(job.run_at), at, due=job.run_at <= now))
                 for job in jobs
                 if (job.concurrency_key is not None or job.run_at > now) is here
             ]
@@ -102,31 +87,32 @@ class SqliteJobs(Jobs):
     async def enqueue_alone(self, job: NewJob, now: datetime) -> None:
         due = job.run_at <= now
         query = self._queries["enqueue" if due and job.concurrency_key is None else "enqueue_scheduled"]
-        row = new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
+        row = _new_row(job, options_text(job.options), encode_datetime(job.run_at), encode_datetime(now), due=due)
         await self._write_alone(query.statement, query.args(row))
 
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         if not self._was_full:
-            ready, next_run_at, cancels = await self._look_first(rooms)
-            if not ready and not _is_due(next_run_at, now):
-                return Claim([], next_run_at, cancels)
+            async with self._reading() as session:
+                rows = await self._fetch(session, "look", pools=_pools(rooms), **self._access.left)
+            (seen,) = self._read(Look, rows)
+            if not rows[0]["ready"] and not seen.is_due(now):
+                return Claim([], seen.next_run_at, seen.cancels)
         async with self._writing() as session:
-            next_run_at, cancels = await self._next(session)
-            if due := _is_due(next_run_at, now):
+            seen = await self._see(session)
+            if due := seen.is_due(now):
                 await self._promote(session, now)
-                next_run_at, cancels = await self._next(session)
+                seen = await self._see(session)
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
             jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
-            waiting = [
-                row[0] for row in await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
-            ]
+            at_gates = await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
+            waiting = [row["pool"] for row in at_gates]
             for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
         self._left_out.remember(waiting, opened, jobs)
         self._was_full = len(jobs) >= limit > 0
         waits = [again for again in opened.values() if again is not None]
-        return Claim(jobs, next_run_at, cancels, due, min(waits, default=None))
+        return Claim(jobs, seen.next_run_at, seen.cancels, due, min(waits, default=None))
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         async with self._writing() as session:
@@ -137,7 +123,7 @@ class SqliteJobs(Jobs):
         rows = await self._fetch(session, "settle", id=settlement.id.bytes, lease=lease, failed_attempt=failed)
         if not rows:
             return False
-        values = dict(zip(TAKEN, rows[0], strict=True)) | {"attempt": settlement.attempt, "waiting": False}
+        values = dict(rows[0]) | {"attempt": settlement.attempt, "waiting": False}
         values["blocks_key"] = settlement.blocks_key and bool(values["concurrency_key"])
         if not values["blocks_key"]:
             values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
@@ -159,7 +145,7 @@ class SqliteJobs(Jobs):
             values["gated"] = values["gated"] and settlement.state is JobState.PENDING
             await self._write(session, "enqueue_scheduled", values)
         else:
-            await self._write(session, "end", values | ended_row(settlement))
+            await self._write(session, "end", values | _ended_row(settlement))
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_all(session, lease, settlements))
@@ -192,7 +178,7 @@ class SqliteJobs(Jobs):
         return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        held: dict[bytes, int] = {row[0]: row[1] for row in await self._fetch(session, "held", lease=lease)}
+        held: dict[bytes, int] = {row["id"]: row["place"] for row in await self._fetch(session, "held", lease=lease)}
         results: dict[tuple[datetime, datetime], dict[int, str | None]] = {}
         won = set()
         for item in settlements:
@@ -205,19 +191,13 @@ class SqliteJobs(Jobs):
             await self._fetch(session, "succeed", results=json.dumps(found), **values)
         return won
 
-    async def _look_first(self, rooms: Sequence[Room]) -> tuple[bool, datetime | None, bool]:
-        async with self._reading() as session:
-            ((ready, first, cancels),) = await self._fetch(session, "look", pools=_pools(rooms), **self._access.left)
-            return bool(ready), time_of(first), bool(cancels)
-
-    async def _next(self, session: Session) -> tuple[datetime | None, bool]:
-        ((first, cancels),) = await self._fetch(session, "next_run_at")
-        return time_of(first), bool(cancels)
+    async def _see(self, session: Session) -> Look:
+        return self._read(Look, await self._fetch(session, "next_run_at"))[0]
 
     async def _promote(self, session: Session, now: datetime) -> None:
         rows = await self._fetch(session, "promote", now=now, limit=_PROMOTE_MOST)
-        for row in sorted(rows, key=lambda row: (row[7], row[0])):
-            await self._write(session, "enqueue", dict(zip(READY, row, strict=True)))
+        for row in sorted(rows, key=itemgetter("run_at", "id")):
+            await self._write(session, "enqueue", dict(row))
 
     async def _start(
         self, session: Session, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -231,7 +211,8 @@ class SqliteJobs(Jobs):
             await self._put_under_lease(session, lease, found, now)
             line.took(len(found))
             rows += found
-        return [claimed_job(row, now) for row in sorted(rows, key=by_rank)]
+        rows.sort(key=itemgetter("rank", "seq"))  # the most urgent first
+        return self._read(Job, rows, started_at=lambda _: now)
 
     async def _pass_gates(
         self, session: Session, lease: int, rooms: Line, now: datetime, opened: dict[str, timedelta | None]
@@ -245,7 +226,7 @@ class SqliteJobs(Jobs):
 
     async def _put_under_lease(self, session: Session, lease: int, rows: Sequence[Row], now: datetime) -> None:
         if rows:
-            await self._fetch(session, "start", lease=lease, seqs=[row[0] for row in rows], started_at=now)
+            await self._fetch(session, "start", lease=lease, seqs=[row["seq"] for row in rows], started_at=now)
 
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
@@ -255,11 +236,11 @@ class SqliteJobs(Jobs):
         job_id = settlement.id.bytes
         rows = await self._fetch(session, "settle_pending", id=job_id)
         for row in rows:
-            values = dict(zip(CANCELED, row, strict=True)) | {"started_at": None, "error": None}
+            values = dict(row) | {"started_at": None, "error": None}
             if settlement.state is JobState.COMPLETING:
                 await self._write(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
-                await self._write(session, "end", values | ended_row(settlement))
+                await self._write(session, "end", values | _ended_row(settlement))
         await self._write(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
             await self._write(session, "free_key", {"id": job_id})
@@ -269,11 +250,8 @@ class SqliteJobs(Jobs):
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
-            values = dict(zip(RETRIED, row, strict=True))
-            options, ((ageing, rated),) = (
-                options_of(values["options"]),
-                await self._fetch(session, "retried_in", pool=values["pool"]),
-            )
+            values, options = dict(row), options_of(row["options"])
+            ((ageing, rated),) = await self._fetch(session, "retried_in", pool=row["pool"])
             gated = bool(rated) or options.key is not None or options.concurrency_key is not None
             values |= {"run_at": encode_datetime(now), "ending": None, "attempt": 0}
             values["rank"] = rank(now, values["priority"], None if ageing is None else ageing * timedelta.resolution)
@@ -287,7 +265,7 @@ class SqliteJobs(Jobs):
     async def _recall(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "recall", id=job_id.bytes, now=encode_datetime(now))
         for row in rows:
-            values = dict(zip(RECALLED, row, strict=True)) | {"error": None}
+            values = dict(row) | {"error": None}
             await self._write(session, "enqueue", values | {"rank": rank(now), "run_at": encode_datetime(now)})
         return bool(rows)
 
@@ -297,9 +275,50 @@ class SqliteJobs(Jobs):
         await session.execute(query.statement, query.args(values))
 
 
-def _is_due(next_run_at: datetime | None, now: datetime) -> bool:
-    return next_run_at is not None and next_run_at <= now
-
-
 def _pools(rooms: Sequence[Room]) -> str:
     return json.dumps([room.pool for room in rooms if room.room > 0])
+
+
+def _next_attempt(row: Row) -> int:
+    """The number of the attempt that begins with a job's start."""
+    return int(row["attempt"]) + (row["ending"] is None)
+
+
+def _new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bool) -> dict[str, Any]:
+    """A new job as the values of the queries that enqueue."""
+    gated = job.concurrency_key is not None
+    return {
+        "id": job.id.bytes,
+        "pool": job.pool,
+        "function": job.function,
+        "kind": job.kind,
+        "args": job.args,
+        "priority": job.priority,
+        "rank": job.rank,
+        "run_at": run_at,
+        "options": options,
+        "on_complete": job.on_complete,
+        "ending": None,
+        "attempt": 0,
+        "enqueued_at": now,
+        "error": None,
+        "attempts": None,
+        "gated": gated,
+        "waiting": gated and due,
+        "concurrency_key": job.concurrency_key or "",
+        "blocks_key": False,
+    }
+
+
+def _ended_row(settlement: Settlement) -> dict[str, Any]:
+    """The row of a job that has ended."""
+    return {
+        "finished_at": encode_datetime(settlement.finished_at),
+        "expires_at": encode_datetime(settlement.expires_at),
+        "state": settlement.state.value,
+        "result": settlement.result,
+        "error": settlement.error,
+        "traceback": settlement.traceback,
+        "on_complete_error": settlement.on_complete_error,
+        "on_complete_attempts": attempts_text(settlement.on_complete_attempts),
+    }

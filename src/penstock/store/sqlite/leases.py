@@ -109,7 +109,7 @@ class SqliteLeases(Leases):
         if not rows:
             self._extensions.forget(lease)
             return False
-        ends = self._access.time(rows[0][0]), self._extensions.end(lease)
+        ends = self._access.time(rows[0]["expires_at"]), self._extensions.end(lease)
         end = max(moment for moment in ends if moment is not None)
         self._extensions.write(lease, self._clock.now() + offset + ttl)
         if self._clock.now() + offset < end:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.contract.session import PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.session import PIECE_ROWS, Row, Statement, left_behind
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
@@ -28,8 +28,11 @@ _escaped = partial(str, encoding="utf-8", errors="surrogateescape")
 
 def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[Any]) -> list[Row]:
     """The rows of a statement. An error about text that is no UTF-8 names the row of the table."""
+    cursor = connection.cursor()
+    if statement.by_name:
+        cursor.row_factory = sqlite3.Row
     try:
-        return connection.execute(statement.sql, args).fetchall()
+        return cursor.execute(statement.sql, args).fetchall()
     except sqlite3.OperationalError as error:
         if statement.of is None or not is_text_invalid(error):
             raise

@@ -15,7 +15,7 @@ from penstock.changes.position import Position
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
-from penstock.store.contract.feed import BACKSTOP, BY_ITSELF
+from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF
 from penstock.store.sql.queries import Query
 
 _LOOK_EVERY = 0.03  # seconds; on a slow processor all looks take about 1 % of it
@@ -23,7 +23,7 @@ _AGAIN_AFTER = 0.5
 
 
 class SqliteSignals:
-    """See `store.contract.Signals`."""
+    """See `store.Signals`."""
 
     def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], version: Query, clock: Clock) -> None:
         self._connect = connect

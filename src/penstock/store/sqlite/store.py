@@ -16,10 +16,9 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import ContextError, DatabaseBusy, DeclarationError
 from penstock.schema.table import TableDefinition
-from penstock.store.contract.session import Statement, not_open
-from penstock.store.contract.store import Store
 from penstock.store.nouns.pools import Pools
 from penstock.store.nouns.rates import Rates
+from penstock.store.session import Statement, not_open
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.access import SqliteAccess
@@ -33,9 +32,9 @@ from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
 from penstock.store.sqlite.leases import Extensions, SqliteLeases
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
-from penstock.store.sqlite.taskends import SqliteTaskEnds
-from penstock.store.sqlite.tasks import SqliteTasks
+from penstock.store.sqlite.tasks import SqliteTaskEnds, SqliteTasks
 from penstock.store.sqlite.writer import LOG_BYTES, Writer
+from penstock.store.store import Store
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ _PAUSE = 0.005
 
 
 class SqliteStore(Store):
-    """See `store.contract.Store`."""
+    """See `store.Store`."""
 
     writers: int = 1_000  # they take turns, and share commits
     signals: SqliteSignals

@@ -1,0 +1,91 @@
+"""One call of a function: what runs, with which arguments, for whom, and inside of what.
+
+Owns what all doors share. A door that reads its arguments otherwise, or writes something more with a mutation, has a
+subclass: requests in `run/dispatch`, jobs in `jobs/job`, messages in `handlers/deliveries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
+from penstock.errors import at_the_door
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.jobs.job import Work
+from penstock.store.session import Session
+from penstock.values import copier
+
+Arguments = dict[str, Any]
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function, which stays the same when it is tried again.
+
+    Attributes:
+        function: The function.
+        arguments: Its checked arguments by name; in a subclass as they came to its door.
+        caller: Who it runs for.
+        depth: The number of calls around it.
+        job: The attempt at a job that it runs in.
+        moment: Its time and the seed of its random numbers, if it has run before.
+    """
+
+    function: AnyFunction
+    arguments: Any
+    caller: Caller = SYSTEM
+    depth: int = 0
+    job: JobRun | None = None
+    moment: Moment | None = None
+
+    for_ever: ClassVar[bool] = False  # whether a mutation is tried without end, since `seal` shows what was committed
+
+    @property
+    def work(self) -> Work | None:
+        """The attempt at a job, as its function sees it."""
+        return None if self.job is None else self.job.work
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """The request to stop that its ctx shows."""
+        return Cancellation() if self.job is None else self.job.cancelled
+
+    def inner(self, function: AnyFunction, given: Given) -> PythonCall:
+        """The call that this one makes of another function."""
+        return PythonCall(function, given, self.caller, self.depth + 1, self.job)
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - for those that look before they run
+        """Give the checked arguments; no attempt gets an object that another one may have changed.
+
+        Args:
+            again: Whether an attempt was made before.
+        """
+        arguments: Arguments = self.arguments
+        return arguments
+
+    def finish(self, result: Any) -> Any:
+        """Turn the result into the answer, before the commit: if this raises, nothing is committed."""
+        return result
+
+    async def seal(self, session: Session, answer: Any) -> None:
+        """Write last in the transaction of a mutation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCall(Call):
+    """A call from Python code: `arguments` are those by place, and those by name."""
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        """Check the arguments; a mutation gets copies, as it may run again."""
+        return self.read(copies=self.function.kind is FunctionKind.MUTATION)
+
+    def read(self, *, copies: bool = False) -> Arguments:
+        """Check the arguments. They are the caller's fault if the call comes from outside of all functions."""
+        signature = self.function.signature
+        with at_the_door(outside=not self.depth):
+            bound = signature.bind(*self.arguments)
+            return signature.check(copier(bound)(bound) if copies else bound)

@@ -1,0 +1,118 @@
+"""The promises of a transaction: its statements, savepoints and end, and the queues of writers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from penstock.errors import ContextError
+from penstock.schema.table import TableDefinition
+
+PIECE_ROWS = 256
+QUEUES = 8  # of write transactions that conflict
+EVERY_QUEUE = 0
+
+
+def not_open() -> ContextError:
+    """The error of a store that is asked to begin a transaction and is not open."""
+    return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
+
+
+def left_behind() -> ContextError:
+    """The error of a statement that was under way when its function ended."""
+    return ContextError(
+        "The function that made this call has ended, so the call was stopped.", fix="Await all calls of a ctx."
+    )
+
+
+class Row(Protocol):
+    """A row: its values in order, by place, and by the names of its columns if its statement is `by_name`."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with placeholders, as `dialect.placeholder` writes them."""
+
+    sql: str
+    # whether it touches few rows through an index, whatever the size of the table. SQLite runs such statements on the
+    # event loop, and all others in a thread
+    bounded: bool = True
+    reads: bool = False  # whether it is known to change nothing
+    by_name: bool = False  # whether its rows are read by name; those of SQLite are plain tuples otherwise
+    # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
+    # many statements are as fast
+    many: Statement | None = None
+    of: TableDefinition | None = field(default=None, compare=False)  # the table whose rows it gives
+
+
+class OpenTransaction(Protocol):
+    """A database transaction that somebody else ends: a session's, or one of the user's own (see `store.guest`)."""
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+
+    async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it changed."""
+
+    async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of many rows."""
+
+
+class Session(OpenTransaction, Protocol):
+    """One database transaction: a snapshot to read, or a serializable transaction to write."""
+
+    async def fetch_read_only(
+        self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
+    ) -> tuple[list[str], Sequence[Row]]:
+        """Run any SQL that only reads; its column names and at most `limit` + 1 rows. Writing is refused.
+
+        It reads in pieces of `PIECE_ROWS`, and no further than the one that brings it beyond `most_bytes`.
+        """
+
+    async def savepoint(self, name: str) -> None:
+        """Remember this point of the transaction."""
+
+    async def release(self, name: str) -> None:
+        """Forget a savepoint; its changes stay part of the transaction."""
+
+    async def rollback_to(self, name: str) -> None:
+        """Undo all since a savepoint, and forget it. Works after a failed statement too."""
+
+    async def commit(self) -> None:
+        """Make all of it durable, or raise: `Conflict` to try again, `DatabaseUnavailable` if nobody can know."""
+
+    async def rollback(self) -> None:
+        """Undo all of it; never raises for a connection that is gone."""
+
+
+Begin = Callable[[], Awaitable[Session]]
+S = TypeVar("S", bound=Session)
+
+
+@asynccontextmanager
+async def writing(begin: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
+    """A transaction that commits at the end of the block, and is undone if it raises."""
+    session = await begin()
+    try:
+        yield session
+        await session.commit()
+    finally:
+        await session.rollback()
+
+
+@asynccontextmanager
+async def reading(begin: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
+    """A snapshot for a block."""
+    session = await begin()
+    try:
+        yield session
+    finally:
+        await session.rollback()

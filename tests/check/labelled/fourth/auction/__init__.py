@@ -1,1 +1,0 @@
-"""An auction house in layers: handlers call services, and services call repositories."""

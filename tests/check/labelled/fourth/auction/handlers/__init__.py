@@ -1,1 +1,0 @@
-"""Handlers are what callers, crons and other systems reach."""

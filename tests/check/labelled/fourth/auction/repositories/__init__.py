@@ -1,1 +1,0 @@
-"""Repositories read and write one table each."""

@@ -1,1 +1,0 @@
-"""Boards and cards, ported from Convex with its names."""

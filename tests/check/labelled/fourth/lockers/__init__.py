@@ -1,1 +1,0 @@
-"""Parcel lockers, written tersely."""

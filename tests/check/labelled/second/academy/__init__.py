@@ -1,1 +1,0 @@
-"""A platform for courses: right and wrong, side by side."""

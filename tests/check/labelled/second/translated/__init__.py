@@ -1,1 +1,0 @@
-"""Well-known examples of good and bad backends, in Python."""

@@ -1,1 +1,0 @@
-"""The examples of the practices' pages, in penstock's words."""
