@@ -1,10 +1,9 @@
-"""Schema pushes as tests tell them: a story on stores that are closed at its end, and one push in it."""
+"""Schema pushes as tests tell them: stores that are closed at the end of a story, and one push in it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from penstock import Table
 from penstock.schema.table import definition_of
@@ -12,17 +11,14 @@ from penstock.store.push import migrate
 from penstock.store.store import Store
 
 
-def tell(story: Coroutine[Any, Any, None], *stores: Store) -> None:
-    """Run a story, and close the stores."""
-
-    async def main() -> None:
-        try:
-            await story
-        finally:
-            for store in stores:
-                await store.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def closing(*stores: Store) -> AsyncIterator[None]:
+    """Close the stores at the end, in the event loop that has used them."""
+    try:
+        yield
+    finally:
+        for store in stores:
+            await store.close()
 
 
 async def push(store: Store, *tables: type[Table], apply: bool = True) -> migrate.Plan:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import Field
-from stage.pushes import push, tell
+from stage.pushes import closing, push
 
 from penstock import Index, Table, UserTable
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
@@ -65,8 +65,8 @@ async def settled(store: Store, *tables: type[Table]) -> None:
 # ----- an empty database
 
 
-def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Path, sql: Sql) -> None:
-    async def main() -> None:
+async def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Path, sql: Sql) -> None:
+    async with closing(store):
         plan = await push(store, Booking, apply=False)
         name, migration = plan.migrations[0]
         assert (name, len(plan.migrations)) == ("0001_initial", len(load_migrations(store.dialect.name)))
@@ -80,22 +80,17 @@ def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_path: Pat
         assert (await store.catalog.stored_tables(["booking"]))["booking"].kind == "table"
         assert await sql('select count(*) from "booking"') == [(0,)]
 
-    tell(main(), store)
 
-
-def test_a_second_push_does_nothing_and_takes_no_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
+async def test_a_second_push_does_nothing_and_takes_no_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with closing(store):
         assert not (await push(store, Booking)).empty
         monkeypatch.setattr(type(store.catalog), "lock", None)
         assert (await push(store, Booking)).empty
 
-    tell(main(), store)
 
-
-def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(store: Store, sql: Sql) -> None:
+async def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(store: Store, sql: Sql) -> None:
     prefix = "penstock." if "postgres" in store.dialect.name else "penstock_"
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         for lacking in ((), ("api_key", "audit", "migration_file")):  # one that has the tables, and one that lacks them
             for table in lacking:
@@ -106,10 +101,8 @@ def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(stor
             assert await sql(f"select count(*) from {prefix}api_key, {prefix}audit") == [(0,)]
             await settled(store, Booking)
 
-    tell(main(), store)
 
-
-def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
+async def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
     class Order(Table):
         select: Literal["from", "where's"]
         user: str | None = None
@@ -128,15 +121,13 @@ def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
         table = Index("group", "limit")
         unique = Index("user", "limit", unique=True)
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Order, User)
         await settled(store, Order, User)
         await insert(sql, 1, "order", select="where''s", user="a", group=1)
         await push(store, Longer, User)
         await settled(store, Longer, User)
         assert await sql('select "select", "user", "group", "limit" from "order"') == [("where's", "a", 1, -1)]
-
-    tell(main(), store)
 
 
 # ----- columns
@@ -163,11 +154,11 @@ class Kinds(Table, name="booking"):
     later: str | None = Field(default_factory=lambda: "never asked for")
 
 
-def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -> None:
+async def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -> None:
     class Before(Table, name="booking"):
         customer: str
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Before)
         await insert(sql, 1, customer="a")
         await push(store, Kinds)
@@ -182,10 +173,8 @@ def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: Sql) -
         expected = Kinds(customer="a").model_dump() | {"later": None}
         assert {name: fields[name] for name in expected} == expected
 
-    tell(main(), store)
 
-
-def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store: Store, sql: Sql) -> None:
+async def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store: Store, sql: Sql) -> None:
     class Before(Table, name="booking"):
         customer: str
 
@@ -193,7 +182,7 @@ def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store:
         customer: str
         seats: int = 2
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Before)
         await push(store, After)
         await sql(
@@ -201,8 +190,6 @@ def test_after_a_new_column_the_previous_version_still_inserts_and_starts(store:
         )
         assert await sql("select seats from booking") == [(2,)]
         assert (await push(store, Before)).empty
-
-    tell(main(), store)
 
 
 class WithEmail(Table, name="booking"):
@@ -215,8 +202,8 @@ class WithEmail(Table, name="booking"):
     by_customer = Index("customer", "phone")
 
 
-def test_a_required_column_is_added_to_an_empty_table_only(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_a_required_column_is_added_to_an_empty_table_only(store: Store, sql: Sql) -> None:
+    async with closing(store):
         await push(store, Booking)
         for number in range(3):
             await insert(sql, number, customer="a", status="paid")
@@ -231,17 +218,15 @@ def test_a_required_column_is_added_to_an_empty_table_only(store: Store, sql: Sq
         with pytest.raises(Exception, match=r"(?i)null"):
             await insert(sql, 1, customer="a", status="paid", token="t")
 
-    tell(main(), store)
 
-
-def test_optional_becomes_required_when_no_row_holds_null_and_back(store: Store, sql: Sql) -> None:
+async def test_optional_becomes_required_when_no_row_holds_null_and_back(store: Store, sql: Sql) -> None:
     class Required(Table, name="booking"):
         customer: str
         phone: str
         status: Literal["pending", "paid", "gone"] = "pending"
         by_customer = Index("customer", "phone")
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         await insert(sql, 1, customer="a", status="paid", phone="1")
         await insert(sql, 2, customer="a", status="paid")
@@ -257,8 +242,6 @@ def test_optional_becomes_required_when_no_row_holds_null_and_back(store: Store,
         await insert(sql, 3, customer="a", status="paid")
         assert await sql("select id, phone from booking order by id") == [("x1", "1"), ("x2", "2"), ("x3", None)]
 
-    tell(main(), store)
-
 
 class AsNumber(Table, name="booking"):
     customer: int
@@ -267,17 +250,15 @@ class AsNumber(Table, name="booking"):
     by_customer = Index("customer", "phone")
 
 
-def test_another_type_is_refused_with_the_rows_that_have_a_value(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_another_type_is_refused_with_the_rows_that_have_a_value(store: Store, sql: Sql) -> None:
+    async with closing(store):
         await push(store, Booking)
         await insert(sql, 1, customer="a", status="paid")
         problems = await refused(store, AsNumber)
         assert [(problem["column"], problem["rows"]) for problem in problems] == [("customer", 1), ("phone", 0)]
 
-    tell(main(), store)
 
-
-def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql: Sql) -> None:
+async def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql: Sql) -> None:
     class WithoutPhone(Table, name="booking"):
         customer: str
         status: Literal["pending", "paid", "gone"] = "pending"
@@ -285,7 +266,7 @@ def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql:
     class WithoutCustomer(Table, name="booking"):
         phone: str | None = None
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         plan = await push(store, WithoutPhone)
         assert plan.empty
@@ -297,10 +278,8 @@ def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql:
         await sql('alter table "booking" drop column "status"')
         await push(store, WithoutCustomer)
 
-    tell(main(), store)
 
-
-def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
+async def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ids begin with the name of their table, so a renamed class keeps it; and a new table may just look like it."""
@@ -313,7 +292,7 @@ def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
     class Longer(Booking):
         nights: int = 1
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         (note,) = (await push(store, Visit, apply=False)).notes
         assert note.startswith("visit is new, and booking, which nobody declares, has the same columns. Did you")
@@ -323,8 +302,6 @@ def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
         await push(store, Visit)
         assert caplog.text.count("schema.noted") == 1
         assert (await push(store, Visit)).notes == ()
-
-    tell(main(), store)
 
 
 # ----- choices
@@ -351,8 +328,8 @@ class Free(Table, name="booking"):
     by_customer = Index("customer", "phone")
 
 
-def test_choices_widen_and_narrow(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_choices_widen_and_narrow(store: Store, sql: Sql) -> None:
+    async with closing(store):
         await push(store, Booking)
         await insert(sql, 1, customer="a", status="gone", phone="113")
         await insert(sql, 2, customer="a", status="gone", phone="112")
@@ -374,21 +351,17 @@ def test_choices_widen_and_narrow(store: Store, sql: Sql) -> None:
         await insert(sql, 5, customer="a", status="anything", phone="7")
         assert len(await sql("select id from booking")) == 5
 
-    tell(main(), store)
 
-
-def test_the_order_of_choices_says_nothing(store: Store) -> None:
+async def test_the_order_of_choices_says_nothing(store: Store) -> None:
     class Otherwise(Table, name="booking"):
         customer: str
         phone: str | None = None
         status: Literal["gone", "paid", "pending"] = "pending"
         by_customer = Index("customer", "phone")
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         assert (await push(store, Otherwise)).empty
-
-    tell(main(), store)
 
 
 # ----- indexes
@@ -402,8 +375,8 @@ class Unique(Table, name="booking"):
     by_phone = Index("phone", "status", unique=True)
 
 
-def test_a_unique_index_over_duplicates_is_refused_with_their_number(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_a_unique_index_over_duplicates_is_refused_with_their_number(store: Store, sql: Sql) -> None:
+    async with closing(store):
         await push(store, Booking)
         for number, (customer, phone) in enumerate([("a", 1), ("a", 1), ("b", 2), ("b", None), ("b", None), ("c", 3)]):
             await insert(sql, number, customer=customer, status="paid", phone=phone)
@@ -420,10 +393,8 @@ def test_a_unique_index_over_duplicates_is_refused_with_their_number(store: Stor
         await push(store, Booking)
         await insert(sql, 7, customer="a", status="paid", phone="7")
 
-    tell(main(), store)
 
-
-def test_a_unique_index_on_a_new_column_that_is_the_same_in_all_rows_is_refused(store: Store, sql: Sql) -> None:
+async def test_a_unique_index_on_a_new_column_that_is_the_same_in_all_rows_is_refused(store: Store, sql: Sql) -> None:
     class Numbered(Table, name="booking"):
         customer: str
         phone: str | None = None
@@ -434,7 +405,7 @@ def test_a_unique_index_on_a_new_column_that_is_the_same_in_all_rows_is_refused(
         by_email = Index("email", unique=True)
         by_customer = Index("customer", "phone")
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         await insert(sql, 1, customer="a", status="paid")
         await insert(sql, 2, customer="b", status="paid")
@@ -444,10 +415,8 @@ def test_a_unique_index_on_a_new_column_that_is_the_same_in_all_rows_is_refused(
         await push(store, Numbered)
         await settled(store, Numbered)
 
-    tell(main(), store)
 
-
-def test_redundant_indexes_are_reported(store: Store) -> None:
+async def test_redundant_indexes_are_reported(store: Store) -> None:
     class Twice(Table):
         a: str
         b: str
@@ -461,18 +430,16 @@ def test_redundant_indexes_are_reported(store: Store) -> None:
         by_a = Index("a")
         by_a_and_b = Index("a", "b")
 
-    async def main() -> None:
+    async with closing(store):
         plan = await push(store, Twice)
         assert plan.redundant == (("twice", Twice.by_a, Twice.by_a_and_b),)
         assert (await push(store, Theirs)).redundant == (), "its owner decides"
-
-    tell(main(), store)
 
 
 # ----- several tables
 
 
-def test_all_problems_of_all_tables_come_at_once_and_nothing_is_changed(store: Store, sql: Sql) -> None:
+async def test_all_problems_of_all_tables_come_at_once_and_nothing_is_changed(store: Store, sql: Sql) -> None:
     class Guest(Table):
         name: str
 
@@ -484,7 +451,7 @@ def test_all_problems_of_all_tables_come_at_once_and_nothing_is_changed(store: S
     class New(Table):
         text: str
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking, Guest)
         await insert(sql, 1, customer="a", status="gone", phone="113")
         await insert(sql, 1, "guest", name="a")
@@ -497,8 +464,6 @@ def test_all_problems_of_all_tables_come_at_once_and_nothing_is_changed(store: S
         with pytest.raises(SchemaMismatch):
             await push(store, Narrower, GuestWithAge, New, apply=False)
 
-    tell(main(), store)
-
 
 # ----- tables of other programs
 
@@ -508,8 +473,8 @@ class Invoice(Table, source="invoice", key="Number", managed=False):
     total: float
 
 
-def test_a_table_of_another_program_must_be_there_and_is_never_changed(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_a_table_of_another_program_must_be_there_and_is_never_changed(store: Store, sql: Sql) -> None:
+    async with closing(store):
         (problem,) = await refused(store, Invoice)
         assert "does not exist" in problem["what"]
         await sql('create table invoice ("Number" integer, note text)')
@@ -521,14 +486,12 @@ def test_a_table_of_another_program_must_be_there_and_is_never_changed(store: St
         await sql('create view invoice as select 1 as "Number", 2.0 as total')
         await settled(store, Invoice)
 
-    tell(main(), store)
 
-
-def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None:
+async def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None:
     class Far(Table, source="shop.Order", key="number", managed=False):
         number: int
 
-    async def main() -> None:
+    async with closing(postgres_store, sqlite_store):
         (problem,) = await refused(postgres_store, Far)
         assert problem["table"] == "shop.Order"
         async with postgres_store.catalog.lock() as lock:
@@ -537,11 +500,9 @@ def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None
         with pytest.raises(DeclarationError, match="no schemas"):
             await push(sqlite_store, Far)
 
-    tell(main(), postgres_store, sqlite_store)
 
-
-def test_what_another_program_has_made_is_not_taken_over(store: Store, sql: Sql) -> None:
-    async def main() -> None:
+async def test_what_another_program_has_made_is_not_taken_over(store: Store, sql: Sql) -> None:
+    async with closing(store):
         await sql("create table booking (number integer primary key, customer text)")
         (problem,) = await refused(store, Booking)
         assert "managed=False" in problem["fix"]
@@ -550,16 +511,14 @@ def test_what_another_program_has_made_is_not_taken_over(store: Store, sql: Sql)
         (problem,) = await refused(store, Booking)
         assert "is a view" in problem["what"]
 
-    tell(main(), store)
-
 
 # ----- penstock's own migrations
 
 
-def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_trace(
+async def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_trace(
     store: Store, monkeypatch: pytest.MonkeyPatch, sql: Sql
 ) -> None:
-    async def main() -> None:
+    async with closing(store):
         shipped = migrate.load_migrations(store.dialect.name)
         later = ("9001_second", "create table penstock_second (id integer);\n-- done\n")
         broken = (
@@ -577,5 +536,3 @@ def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_trace(
         monkeypatch.setattr(migrate, "load_migrations", lambda _store: shipped)  # the previous version, started again
         assert (await push(store, Booking)).empty
         assert await sql("select count(*) from penstock_second") == [(0,)]
-
-    tell(main(), store)

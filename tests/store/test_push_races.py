@@ -11,7 +11,7 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 from stage.processes import Process
-from stage.pushes import push, tell
+from stage.pushes import closing, push
 
 from penstock import Index, Table
 from penstock.clock import SystemClock
@@ -68,17 +68,14 @@ async def stored_names(store: Store) -> tuple[set[str], set[str]]:
 # ----- many at once
 
 
-def test_ten_tasks_push_at_once(database_url: str) -> None:
+async def test_ten_tasks_push_at_once(database_url: str) -> None:
     config = Config(database=database_url)
     stores = [make_store(config, SystemClock()) for _ in range(_STARTING)]
-
-    async def main() -> None:
+    async with closing(*stores):
         plans = await asyncio.gather(*(push(store, Booking) for store in stores))
         assert sum(not plan.empty for plan in plans) == 1
         plans = await asyncio.gather(*(push(store, Stricter) for store in stores))
         assert sum(not plan.empty for plan in plans) == 1
-
-    tell(main(), *stores)
 
 
 _STARTING = 6
@@ -139,7 +136,7 @@ def test_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
     assert sorted(said) == ["0 0"] * (_STARTING - 1) + [f"{migrations} 4"]
 
 
-def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Store, database_url: str) -> None:
+async def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Store, database_url: str) -> None:
     other = make_store(Config(database=database_url), SystemClock())
 
     class WithEmail(Table, name="booking"):
@@ -154,7 +151,7 @@ def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Stor
         status: Literal["pending", "paid"] = "pending"
         by_age = Index("age")
 
-    async def main() -> None:
+    async with closing(store, other):
         await push(store, Booking)
         await asyncio.gather(push(store, WithEmail), push(other, WithAge))
         stored = (await store.catalog.stored_tables(["booking"]))["booking"]
@@ -162,25 +159,22 @@ def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Stor
         assert {"booking_by_email", "booking_by_age"} <= stored.indexes.keys()
         assert len(stored.checks["booking_status_choices"].choices) in {2, 4}
 
-    tell(main(), store, other)
 
-
-def test_a_busy_database_is_said_to_be_so(store: Store, monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+async def test_a_busy_database_is_said_to_be_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
     monkeypatch.setattr(postgres_catalog, "LOCK_WAIT", 0.05)
     # On SQLite this is how long a lock is waited for; on PostgreSQL a connection, too, takes its time to open.
     waits: dict[str, Any] = {"database_wait": 0.05} if database_url.startswith("sqlite") else {}
     other = make_store(Config(database=database_url, **waits), SystemClock())
-
-    async def main() -> None:
+    async with closing(store, other):
         async with store.catalog.lock():
             with pytest.raises(DatabaseBusy, match="Another process"):
                 await push(other, Booking)
         await push(other, Booking)
 
-    tell(main(), store, other)
 
-
-def test_a_cancelled_push_holds_no_lock_and_the_next_one_finishes_it(
+async def test_a_cancelled_push_holds_no_lock_and_the_next_one_finishes_it(
     store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_store(Config(database=database_url), SystemClock())
@@ -190,7 +184,7 @@ def test_a_cancelled_push_holds_no_lock_and_the_next_one_finishes_it(
         migrated.set()
         await asyncio.Event().wait()
 
-    async def main() -> None:
+    async with closing(store, other):
         with monkeypatch.context() as patch:
             patch.setattr(migrate, "_refuse_problems", never)
             task = asyncio.create_task(push(store, Booking))
@@ -200,8 +194,6 @@ def test_a_cancelled_push_holds_no_lock_and_the_next_one_finishes_it(
                 await task
         assert not (await push(other, Booking)).empty
         assert (await push(store, Booking)).empty
-
-    tell(main(), store, other)
 
 
 # ----- writers meanwhile
@@ -228,7 +220,7 @@ def race(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[None
         ([("1", "paid"), ("1", "paid")], ("phone", "by_phone", 2)),
     ],
 )
-def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_left(
+async def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_left(
     postgres_store: Store,
     sql: Sql,
     monkeypatch: pytest.MonkeyPatch,
@@ -241,7 +233,7 @@ def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_le
         for number, (phone, status) in enumerate(rows):
             await insert(sql, number, phone, status)
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         race(monkeypatch, others_write)
         with pytest.raises(SchemaMismatch) as caught:
@@ -256,10 +248,8 @@ def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_le
         assert (await push(store, Stricter)).empty
         assert await stored_names(store) == ({"booking_by_customer", "booking_by_phone"}, {"booking_status_choices"})
 
-    tell(main(), store)
 
-
-def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: Sql, postgres_url: str) -> None:
+async def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: Sql, postgres_url: str) -> None:
     store = postgres_store
     done = asyncio.Event()
 
@@ -283,7 +273,7 @@ def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: 
         by_customer = Index("phone", "customer")
         by_phone = Index("phone", unique=True)
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         await sql(
             "insert into booking (id, creation_time, customer, phone, status) "
@@ -297,17 +287,14 @@ def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: 
         assert await sql("select count(*) from booking") == [(100000 + written,)]
         assert (await push(store, Bigger)).empty
 
-    tell(main(), store)
 
-
-def test_a_table_that_stays_locked_is_given_up_and_left_as_it_was(
+async def test_a_table_that_stays_locked_is_given_up_and_left_as_it_was(
     postgres_store: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = postgres_store
     monkeypatch.setattr(postgres_catalog, "TABLE_LOCK_WAIT", 0.02)
     monkeypatch.setattr(postgres_catalog, "TABLE_LOCK_ATTEMPTS", 2)
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         connection = await asyncpg.connect(postgres_url)
         async with connection.transaction():
@@ -318,16 +305,13 @@ def test_a_table_that_stays_locked_is_given_up_and_left_as_it_was(
         assert "note" not in (await store.catalog.stored_tables(["booking"]))["booking"].columns
         await push(store, Stricter)
 
-    tell(main(), store)
-
 
 # ----- pushes that were killed
 
 
-def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store, sql: Sql) -> None:
+async def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store, sql: Sql) -> None:
     store = postgres_store
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         for number in range(2):
             await insert(sql, number, "1")
@@ -344,10 +328,8 @@ def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store, sql:
         assert (await push(store, Stricter)).empty
         assert await stored_names(store) == ({"booking_by_customer", "booking_by_phone"}, {"booking_status_choices"})
 
-    tell(main(), store)
 
-
-def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
+async def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
     postgres_store: Store, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = postgres_store
@@ -373,7 +355,7 @@ def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
                 return False
         return True
 
-    async def main() -> None:
+    async with closing(store):
         for changes in range(30):
             await sql("drop table if exists booking")
             await push(store, Booking)
@@ -390,15 +372,13 @@ def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
                 break
         assert changes > 5
 
-    tell(main(), store)
-
 
 async def until(sql: Sql, question: str) -> None:
     while not (await sql(question))[0][0]:
         await SystemClock().sleep(0.01)
 
 
-def test_a_process_killed_while_it_builds_an_index(
+async def test_a_process_killed_while_it_builds_an_index(
     postgres_store: Store, postgres_url: str, sql: Sql, tmp_path: Path
 ) -> None:
     store = postgres_store
@@ -408,7 +388,7 @@ def test_a_process_killed_while_it_builds_an_index(
         phone: str | None = None
         status: str = "new"
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, Before)
         connection = await asyncpg.connect(postgres_url)
         transaction = connection.transaction(isolation="repeatable_read")
@@ -433,13 +413,12 @@ def test_a_process_killed_while_it_builds_an_index(
         assert (await push(store, Booking)).empty
         assert (await stored_names(store))[0] == {"booking_by_customer"}
 
-    tell(main(), store)
 
-
-def test_a_push_that_is_cancelled_while_it_builds_an_index(postgres_store: Store, postgres_url: str, sql: Sql) -> None:
+async def test_a_push_that_is_cancelled_while_it_builds_an_index(
+    postgres_store: Store, postgres_url: str, sql: Sql
+) -> None:
     store = postgres_store
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         connection = await asyncpg.connect(postgres_url)
         async with connection.transaction(isolation="repeatable_read"):
@@ -454,13 +433,11 @@ def test_a_push_that_is_cancelled_while_it_builds_an_index(postgres_store: Store
         assert (await push(store, Stricter)).empty
         assert (await stored_names(store))[0] == {"booking_by_customer", "booking_by_phone"}
 
-    tell(main(), store)
-
 
 # ----- cost
 
 
-def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store = postgres_store
     make: Any = type(Table)
     tables = [
@@ -478,22 +455,19 @@ def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeyp
         queries.append(args)
         return await run(*args)
 
-    async def main() -> None:
+    async with closing(store):
         await push(store, *tables)
         monkeypatch.setattr(postgres_catalog, "run", counted)
         assert (await push(store, *tables)).empty
         assert len(queries) == 3
 
-    tell(main(), store)
-
 
 # ----- SQLite writes a table anew
 
 
-def test_a_table_written_anew_keeps_all_that_others_have_added(sqlite_store: Store, sql: Sql) -> None:
+async def test_a_table_written_anew_keeps_all_that_others_have_added(sqlite_store: Store, sql: Sql) -> None:
     store = sqlite_store
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         await sql("drop table booking")
         await sql("""
@@ -536,15 +510,12 @@ def test_a_table_written_anew_keeps_all_that_others_have_added(sqlite_store: Sto
         assert stored.constraints[1].startswith('constraint "plain"')
         assert stored.options == "strict"
 
-    tell(main(), store)
 
-
-def test_a_push_that_fails_on_sqlite_leaves_all_as_it_was(
+async def test_a_push_that_fails_on_sqlite_leaves_all_as_it_was(
     sqlite_store: Store, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = sqlite_store
-
-    async def main() -> None:
+    async with closing(store):
         await push(store, Booking)
         await insert(sql, 1, None)
         before = await sql("select name, sql from sqlite_schema order by name")
@@ -558,5 +529,3 @@ def test_a_push_that_fails_on_sqlite_leaves_all_as_it_was(
                 await push(store, Stricter)
         assert await sql("select name, sql from sqlite_schema order by name") == before
         assert await sql("select id from booking") == [("x1",)]
-
-    tell(main(), store)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from penstock.check import values, words
-from penstock.check.nodes import parts, walk
+from penstock.check.nodes import names_in, parts, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.values import Entries, Instance, Local, Maker, Method, OpenBackend, Pending, Pool, Rows, Scan, Word
@@ -257,10 +257,8 @@ class _Reader:
         """A function within that must be awaited: it is no generator, and uses a ctx."""
         if not isinstance(node, ast.AsyncFunctionDef) or node.decorator_list:
             return None
-        within = walk(node)
-        names = {one.id for one in within if isinstance(one, ast.Name)}
-        uses = any(isinstance(self._values.get(one), Ctx | Word | Scan) for one in names)
-        return Local(node) if uses and not any(isinstance(one, ast.Yield) for one in within) else None
+        uses = any(isinstance(self._values.get(one), Ctx | Word | Scan) for one in names_in(node))
+        return Local(node) if uses and not any(isinstance(one, ast.Yield) for one in walk(node)) else None
 
     def _keep(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):

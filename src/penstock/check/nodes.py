@@ -6,6 +6,7 @@ A check goes over all nodes more than once. `ast.walk` also looks at what holds 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 _PLAIN = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment"}  # operators, and what holds no node
 _FIELDS = {
@@ -28,6 +29,26 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for one in found:
         _gather(one, found)
     return found
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names that stand in a node."""
+    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
+
+
+def calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in a node."""
+    return (one for one in walk(node) if isinstance(one, ast.Call))
+
+
+def last_name(node: ast.AST | None) -> str:
+    """``c`` of ``c``, and of ``a.b.c``; empty for another expression."""
+    return getattr(node, "id", getattr(node, "attr", ""))
+
+
+def arguments_of(node: ast.Subscript) -> list[ast.expr]:
+    """``int`` and ``str`` of ``dict[int, str]``."""
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def _gather(node: ast.AST, found: list[ast.AST]) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from penstock.check.finding import first_line
-from penstock.check.nodes import parts, walk
+from penstock.check.nodes import arguments_of, last_name, parts, walk
 from penstock.check.project import Module, Outside, Place, Project
 
 Kind = Literal["query", "mutation", "action"]
@@ -156,6 +156,11 @@ class Function:
         """The statements in it, with the handlers and cases that hold some."""
         return [one for one in self.nodes if isinstance(one, ast.stmt | ast.excepthandler | ast.match_case)]
 
+    @property
+    def results(self) -> list[ast.expr]:
+        """The values that it returns."""
+        return [one.value for one in self.statements if isinstance(one, ast.Return) and one.value]
+
     @cached_property
     def _text(self) -> str:
         return "\n".join(self.module.lines[first_line(self.node) - 1 : self.node.end_lineno])
@@ -296,8 +301,7 @@ class Program:
         if isinstance(node, ast.BinOp):
             parts = [node.left, node.right]
         elif isinstance(node, ast.Subscript):
-            inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            wrapper = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            inner, wrapper = arguments_of(node), last_name(node.value)
             parts = inner if wrapper in {"Union", "Optional"} else inner[:1] if wrapper == "Annotated" else []
         for one in parts:
             yield from self.types(module, one, depth + 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from penstock.check.nodes import walk
+from penstock.check.nodes import calls_in
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
 _NOT_OURS = {"penstock", *sys.stdlib_module_names}  # no file of a program is asked for by these names
@@ -45,8 +45,7 @@ class Module:
 
     def calls_of(self, *methods: str) -> Iterator[ast.Call]:
         """The calls of methods with these names, wherever they stand in the file."""
-        nodes = walk(self.tree) if any(one in self.text for one in methods) else ()
-        calls = (one for one in nodes if isinstance(one, ast.Call))
+        calls = calls_in(self.tree) if any(one in self.text for one in methods) else ()
         yield from (one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr in methods)
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from penstock.check.body import Body, Call, read_body
 from penstock.check.finding import Edit, Finding, Located, Span, first_line, span_of
@@ -31,9 +32,9 @@ class Facts:
         """What a function does."""
         return self._body_of[function.node]
 
-    def called(self, *methods: str) -> Iterator[tuple[Body, Call]]:
-        """The calls of methods with these names, each with what it stands in."""
-        return (one for name in methods for one in self._called.get(name, ()))
+    def called(self, kind: type[Any], *methods: str) -> Iterator[tuple[Body, Call]]:
+        """The calls of these methods of a kind of thing, each with what it stands in."""
+        return (one for name in methods for one in self._called.get(name, ()) if one[1].is_of(kind))
 
     def bodies_of(self, *kinds: str) -> Iterator[Body]:
         """Those of functions of these kinds."""
@@ -80,32 +81,42 @@ class Rule:
     Attributes:
         code: Such as PEN001.
         title: What is broken, in one short sentence.
+        fix: What to write instead, where a place says nothing else.
         find: Finds the places that break it.
     """
 
     code: str
     title: str
+    fix: str
     find: Callable[[Facts, Rule], Places]
 
     def at(
-        self, module: Module, node: Located, message: str, fix: str, edits: Iterable[Edit] = (), *, head: bool = False
+        self,
+        within: Body | Module,
+        node: Located,
+        message: str,
+        fix: str = "",
+        edits: Iterable[Edit] = (),
+        *,
+        head: bool = False,
     ) -> Finding:
         """A place that breaks it; with `head` the first line of a function or class."""
+        module = within.function.module if isinstance(within, Body) else within
         span, lines = span_of(node, module.lines), None
         if head:
             span = Span(span.line, span.column, span.line, len(module.lines[span.line - 1]))
             lines = (first_line(node), max(node.lineno, node.body[0].lineno - 1)) if isinstance(node, AnyDef) else None
-        return Finding(self.code, module.path, span, message, fix, tuple(edits), lines)
+        return Finding(self.code, module.path, span, message, fix or self.fix, tuple(edits), lines)
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(code: str) -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
+def rule(code: str, fix: str = "") -> Callable[[Callable[[Facts, Rule], Places]], Rule]:
     """Declare a rule, whose title is the docstring of what finds it."""
 
     def declare(find: Callable[[Facts, Rule], Places]) -> Rule:
-        RULES[code] = Rule(code, find.__doc__ or "", find)
+        RULES[code] = Rule(code, find.__doc__ or "", fix, find)
         return RULES[code]
 
     return declare

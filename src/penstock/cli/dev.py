@@ -221,7 +221,7 @@ def links(url: str) -> dict[str, str]:
 
 
 def sample_calls(app: App, url: str) -> list[str]:
-    """Lines of curl that call a mutation and a query, or an action, without signing in; those that can be made up."""
+    """Make lines of curl that call a mutation and a query, or an action, with made-up arguments."""
     found = {kind: _sample_call(app, url, kind) for kind in FunctionKind}
     first = [found[FunctionKind.MUTATION], found[FunctionKind.QUERY]]
     return [call for call in (first if any(first) else [found[FunctionKind.ACTION]]) if call]

@@ -18,7 +18,7 @@ from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
 from penstock.cli.migration import FOLDER, files_with_progress, load, stamp_files
-from penstock.cli.opening import open_app, shown_url, snapshot
+from penstock.cli.opening import open_app, open_store, shown_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
@@ -34,7 +34,7 @@ from penstock.store.nouns.interests import InterestRow
 from penstock.store.nouns.outboxes import OutboxRow
 from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.tasks import TaskRow, newly
-from penstock.store.open import make_store, scheme_of
+from penstock.store.open import scheme_of
 from penstock.store.push.locks import hazards, lock_of
 from penstock.store.push.migrate import Plan, push
 
@@ -129,13 +129,10 @@ class Checked:
                 click.echo(f"{kind}: {one}")
 
 
-async def _check_files(config: Config, files: Sequence[MigrationFile]) -> tuple[list[str], list[str], bool]:
-    """Migration files that are pending; unsafe statements of those that are not done; and whether any is not."""
-    store = make_store(config, SystemClock())
-    try:
+async def _check_files(app: App, config: Config, files: Sequence[MigrationFile]) -> tuple[list[str], list[str], bool]:
+    """Find pending migration files, unsafe statements of unfinished ones, and whether a file is unfinished."""
+    async with open_store(app, config) as store:
         found = await files_with_progress(store, files)
-    finally:
-        await store.close()
     left = [(file, now) for file, now in found if now is None or now.step != "done"]
     pending = [f"migration file {file.name}" for file, now in left if now is None or now.step != "contract"]
     unsafe = [
@@ -149,7 +146,7 @@ async def _check_files(config: Config, files: Sequence[MigrationFile]) -> tuple[
 
 
 async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Checked:
-    pending, unsafe, under_way = await _check_files(config, given)
+    pending, unsafe, under_way = await _check_files(app, config, given)
     try:
         plan, news = await migrate(app, config)
     except SchemaMismatch as refused:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.opening import open_app, with_backend
+from penstock.cli.opening import open_app, open_store, with_backend
 from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError, of_extra
 from penstock.observe.readable import counted
+from penstock.schema.diff import Difference
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.migration_files import FileProgress, Step
-from penstock.store.open import make_store
 from penstock.store.push.locks import lock_of
 from penstock.store.push.migrate import differences, push
 from penstock.store.sql.dialect import Dialect
@@ -33,7 +33,6 @@ from penstock.store.store import Store
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile
     from penstock.migrations.running import Runner
-    from penstock.migrations.writing import TableChange
 
 T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
@@ -78,12 +77,11 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
                 f"{', '.join(left)} is not complete on this database.",
                 fix="Run penstock migration run --contract on a database for development first.",
             )
-        writing = lazy("writing")
-        found = [writing.table_change(one, store.dialect) for one in await differences(store, definitions)]
-        changes = [one for one in found if not one.empty or any(table == one.table for table, _ in given)]
+        found = await differences(store, definitions)
+        changes = [one for one in found if one.needs_file or any(table == one.table for table, _ in given)]
         if not changes:
             raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
-        text: str = writing.write_file(changes, _answered(changes, given), store.dialect)
+        text: str = lazy("writing").write_file(changes, _answered(changes, given), store.dialect)
         last = max((int(file.name[:4]) for file in files), default=0)
         return f"{last + 1:04}_{name}.py", text
 
@@ -195,7 +193,7 @@ def forget(options: Options, program: str) -> None:
 async def files_with_progress(
     store: Store, files: Sequence[MigrationFile]
 ) -> list[tuple[MigrationFile, FileProgress | None]]:
-    """Files with their progress; None for those that were not begun. It needs no table of penstock's own."""
+    """List files with their progress; None if a file was not begun. It needs no table of penstock's own."""
     known: Mapping[str, FileProgress] = {}
     if await store.catalog.applied_migrations():
         await store.open(look=True)
@@ -237,11 +235,8 @@ def _with_store(
     files = [] if folder is None else load(folder)
 
     async def work() -> T:
-        store = make_store(app.config(**options.place), SystemClock(), app.registry.codec)
-        try:
+        async with open_store(app, app.config(**options.place)) as store:
             return await use(store, app.definitions(), files)
-        finally:
-            await store.close()
 
     return asyncio.run(work())
 
@@ -269,12 +264,12 @@ def _column(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _answered(changes: Sequence[TableChange], given: Renames) -> Renames:
+def _answered(changes: Sequence[Difference], given: Renames) -> Renames:
     """The new names of each column that is gone; asked for where there are new columns, and never guessed."""
     answers = dict(given)
     for (table, old), names in given.items():
         change = next((one for one in changes if one.table == table), None)
-        if change is None or old not in change.gone or any(name not in change.declared for name in names):
+        if change is None or old not in change.gone or any(name not in change.definition.positions for name in names):
             raise ConfigError(
                 f"{table}.{old} cannot be renamed to {', '.join(names) or 'nothing'}.",
                 fix="Name a column that is stored and not declared any more, and fields that are declared.",

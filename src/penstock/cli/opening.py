@@ -32,6 +32,7 @@ from penstock.observe.logs import JsonFormatter, event
 from penstock.store.open import make_store, scheme_of, sqlite_path
 from penstock.store.push.migrate import push
 from penstock.store.session import Session, reading
+from penstock.store.store import Store
 
 T = TypeVar("T")
 
@@ -59,6 +60,16 @@ async def open_backend(app: App, options: Options, *, fitting: bool = False, **s
             if error.code == DataError.code:  # and no kind of its own
                 await _expect_fit(app, config)
             raise
+
+
+@asynccontextmanager
+async def open_store(app: App, config: Config) -> AsyncIterator[Store]:
+    """Make the app's store, and close it at the end. `Store.open` connects what needs more than the catalog."""
+    store = make_store(config, SystemClock(), app.registry.codec)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def with_backend(
@@ -109,11 +120,8 @@ def _expect_file(config: Config) -> None:
 
 async def _expect_fit(app: App, config: Config) -> None:
     """Refuse a database that lacks something, before opening it changes the file."""
-    store = make_store(config, SystemClock(), app.registry.codec)
-    try:
+    async with open_store(app, config) as store:
         plan = await push(store, app.definitions(), apply=False)
-    finally:
-        await store.close()
     if not plan.empty:
         raise ConfigError(
             "The database lacks declarations of this program.",

@@ -248,7 +248,7 @@ class Lines:
         self.size = Path(name).stat().st_size if name != "-" and stream.seekable() else None
 
     def pieces(self, documents: Documents) -> Iterator[Piece]:
-        """All rows in pieces of moderate size; each call begins anew."""
+        """Read all rows in pieces of moderate size; each call starts at the beginning."""
         self._rewind()
         piece = Piece()
         for number, line in self._numbered():

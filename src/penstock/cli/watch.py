@@ -34,7 +34,7 @@ _NO_SOURCE = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 
 
 class Watch:
-    """The source files in the current folder and in that of the program, without those that are `written` anew."""
+    """Source files in the current folder and in the program's, except the ones that penstock has `written`."""
 
     def __init__(self, options: Options, written: Collection[Path] = ()) -> None:
         folders = [Path.cwd()]

@@ -1,7 +1,6 @@
 """Writes a migration file: what a schema push does not do by itself, in steps that old and new processes survive.
 
-Owns which columns are gone, new, of another type or required, and the text of the file. A file is for people to review:
-comments in it say what each step is for.
+Owns the text of the file. A file is for people to review: comments in it say what each step is for.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import DeclarationError
-from penstock.schema.diff import Difference, added_columns
+from penstock.schema.diff import Difference
 from penstock.schema.fields import Column, Kind
 from penstock.schema.stored import StoredColumn, next_name
-from penstock.store.sql.ddl import fold, kind_type, literal
+from penstock.store.sql.ddl import kind_type, literal
 from penstock.store.sql.dialect import Dialect
 
 _HEAD = '''"""{title}.
@@ -31,52 +30,12 @@ _COMMENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
-    """The differences of one table that need a decision."""
-
-    table: str
-    gone: Mapping[str, StoredColumn]  # stored, and not declared any more
-    new: Mapping[str, Column]  # declared, and not stored
-    declared: Mapping[str, Column]
-    retyped: Mapping[str, tuple[StoredColumn, Column]]
-    required: Mapping[str, Column]  # declared as required, while rows have no value for it
-
-    @property
-    def empty(self) -> bool:
-        """Whether a push does all of it."""
-        return not (self.gone or self.retyped or self.required)
-
-
-def table_change(difference: Difference, dialect: Dialect) -> TableChange:
-    """The differences of a table that a push leaves or refuses."""
-    stored, declared = difference.stored, {column.name: column for column in difference.definition.columns}
-    columns = {} if stored is None or not difference.definition.managed else stored.columns
-    names = {fold(name, dialect) for name in declared}
-    found = {name: columns[fold(name, dialect)] for name in declared if fold(name, dialect) in columns}
-    new = {name: step.column for name, step in added_columns(difference.steps).items()}
-    wanted = difference.declared.columns
-    empty = {name for guard in difference.guards if guard.rule in {"any", "null"} for name in guard.columns}
-    return TableChange(
-        difference.definition.name,
-        {one.name: one for name, one in columns.items() if name not in names and not one.generated and "~" not in name},
-        new if columns else {},
-        declared,
-        {
-            name: (one, declared[name])
-            for name, one in found.items()
-            if one.type.casefold() != wanted[fold(name, dialect)].type.casefold()
-        },
-        {name: column for name, column in declared.items() if name in empty},
-    )
-
-
-def write_file(changes: Sequence[TableChange], renames: Mapping[tuple[str, str], Sequence[str]], sql: Dialect) -> str:
+def write_file(changes: Sequence[Difference], renames: Mapping[tuple[str, str], Sequence[str]], sql: Dialect) -> str:
     """The text of a migration file; `renames` has the new names of columns by table and old name."""
     file = _File(sql)
     for change in changes:
         for old, stored in change.gone.items():
-            given = [change.declared[name] for name in renames.get((change.table, old), ())]
+            given = [change.definition.column(name) for name in renames.get((change.table, old), ())]
             file.rename(change.table, stored, given, change.new) if given else file.drop(change.table, stored)
         for stored, column in change.retyped.values():
             file.retype(change.table, stored, column)

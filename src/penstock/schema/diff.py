@@ -73,13 +73,31 @@ class Difference:
     problems: list[Problem] = field(default_factory=list)  # problems that do not depend on rows
     notes: list[str] = field(default_factory=list)  # what is stored otherwise than declared, and left alone
     remarks: list[str] = field(default_factory=list)  # what is left to the table's owner, such as further indexes
+    gone: dict[str, StoredColumn] = field(default_factory=dict)  # columns that are stored, and not declared any more
+    retyped: dict[str, tuple[StoredColumn, Column]] = field(default_factory=dict)
 
-
-class _Comparison(Difference):
     @property
     def table(self) -> str:
         return self.definition.name
 
+    @property
+    def new(self) -> dict[str, Column]:
+        """Columns that are declared, and not stored."""
+        return {name: step.column for name, step in added_columns(self.steps).items()}
+
+    @property
+    def required(self) -> dict[str, Column]:
+        """Columns that are declared as required, while rows have no value for them."""
+        empty = {name for guard in self.guards if guard.rule in {"any", "null"} for name in guard.columns}
+        return {column.name: column for column in self.definition.columns if column.name in empty}
+
+    @property
+    def needs_file(self) -> bool:
+        """Whether a push leaves or refuses a part, for which a migration file is written."""
+        return bool(self.gone or self.retyped or self.required)
+
+
+class _Comparison(Difference):
     # ----- the table as a whole
 
     def check_owned(self, stored: StoredTable | None) -> None:
@@ -154,19 +172,19 @@ class _Comparison(Difference):
 
     def compare(self, stored: StoredTable) -> None:
         """Compare a table of penstock's own, column by column and index by index."""
-        added, changed = set(), set()
+        added = set()
         for key, column in self._columns():
             found, wanted = stored.columns.get(key), self.declared.columns[key]
             if found is None:
                 added.add(column.name)
                 self._add(column)
             elif found.type.casefold() != wanted.type.casefold():
-                changed.add(column.name)
+                self.retyped[column.name] = (found, column)
                 self._refuse_type(column, found, wanted)
             else:
                 self._compare_nullable(column, found, stored)
         for _key, column in self._columns():
-            if column.name not in changed:
+            if column.name not in self.retyped:
                 self._compare_choices(column, stored, new=column.name in added)
         self._note_undeclared_columns(stored)
         self._compare_indexes(stored, added)
@@ -226,6 +244,8 @@ class _Comparison(Difference):
         for key, column in stored.columns.items():
             if key in self.declared.columns:
                 continue
+            if not column.generated and "~" not in key:
+                self.gone[column.name] = column
             where = f"{self.table}.{column.name}"
             renamed = self._renamed_to(column)
             if column.nullable or column.filled or column.generated:

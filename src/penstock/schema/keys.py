@@ -39,34 +39,27 @@ def encode_one(table: str, column: Column, given: Any) -> Any:
         as_fed = column.kind is Kind.BYTES and isinstance(given, str) and given.startswith(_HEX)
         return column.encode(_bytes(given) if as_fed else _checked(column, given))
     except (ValueError, TypeError):  # pydantic's error is a ValueError
-        raise IdInvalid(
-            f"{given!r} is not an id of table {table}.",
-            fix=f"Pass an id of {table}, as insert and rows of it give it.",
-            table=table,
-        ) from None
+        raise wrong_id(given, table, f"Pass an id of {table}, as insert and rows of it give it.") from None
 
 
 def check_several(table: str, key: Sequence[Column], given: Any) -> tuple[Any, ...]:
     """An id of a table with several key columns: a tuple of values. Texts are read as their columns' kinds."""
-    names = ", ".join(column.name for column in key)
+    whose = f", whose key is ({', '.join(column.name for column in key)})"
     if not isinstance(given, (tuple, list)) or len(given) != len(key):
-        raise IdInvalid(
-            f"{given!r} is not an id of table {table}, whose key is ({names}).",
-            fix=f"Pass a tuple of these {len(key)} values, in this order.",
-            table=table,
-        )
+        raise wrong_id(given, table, f"Pass a tuple of these {len(key)} values, in this order.", whose)
     found = []
     for column, value in zip(key, given, strict=True):
         try:
             found.append(_bytes(value) if column.kind is Kind.BYTES else _checked(column, value))
         except (ValueError, TypeError):  # pydantic's error is a ValueError
-            raise IdInvalid(
-                f"{given!r} is not an id of table {table}, whose key is ({names}): {value!r} is no {column.name}, "
-                f"which is {column.kind.value}.",
-                fix="Pass the values as rows have them.",
-                table=table,
-            ) from None
+            why = f"{whose}: {value!r} is no {column.name}, which is {column.kind.value}"
+            raise wrong_id(given, table, "Pass the values as rows have them.", why) from None
     return tuple(found)
+
+
+def wrong_id(given: Any, table: str, fix: str, why: str = "") -> IdInvalid:
+    """The error for what is no id of a table; `why` follows the table's name."""
+    return IdInvalid(f"{given!r} is not an id of table {table}{why}.", fix=fix, table=table)
 
 
 def _checked(column: Column, value: Any) -> Any:

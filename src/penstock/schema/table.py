@@ -34,12 +34,12 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from penstock.errors import DeclarationError, IdInvalid, PenstockError, ValueInvalid
+from penstock.errors import DeclarationError, PenstockError, ValueInvalid
 from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
-from penstock.schema.keys import check_several, declared_key, encode_one
+from penstock.schema.keys import check_several, declared_key, encode_one, wrong_id
 from penstock.schema.rules import Rules
 from penstock.schema.tighten import tighten
 
@@ -281,11 +281,8 @@ class TableDefinition:
             return tuple(column.encode(value) for column, value in zip(self.key_columns, values, strict=True))
         if isinstance(row_id, str) and is_id(self.name, row_id):
             return str(row_id)
-        raise IdInvalid(
-            f"{row_id!r} is not an id of table {self.name}.",
-            fix=f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it.",
-            table=self.name,
-        )
+        fix = f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it."
+        raise wrong_id(row_id, self.name, fix)
 
     def make_rows(self, rows: Sequence[dict[str, Any]]) -> list[Table]:
         """Rows from their fields as stored. Those of a managed table are trusted, and not validated again."""

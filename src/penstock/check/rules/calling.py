@@ -24,21 +24,19 @@ def _is_run(call: Call, *names: str) -> bool:
     return call.is_of(Ctx, *(names or RUNS))
 
 
-@rule("PEN008")
+@rule("PEN008", "Declare a cron of an internal function, and share a helper with this one.")
 def internal_only(facts: Facts, rule: Rule) -> Places:
     """A public function is called from within."""
-    for body, call in facts.called(*RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
+    for body, call in facts.called(object, *RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
         for node, function in _handed_over(facts, body, call):
             if function.kind and function.is_public:
                 is_run = call.method in RUNS
                 why = "callers from outside use it" if is_run else "it checks its callers, and a job has none"
                 message = f"{function.name} is public: {why}."
                 fix = f"Call an internal {function.kind}, and share a helper with {function.name}."
-                yield rule.at(body.function.module, node, message, fix)
+                yield rule.at(body, node, message, fix)
     for module, node, function in _crons(facts):
-        message = f"{function.name} is public: it checks its callers, and a cron has none."
-        fix = "Declare a cron of an internal function, and share a helper with this one."
-        yield rule.at(module, node, message, fix)
+        yield rule.at(module, node, f"{function.name} is public: it checks its callers, and a cron has none.")
     for function in facts.program.declared():
         if function.handles == "cron" and function.is_public:
             message = f"{function.name} is a cron, and public: anyone may run it."
@@ -73,26 +71,24 @@ def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.exp
 @rule("PEN009")
 def helpers(facts: Facts, rule: Rule) -> Places:
     """A query or mutation runs another one, where a helper is enough."""
-    for body, call in facts.called("run_query", "run_mutation"):
+    for body, call in facts.called(Ctx, "run_query", "run_mutation"):
         is_alone = call.is_tried and call.method == "run_mutation"
-        if kind_of(body) in {"query", "mutation"} and call.is_of(Ctx) and not is_alone:
+        if kind_of(body) in {"query", "mutation"} and not is_alone:
             name = ast.unparse(call.node.args[0]) if call.node.args else "helper"
             message = f"{call.method} checks arguments and result once more, in the same transaction."
             fix = f"Call the function itself: await {name}(ctx, …). Only run_mutation within try undoes its part alone."
-            yield rule.at(body.function.module, call.node, message, fix)
+            yield rule.at(body, call.node, message, fix)
 
 
 @rule("PEN010")
 def same_runtime(facts: Facts, rule: Rule) -> Places:
     """run_action runs an action of the same runtime."""
-    for body, call in facts.called("run_action"):
-        if not call.is_of(Ctx) or not call.node.args:
-            continue
-        found = call.given[0]
+    for body, call in facts.called(Ctx, "run_action"):
+        found = call.given[0] if call.node.args else None
         if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
             message = f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits."
             fix = f"Call it as a function: await {found.name}(ctx, …)."
-            yield rule.at(body.function.module, call.node, message, fix)
+            yield rule.at(body, call.node, message, fix)
 
 
 def _runtime(function: Function) -> str:
@@ -102,7 +98,7 @@ def _runtime(function: Function) -> str:
     return "async" if function.is_async else "thread"
 
 
-@rule("PEN011")
+@rule("PEN011", "Do both in one query, or in one mutation.")
 def sequential(facts: Facts, rule: Rule) -> Places:
     """Two transactions follow each other, where one would be consistent."""
     for body in facts.bodies_of("action"):
@@ -111,8 +107,7 @@ def sequential(facts: Facts, rule: Rule) -> Places:
             if _is_run(call, "run_query", "run_mutation"):
                 if last and last.is_before(call) and not (call.is_tried or last.is_tried):
                     between = f"this {call.method} and the {last.method} in line {last.node.lineno}"
-                    fix = "Do both in one query, or in one mutation."
-                    yield rule.at(body.function.module, call.node, f"Rows may change between {between}.", fix)
+                    yield rule.at(body, call.node, f"Rows may change between {between}.")
                 last = call
             elif not _is_harmless(call):
                 last = None
@@ -130,16 +125,16 @@ def _is_harmless(call: Call) -> bool:
     return call.is_of(Word) or call.is_of(Pool) or call.is_of(Ctx, "now")
 
 
-@rule("PEN012")
+@rule("PEN012", "Pass the whole list to one query or mutation.")
 def looped(facts: Facts, rule: Rule) -> Places:
     """A loop runs one transaction after another."""
     for body in facts.bodies_of("action"):
         for call in (one for one in body.calls if one.loop is not None and not isinstance(one.loop, ast.While)):
             run = _run_of(facts, body, call)
             if run is not None and not _has_outside(body, call):
-                kind, fix = run.method.removeprefix("run_"), "Pass the whole list to one query or mutation."
+                kind = run.method.removeprefix("run_")
                 message = f"Each turn of the loop is a {kind} of its own: slow, and half of them stay if one fails."
-                yield rule.at(body.function.module, call.node, message, fix)
+                yield rule.at(body, call.node, message)
 
 
 def _run_of(facts: Facts, body: Body, call: Call) -> Call | None:
@@ -164,7 +159,7 @@ def _has_outside(body: Body, run: Call) -> bool:
 @rule("PEN013")
 def table_named(facts: Facts, rule: Rule) -> Places:
     """A table is not named."""
-    for body, call in facts.called("get", "patch", "delete", "replace"):
+    for body, call in facts.called(Word, "get", "patch", "delete", "replace"):
         if call.is_word("db"):
             least = 3 if call.method == "replace" else 2
             if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
@@ -172,10 +167,10 @@ def table_named(facts: Facts, rule: Rule) -> Places:
                 message = f"ctx.db.{call.method} is not told {missing}."
                 more = {"replace": ", row", "patch": ", …"}.get(call.method, "")
                 fix = f"Write ctx.db.{call.method}(Table, row_id{more}): it then checks that the id is of that table."
-                yield rule.at(body.function.module, call.node, message, fix)
+                yield rule.at(body, call.node, message, fix)
 
 
-@rule("PEN016")
+@rule("PEN016", "Enqueue in that mutation: then both are stored, or neither is.")
 def enqueued_within(facts: Facts, rule: Rule) -> Places:
     """Work is enqueued after the transaction instead of within it."""
     for body in facts.bodies:
@@ -189,8 +184,7 @@ def enqueued_within(facts: Facts, rule: Rule) -> Places:
                 if last and last.is_before(call):
                     line = last.node.lineno
                     message = f"If the process ends after line {line}, the rows are there and this work is not."
-                    fix = "Enqueue in that mutation: then both are stored, or neither is."
-                    yield rule.at(body.function.module, call.node, message, fix)
+                    yield rule.at(body, call.node, message)
             elif is_run:
                 last = call
             elif not _is_harmless(call):
@@ -222,7 +216,6 @@ def _is_backend_run(call: Call) -> bool:
 def awaited(facts: Facts, rule: Rule) -> Places:
     """A call is not awaited."""
     for body in facts.bodies:
-        module = body.function.module
         for pending in body.floating:
             is_alone = isinstance(body.function.parents[pending.call], ast.Expr | ast.Return)
             is_plain = not body.used.intersection(pending.names) and (is_alone or not pending.is_task)
@@ -232,4 +225,4 @@ def awaited(facts: Facts, rule: Rule) -> Places:
             fix = f"Write await {written}(…)."
             if not body.function.is_async:
                 fix = f"Write async def and await {written}(…), or take the ctx from penstock.sync."
-            yield rule.at(module, pending.call, message, fix, edits)
+            yield rule.at(body, pending.call, message, fix, edits)

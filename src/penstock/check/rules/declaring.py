@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 
 from penstock.check.body import Body
-from penstock.check.nodes import walk
+from penstock.check.nodes import arguments_of, calls_in, last_name, names_in, walk
 from penstock.check.program import AnyDef, Ctx, Function, Program
 from penstock.check.project import Module, Outside, Place
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -28,7 +28,7 @@ def _public(facts: Facts) -> list[Function]:
     return [one for one in facts.program.declared() if one.is_public]
 
 
-@rule("PEN005")
+@rule("PEN005", "Name a type that penstock can check, such as str, Id[Order], list[int] or a pydantic model.")
 def typed(facts: Facts, rule: Rule) -> Places:
     """A public function does not say what it takes or gives."""
     for function in _public(facts):
@@ -36,7 +36,7 @@ def typed(facts: Facts, rule: Rule) -> Places:
         for one in function.parameters[1:]:
             wrong, table = _not_checked(facts.program, module, one.annotation)
             if wrong:
-                yield rule.at(module, one, f"{name}: argument {one.arg} {wrong}.", _TYPE_FIX)
+                yield rule.at(module, one, f"{name}: argument {one.arg} {wrong}.")
             elif table:
                 message = f"{name}: argument {one.arg} has a whole row, so a caller chooses every column of {table}."
                 fix = f"Take each column that a caller may set, and an Id[{table}] if the row is there already."
@@ -45,10 +45,7 @@ def typed(facts: Facts, rule: Rule) -> Places:
             yield rule.at(module, star, f"{name}: *{star.arg} takes anything.", "Name each argument with its type.")
         wrong, _ = _not_checked(facts.program, module, function.node.returns)
         if wrong:
-            yield rule.at(module, function.node, f"{name}: its result {wrong}.", _TYPE_FIX, head=True)
-
-
-_TYPE_FIX = "Name a type that penstock can check, such as str, Id[Order], list[int] or a pydantic model."
+            yield rule.at(module, function.node, f"{name}: its result {wrong}.", head=True)
 
 
 def _not_checked(program: Program, module: Module, node: ast.expr | None) -> tuple[str, str]:
@@ -66,9 +63,8 @@ def _not_checked(program: Program, module: Module, node: ast.expr | None) -> tup
                 continue
             seen.add(kind)
             if isinstance(kind, ast.Subscript):
-                inner = kind.slice.elts if isinstance(kind.slice, ast.Tuple) else [kind.slice]
-                is_plain = getattr(kind.value, "id", getattr(kind.value, "attr", "")) not in {"Id", "Literal"}
-                waiting.extend((found, part) for part in inner if is_plain)
+                if last_name(kind.value) not in {"Id", "Literal"}:
+                    waiting.extend((found, part) for part in arguments_of(kind))
                 continue
             name = _anything(program, found, kind)
             if name:
@@ -87,14 +83,13 @@ def _anything(program: Program, module: Module, node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) and node.id in _ANYTHING and found is None else ""
 
 
-@rule("PEN006")
+@rule("PEN006", "Write access=signed_in, another guard, or access=public if that is meant; or make it internal.")
 def guarded(facts: Facts, rule: Rule) -> Places:
     """A public function says nothing about who may call it."""
     for function in _public(facts):
         if not _has_guard(function) and not _asks_who(facts, function):
             message = f"{function.name}: whoever reaches the server may call it."
-            fix = "Write access=signed_in, another guard, or access=public if that is meant; or make it internal."
-            yield rule.at(function.module, function.node, message, fix, head=True)
+            yield rule.at(function.module, function.node, message, head=True)
 
 
 def _has_guard(function: Function) -> bool:
@@ -120,8 +115,7 @@ def _is_wrapped(facts: Facts, function: Function) -> bool:
     for one in function.node.decorator_list:
         found = facts.program.meaning(function.module, one.func if isinstance(one, ast.Call) else one)
         if isinstance(found, Function | Place) and isinstance(found.node, AnyDef):
-            called = (node.func for node in walk(found.node) if isinstance(node, ast.Call))
-            helpers = (facts.program.meaning(found.module, node) for node in called)
+            helpers = (facts.program.meaning(found.module, one.func) for one in calls_in(found.node))
             asks = (_asks_within(facts, one) for one in helpers if isinstance(one, Function))
             if _names_auth(found.node) or any(asks):
                 return True
@@ -136,7 +130,7 @@ def _looks_at_auth(body: Body) -> bool:
     return any(call.is_of(Ctx, "check_access") or call.is_word("auth") for call in body.calls)
 
 
-@rule("PEN007")
+@rule("PEN007", "Decide by await ctx.auth.require(), which comes from a token that was checked.")
 def invented(facts: Facts, rule: Rule) -> Places:
     """Access is decided by an argument that a caller can invent."""
     answers = dict[Function, str]()  # of guards, which functions share
@@ -149,15 +143,14 @@ def invented(facts: Facts, rule: Rule) -> Places:
             used = answers[guard]
             access = function.option("access")
             if used and access and not _asks_who(facts, guard):
-                yield rule.at(function.module, access, _told(function, used), _INVENTED_FIX)
+                yield rule.at(function.module, access, _told(function, used))
         elif guard is not None:
-            found = {one.id for one in walk(guard.body) if isinstance(one, ast.Name)}
-            given = {one.arg for one in guard.args.args[1:]} & found
+            given = {one.arg for one in guard.args.args[1:]} & names_in(guard.body)
             if given and not _names_auth(guard):
-                yield rule.at(function.module, guard, _told(function, min(given)), _INVENTED_FIX)
+                yield rule.at(function.module, guard, _told(function, min(given)))
         elif names and _lets_in_many(facts.program, function) and not _asks_who(facts, function):
             for node, used in _refusals(facts, function, names):
-                yield rule.at(function.module, node, _told(function, used), _INVENTED_FIX)
+                yield rule.at(function.module, node, _told(function, used))
 
 
 def _lets_in_many(program: Program, function: Function) -> bool:
@@ -165,7 +158,7 @@ def _lets_in_many(program: Program, function: Function) -> bool:
     place, access = program.behind(function.module, function.option("access"))
     if access is None or program.is_penstock(place, access, "public", "signed_in"):
         return True
-    return getattr(access, "attr", getattr(access, "id", "")) in {"public", "signed_in"}  # of a decorator elsewhere
+    return last_name(access) in {"public", "signed_in"}  # of a decorator elsewhere
 
 
 def _invented(function: Function) -> set[str]:
@@ -176,9 +169,6 @@ def _invented(function: Function) -> set[str]:
 @cache
 def _names_somebody(argument: str) -> bool:
     return _INVENTED.search(_HUMP.sub("_", argument).lower()) is not None
-
-
-_INVENTED_FIX = "Decide by await ctx.auth.require(), which comes from a token that was checked."
 
 
 def _told(function: Function, name: str) -> str:
@@ -208,13 +198,13 @@ def _refusals(
     asked = dict[ast.Call, ast.expr]()
     for node in function.statements:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
-            names_in = {one.id for one in walk(node.test) if isinstance(one, ast.Name)}
-            named = [value for name in kept if name in names_in for value in kept[name]]
+            looked_at = names_in(node.test)
+            named = [value for name in kept if name in looked_at for value in kept[name]]
             for test in (node.test, *named):
                 if used := _compared(test, names, columns) or _decided(function, test, rows):
                     yield test, used
                     break
-            asked.update((one, node.test) for one in walk(node.test) if isinstance(one, ast.Call))
+            asked.update((one, node.test) for one in calls_in(node.test))
     for call in facts.body(function).calls if depth < _DEEPEST else ():
         helper = call.of if isinstance(call.of, Function) and call.of.kind is None else None
         given = dict(zip((one.arg for one in helper.parameters), call.node.args, strict=False)) if helper else {}
@@ -233,7 +223,7 @@ def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str
     """The names of rows that are found by one of these arguments through an index, each with the argument."""
     found = dict[str, str]()
     for name, values in kept.items():
-        for call in (one for value in values for one in walk(value) if isinstance(one, ast.Call)):
+        for call in (one for value in values for one in calls_in(value)):
             is_range = isinstance(call.func, ast.Attribute) and call.func.attr == "with_index"
             given = {one.value.id for one in call.keywords if isinstance(one.value, ast.Name)} & names
             if is_range and given:
@@ -254,8 +244,7 @@ def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
 def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
     """The argument by which a function answers yes or no."""
     rows = _found_by(function.kept, names)
-    results = (one.value for one in function.statements if isinstance(one, ast.Return) and one.value)
-    tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in results)
+    tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in function.results)
     return next((used for used in tests if used), "")
 
 

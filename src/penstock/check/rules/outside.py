@@ -7,6 +7,7 @@ import re
 
 from penstock.check.body import Body
 from penstock.check.finding import Edit, Span
+from penstock.check.nodes import last_name
 from penstock.check.program import Program
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, instead, rule
@@ -54,7 +55,7 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
             if told:
                 instead_of, edits = _repair(facts.program, body, node, name, calls.get(node))
                 message = f"{name} {told}: {root} may see another value in each attempt."
-                yield rule.at(body.function.module, node, message, instead_of, edits)
+                yield rule.at(body, node, message, instead_of, edits)
 
 
 def _changing(name: str, call: ast.Call | None) -> str:
@@ -113,32 +114,28 @@ def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None
     return "timedelta", [Edit(begin, f"from datetime import timedelta{end}")]
 
 
-@rule("PEN015")
+@rule("PEN015", "Do it in an action, which this mutation schedules: await ctx.scheduler.run_after(timedelta(0), …).")
 def inside_only(facts: Facts, rule: Rule) -> Places:
     """A query or mutation reaches the outside world."""
     for body, root in facts.transactions:
-        module = body.function.module
         for node, name in body.outside:
             if name in _SLEEP:
                 message = f"{name} keeps the transaction of {root} open, and others wait for it."
                 fix = "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…)."
-                yield rule.at(module, node, message, fix)
+                yield rule.at(body, node, message, fix)
             elif name.startswith(_NETWORK) and not _DATA.search(name):
-                yield rule.at(module, node, _reaches(name, root), _OUTSIDE_FIX)
+                yield rule.at(body, node, _reaches(name, root))
         for call in (one for one in body.calls if one.of is None):
-            name = getattr(call.node.func, "id", getattr(call.node.func, "attr", ""))
+            name = last_name(call.node.func)
             if name == "open" if isinstance(call.node.func, ast.Name) else name in _FILES:
-                yield rule.at(module, call.node, _reaches(name, root), _OUTSIDE_FIX)
-
-
-_OUTSIDE_FIX = "Do it in an action, which this mutation schedules: await ctx.scheduler.run_after(timedelta(0), …)."
+                yield rule.at(body, call.node, _reaches(name, root))
 
 
 def _reaches(name: str, root: str) -> str:
     return f"{name} is outside of the transaction of {root}, which may be undone, or run again."
 
 
-@rule("PEN022")
+@rule("PEN022", 'Await an async call, write the function with def, or set runtime="process".')
 def never_blocks(facts: Facts, rule: Rule) -> Places:
     """An async function blocks the event loop."""
     actions = [body for body in facts.bodies_of("action") if body.function.is_async]
@@ -147,5 +144,4 @@ def never_blocks(facts: Facts, rule: Rule) -> Places:
         for node, name in body.outside:
             if node in called and name.startswith(_BLOCKS) and not _DATA.search(name):
                 message = f"{name} blocks the event loop in {root.name}: nothing else runs in the process meanwhile."
-                fix = 'Await an async call, write the function with def, or set runtime="process".'
-                yield rule.at(body.function.module, node, message, fix)
+                yield rule.at(body, node, message)

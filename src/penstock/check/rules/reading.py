@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache, partial
 
 from penstock.check.body import Body, Call, Loop, Over
-from penstock.check.nodes import walk
+from penstock.check.nodes import names_in, walk
 from penstock.check.program import AnyDef, Index, Program, Table
 from penstock.check.project import Module
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -36,7 +36,7 @@ def filtered(facts: Facts, rule: Rule) -> Places:
                 continue
             message, fix = _index_for(scan, equal, ranged)
             if fix:
-                found = rule.at(body.function.module, node.iter if isinstance(node, Loop) else node, message, fix)
+                found = rule.at(body, node.iter if isinstance(node, Loop) else node, message, fix)
                 yield replace(found, lines=(whole.lineno, whole.end_lineno or whole.lineno)) if whole else found
 
 
@@ -77,7 +77,7 @@ def _columns(body: Body, node: Over, table: Table | None) -> tuple[list[str], di
             continue
         for turned, (side, other) in enumerate(((one.left, one.comparators[0]), (one.comparators[0], one.left))):
             column = _column(side, row, table)
-            if column and row not in _names(other):
+            if column and row not in names_in(other):
                 if isinstance(one.ops[0], ast.Eq | ast.Is):
                     equal.append(column)
                 elif one.ops[0].__class__ in _RANGES:
@@ -167,10 +167,6 @@ def _column(node: ast.expr, row: str, table: Table) -> str:
     return "" if kind is None or is_json else node.attr
 
 
-def _names(node: ast.expr) -> set[str]:
-    return {one.id for one in walk(node) if isinstance(one, ast.Name)}
-
-
 def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[str, str]:
     """What is wrong and what to write; nothing if no index would serve."""
     table = scan.table
@@ -215,30 +211,23 @@ def _used(index: Index, equal: set[str], ranged: Collection[str]) -> list[str]:
     return used
 
 
-_UNBOUNDED_FIX = "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first()."
-
-
-@rule("PEN003")
+@rule("PEN003", "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first().")
 def unbounded(facts: Facts, rule: Rule) -> Places:
     """Collect reads all rows, however many there are."""
-    for body, call in facts.called("collect"):
-        if not call.is_of(Scan):
-            continue
+    for body, call in facts.called(Scan, "collect"):
         scan: Scan = call.of.of
         name = scan.table.name if scan.table else "the table"
-        module = body.function.module
         if any(_counted(body, one.node) is call.node for one in body.calls):
-            yield rule.at(module, call.node, f"All rows of {name} are read to count them.", "Write .count().")
+            yield rule.at(body, call.node, f"All rows of {name} are read to count them.", "Write .count().")
         elif not scan.is_bounded or scan.is_endless:
             what = f"all rows of {name} from one on" if scan.is_endless else f"all rows of {name}"
-            message = f"collect() reads {what}, and there may be more each day."
-            yield rule.at(module, call.node, message, _UNBOUNDED_FIX)
+            yield rule.at(body, call.node, f"collect() reads {what}, and there may be more each day.")
     for body in facts.bodies:
         for node, rows in body.lists:
             is_list = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and not node.generators[0].ifs
             if is_list and rows.end == "iterate" and not (rows.scan.is_bounded or rows.scan.filters):
                 name = rows.scan.table.name if rows.scan.table else "the table"
-                yield rule.at(body.function.module, node, f"This reads all rows of {name}.", _UNBOUNDED_FIX)
+                yield rule.at(body, node, f"This reads all rows of {name}.")
 
 
 def _counted(body: Body, call: ast.Call) -> ast.expr | None:
@@ -287,12 +276,11 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     """Find indexes that a query gives all columns of, and whose rows it wants in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
-    for _body, call in facts.called("order", "first", "take", "paginate"):
-        if call.is_of(Scan) and call.of.of.table and call.of.of.index:
-            scan: Scan = call.of.of
-            index = scan.table.indexes.get(scan.index) if scan.table else None
-            if scan.table and index and set(index.columns) <= set(scan.equal):
-                found.add((scan.table.node, index.name))
+    for _body, call in facts.called(Scan, "order", "first", "take", "paginate"):
+        scan: Scan = call.of.of
+        index = scan.table.indexes.get(scan.index) if scan.table else None
+        if scan.table and index and set(index.columns) <= set(scan.equal):
+            found.add((scan.table.node, index.name))
     return found
 
 
@@ -300,7 +288,7 @@ def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
 def named(facts: Facts, rule: Rule) -> Places:
     """A keyword names no column."""
     columns_of = cache(partial(_fields, facts.program))
-    for body, call in facts.called("patch", "with_index"):
+    for body, call in facts.called(object, "patch", "with_index"):
         module = body.function.module
         owner, columns = _named_columns(facts.program, module, call, columns_of)
         for one in call.node.keywords if columns else ():

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, TypeGuard
 
 from penstock.check.body import Body, Call, Comprehension, Loop
-from penstock.check.nodes import parts, walk
+from penstock.check.nodes import calls_in, parts, walk
 from penstock.check.program import Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
@@ -29,7 +29,7 @@ _DEEPEST = 3  # helpers that pass rows on
 _WIDE = {"Exception", "BaseException"}
 
 
-@rule("PEN017")
+@rule("PEN017", "Send an idempotency key that is the same in each attempt, such as the id of the row or message.")
 def idempotent(facts: Facts, rule: Rule) -> Places:
     """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
@@ -40,8 +40,7 @@ def idempotent(facts: Facts, rule: Rule) -> Places:
         for body, call in sent:
             if not body.function.says(_ID):
                 message = f"{function.name} {why}: if its answer is lost it sends this again."
-                fix = "Send an idempotency key that is the same in each attempt, such as the id of the row or message."
-                yield rule.at(body.function.module, call.node, message, fix)
+                yield rule.at(body, call.node, message)
 
 
 def _sends(call: Call) -> bool:
@@ -65,8 +64,8 @@ def _is_client(of: object) -> bool:
 def _again(facts: Facts) -> list[tuple[Function, str]]:
     """Functions that run at least once, and why."""
     found = {one: _WHY[one.handles] for one in facts.program.functions if _handles(one)}
-    for _body, call in facts.called("enqueue", "enqueue_batch"):
-        if call.is_of(Pool) and len(call.node.args) > 1 and _is_retried(call.of.of):
+    for _body, call in facts.called(Pool, "enqueue", "enqueue_batch"):
+        if len(call.node.args) > 1 and _is_retried(call.of.of):
             target = call.given[1]
             if isinstance(target, Function) and target.kind == "action":
                 found.setdefault(target, "is retried")
@@ -88,7 +87,7 @@ def _is_retried(pool: Pool) -> bool:
     return bool(given) and not (isinstance(given[-1], ast.Constant) and given[-1].value is False)
 
 
-@rule("PEN018")
+@rule("PEN018", "Take a shorter back-off, or an outbox, which keeps the order.")
 def one_at_a_time(facts: Facts, rule: Rule) -> Places:
     """One job at a time, and long waits between attempts."""
     for module in facts.program.project.modules:
@@ -101,7 +100,7 @@ def one_at_a_time(facts: Facts, rule: Rule) -> Places:
             if longest >= _LONG:
                 lost = "jobs behind it pass: the order is lost"
                 message = f"A job of this pool may wait {longest:g} seconds for its next attempt, and {lost}."
-                yield rule.at(module, retry, message, "Take a shorter back-off, or an outbox, which keeps the order.")
+                yield rule.at(module, retry, message)
 
 
 def _retry_of_one(program: Program, module: Module, call: ast.Call) -> ast.expr | None:
@@ -150,7 +149,7 @@ def _longest_wait(program: Program, module: Module, retry: ast.Call) -> float:
     return float(min(given["max_backoff"], last))
 
 
-@rule("PEN019")
+@rule("PEN019", "Let the error rise, so that it is tried again; or catch only the one that means it was delivered.")
 def fails_openly(facts: Facts, rule: Rule) -> Places:
     """An outbox handler hides its failures."""
     told = set[ast.AST]()  # handlers may share a helper
@@ -161,10 +160,7 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
             if node not in told and _hides(node, facts.program, module):
                 told.add(node)
                 message = f"{function.name}: a message whose handler returns counts as delivered, and is lost here."
-                yield rule.at(module, node, message, _OPENLY_FIX, head=True)
-
-
-_OPENLY_FIX = "Let the error rise, so that it is tried again; or catch only the one that means it was delivered."
+                yield rule.at(module, node, message, head=True)
 
 
 def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.AST]]:
@@ -173,7 +169,7 @@ def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.
     while waiting:
         one = waiting.pop()
         seen.add(one)
-        if one is not function and any(isinstance(node, ast.Return) and node.value for node in one.statements):
+        if one is not function and one.results:
             continue
         yield from ((one.module, node) for node in one.nodes)
         called = (call.of for call in facts.body(one).calls)
@@ -195,15 +191,14 @@ def _is_wide(node: ast.ExceptHandler) -> bool:
     return any(one is None or ast.unparse(one) in _WIDE for one in names)
 
 
-@rule("PEN020")
+@rule("PEN020", "Pass the id of one row, and read the rest in on_complete.")
 def small_context(facts: Facts, rule: Rule) -> Places:
     """The context of on_complete has no limit."""
-    for body, call in facts.called("with_options"):
-        context = keyword_of(call.node, "context") if call.is_of(Pool) else None
+    for body, call in facts.called(Pool, "with_options"):
+        context = keyword_of(call.node, "context")
         if context is not None and _grows(facts, body, context):
             message = "This context holds rows of a query: it is stored with the job, and grows with the table."
-            fix = "Pass the id of one row, and read the rest in on_complete."
-            yield rule.at(body.function.module, context, message, fix)
+            yield rule.at(body, context, message)
 
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
@@ -223,8 +218,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
             waiting.extend(kept[node.id])
         elif isinstance(node, ast.Call) and node in helpers:
             inner = facts.body(helpers[node])
-            given = [one.value for one in inner.function.statements if isinstance(one, ast.Return) and one.value]
-            if any(_grows(facts, inner, one, depth + 1) for one in given):
+            if any(_grows(facts, inner, one, depth + 1) for one in inner.function.results):
                 return True
         elif isinstance(node, ast.Compare | ast.Subscript) or (isinstance(node, ast.Call) and not _is_list(node)):
             continue  # such as len(rows), rows[:5]
@@ -239,7 +233,7 @@ def _filled(loop: ast.AST) -> set[str]:
     """The lists that a loop appends to."""
     if not isinstance(loop, Loop):
         return set()
-    appends = (one.func for one in walk(loop) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    appends = (one.func for one in calls_in(loop) if isinstance(one.func, ast.Attribute))
     return {one.value.id for one in appends if one.attr in {"append", "add"} and isinstance(one.value, ast.Name)}
 
 

@@ -3,7 +3,7 @@
 Changes each database without making others wait. On PostgreSQL short statements run together. Long ones
 run alone, under a lock that lets others read and write. A step with both is finished before the next begins, so that
 one that fails leaves nothing behind. SQLite has one writer, so a table is changed in one piece. Where ALTER TABLE does
-not suffice the table is written anew, as SQLite's documentation of ALTER TABLE describes (section 7).
+not suffice the table is copied into a new one, as SQLite's documentation of ALTER TABLE describes (section 7).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _sqlite_statements(difference: Difference, stored: StoredTable, dialect: Dia
     yield from (create_index(definition, one.index, dialect) for one in indexes)
 
 
-# ----- a table of SQLite, written anew
+# ----- a table of SQLite, copied into a new one
 
 
 def rewrite(
@@ -175,7 +175,7 @@ def rewrite(
 ) -> Iterator[str]:
     """Copy the rows into a new table with these columns, given as SQL, which takes the name of the old one.
 
-    `filled` are values for new columns. Indexes and triggers are made again, but those that are named in `without`.
+    `filled` are values for new columns. Indexes and triggers are made again, except the ones in `without`.
     """
     table, anew = dialect.quote(stored.name), dialect.quote(_ANEW + stored.name)
     parts = ",\n    ".join([*columns, *stored.constraints])

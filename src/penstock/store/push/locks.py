@@ -1,6 +1,6 @@
 """The lock that each statement of a schema change takes on PostgreSQL, and what makes one unsafe under load.
 
-The rules are those that linters of migrations such as squawk know. SQLite has one writer, so nothing there is of use.
+The rules are the ones of linters of migrations such as squawk. SQLite has one writer, so nothing there is of use.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def tables(self) -> frozenset[str]:
-        """Those that are created or altered."""
+        """Tables that are created or altered."""
         return frozenset(one.definition.name for one in self.differences if one.steps)
 
 
@@ -128,7 +128,7 @@ async def _compare(
 
 
 async def _note_look_alikes(description: Description, differences: Sequence[Difference]) -> None:
-    """Note beside each new table those that nobody declares and that have its columns: it may be a renamed one."""
+    """Note beside each new table undeclared ones with the same columns: it may be a renamed one."""
     declared = {one.stored.name for one in differences if one.stored}
     kept = [one for one in await description.kept_tables() if one not in declared]
     others = await description.stored_tables(kept) if kept else {}
