@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -42,9 +41,10 @@ class Exchange:
     form: Format = Format.CLEAN
     error: str = ""
 
-    def log(self, name: str, level: int, **facts: Any) -> None:
-        """Log an event of the call."""
-        event(name, level, function=self.function, request_id=self.request_id, **facts)
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its log events say of the call."""
+        return {"function": self.function, "request_id": self.request_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _refuse(error: Refused | errors.TryAgain, exchange: Exchange) -> Answer:
 
 def _fail(error: BaseException, exchange: Exchange) -> str:
     """Log an error of a function; its text for the caller."""
-    exchange.log("call.failed", logging.ERROR, exc_info=error, error=type(error).__name__)
+    event("call.failed", logging.ERROR, exc_info=error, error=type(error).__name__, **exchange.facts)
     text = f"[Request ID: {exchange.request_id}] Server Error"
     shown = exchange.dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
     return f"{text}\nUncaught {_printable(error_text(error))}" if shown else text
@@ -222,7 +222,7 @@ def _log_denied(error: BaseException, exchange: Exchange) -> None:
 
 
 def _log_refused(error: BaseException, exchange: Exchange, code: str = "") -> None:
-    exchange.log("call.refused", logging.WARNING, code=code or exchange.error, error=_printable(str(error)))
+    event("call.refused", logging.WARNING, code=code or exchange.error, error=_printable(str(error)), **exchange.facts)
 
 
 def _printable(text: str) -> str:
