@@ -65,7 +65,7 @@ class Description:
 
 
 def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition] = ()) -> Description:
-    """The description of functions, and of the rows of these tables beside those that functions take or return."""
+    """Describe functions, the rows that they take or return, and the rows of these tables."""
     chosen = sorted(functions, key=lambda function: function.name)
     inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
     for function in chosen:
@@ -157,12 +157,12 @@ def literals(schema: Schema) -> list[Any]:
 
 
 def options(schema: Schema) -> list[Schema]:
-    """The schemas of which a value fits one; none if the schema is no union."""
+    """The members of a union; none if the schema is no union."""
     return schema.get("anyOf") or schema.get("oneOf") or []
 
 
 def type_names(names: Iterable[str], used: set[str]) -> dict[str, str]:
-    """Types by the names under which programs write them, other than those that are used."""
+    """Give each type a name that programs can write, and that is not used yet."""
     return {name: unique_name(re.sub(r"\W", "", name, flags=re.ASCII).strip("_"), used) for name in names}
 
 

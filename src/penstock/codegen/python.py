@@ -139,7 +139,7 @@ class _Types:
         self._readers: dict[str, str] = {}
 
     def lines(self) -> list[str]:
-        """What stands before the functions, all of which have been written."""
+        """The lines before the functions; call it after the functions are written."""
         classes = [line for name, written in self._names.items() for line in self._class(name, written)]
         others = [f"from {_WORDS[name]} import {name} as {other}" for name, other in self._others.items()]
         ids = [f'{name} = NewType("{name}", str)' for name in self._ids.values()]

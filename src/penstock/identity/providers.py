@@ -139,7 +139,7 @@ def providers_of(given: Any) -> tuple[Provider, ...]:
 
 
 def dashboard_providers(providers: Iterable[Provider]) -> tuple[OIDC, ...]:
-    """Those that have a client for the dashboard."""
+    """The providers that have a client for the dashboard."""
     return tuple(one for one in providers if isinstance(one, OIDC) and one.dashboard_client_id)
 
 

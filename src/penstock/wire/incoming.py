@@ -31,7 +31,7 @@ class Arguments(bytes):
     given: dict[str, Any]
 
     def with_tags(self) -> bytes:
-        """The same with the tag of a union's member for bytes, so that these are told from texts."""
+        """Tag bytes as a member of a union, so that it tells them from texts."""
         return to_json(_resolve(self.given, 1, tag="@bytes"))
 
 

@@ -1,6 +1,6 @@
 """The public keys of one provider of identities, and what it says of itself: fetched when needed, and kept.
 
-Owns when they are fetched. A stale set is served while it is fetched anew, and for a day if the provider is away. For
+Owns when they are fetched. A stale set is served while it is fetched again, and for a day if the provider is away. For
 an unknown key the provider is asked again, but no more often than every 30 seconds, whoever sends tokens.
 """
 
@@ -66,7 +66,7 @@ class KeySet:
         return self._keys.get(key_id)
 
     def has(self, key_id: str) -> bool:
-        """Whether the provider has a key with this id, as far as is known. A stale set is fetched anew meanwhile."""
+        """Whether the provider has a key with this id, as far as is known. A stale set is fetched again meanwhile."""
         if self._age > _FRESH:
             self._begin()
         return key_id in self._keys and self._age <= _SERVED

@@ -1,4 +1,4 @@
-"""Verifies tokens: who has sent one, and until when it holds. Remembers those that it has verified.
+"""Verifies tokens: who has sent one, and until when it holds. Remembers verified tokens.
 
 Owns the checks of a token, and API keys. Leaves fetching a provider's keys to `keys`.
 """
@@ -77,7 +77,7 @@ class Tokens:
         return known
 
     def holds(self, verified: Verified) -> bool:
-        """Whether a token that was verified still holds. If not, `verify` says why, or verifies it anew."""
+        """Whether a token that was verified still holds. If not, `verify` says why, or verifies it again."""
         return (verified.expires_at is None or self._clock.now() < verified.expires_at) and verified.holds()
 
     async def redeem(self, sign_in: SignIn, code: str) -> Identity:
@@ -189,7 +189,7 @@ def _unverified(token: str) -> dict[str, Any]:
 def _readable(claims: dict[str, Any]) -> dict[str, Any]:
     """Claims as every client can read them: integers that JavaScript would round are text.
 
-    Refuses those that no client can read, and a subject that names nobody.
+    Refuses numbers and texts that no client can read, and a subject that names nobody.
     """
     try:
         text = json.dumps(claims, ensure_ascii=False, allow_nan=False).encode()
