@@ -99,7 +99,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "both_stores: runs on both stores; other tests than those of the stores take turns, but in a long run",
     )
     config.addinivalue_line("markers", "long: only a long run tries it")
-    config.addinivalue_line("markers", "one_store_each: old")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,8 @@ from stage.clients import CHAT, ChatServer, Server, client, serving
 from stage.needs import program
 from stage.wire import Wire
 
-pytestmark = pytest.mark.one_store_each  # all that reaches the database goes through the door
+pytestmark = pytest.mark.long
+
 
 PHONE = {"width": 360, "height": 640}
 # Counts the messages that are drawn, each time that something is drawn.

@@ -18,8 +18,6 @@ from stage.wire import Wire
 
 from penstock.store.open import sqlite_path
 
-pytestmark = pytest.mark.one_store_each  # all that reaches the database goes through the door
-
 KINDS: tuple[Kind, ...] = (*SOCKETS, "http")
 NOTHING = {"$float": b64encode(struct.pack("<d", math.nan)).decode()}
 LARGE = {"$integer": b64encode((2**60).to_bytes(8, "little")).decode()}

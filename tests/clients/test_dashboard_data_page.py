@@ -14,7 +14,7 @@ from stage.listening import listening
 from penstock import App, Id, Index, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
+pytestmark = pytest.mark.long
 
 app = App()
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from penstock import OIDC, ActionCtx, App, Index, JobFilter, MutationCtx, Table, WorkId, WorkResult, asgi_app
 from penstock.testing import TestApp, TestClock
 
-pytestmark = pytest.mark.one_store_each
+pytestmark = pytest.mark.long
 
 ADMIN = "the-admin-token"
 

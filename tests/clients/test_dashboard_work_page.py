@@ -15,7 +15,7 @@ from stage.yard import app, failing, mail, put, send, texts
 from penstock import asgi_app
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
+pytestmark = pytest.mark.long
 
 HOSTILE = """<img src=x onerror="document.title='taken'">' {{7}} & more"""
 

@@ -12,8 +12,6 @@ from stage.household import house
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
-pytestmark = pytest.mark.one_store_each
-
 HOUSE = "stage/household"
 
 

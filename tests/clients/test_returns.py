@@ -14,8 +14,6 @@ from stage.databases import make_tables
 from stage.server import server as postgres_server_of_its_own
 from stage.wire import Side, Wire
 
-pytestmark = pytest.mark.one_store_each  # all that reaches the database goes through the door
-
 Place = tuple[Side, Literal["Mutation", "MutationResponse", "Transition"], bool]
 PLACES: list[Place] = [
     ("client", "Mutation", False),  # the server never has it

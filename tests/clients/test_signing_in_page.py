@@ -20,6 +20,8 @@ from starlette.responses import HTMLResponse
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
+pytestmark = pytest.mark.long
+
 LIFETIME = timedelta(seconds=60)  # of a token; the client fetches the next one 10 seconds before its end
 STEP = timedelta(seconds=2)
 # Notes who the page says is signed in, and the papers, each time that something is drawn.
@@ -96,7 +98,6 @@ async def visit(database: str) -> AsyncIterator[Visit]:
         yield made
 
 
-@pytest.mark.one_store_each
 async def test_a_page_signs_in_refreshes_its_token_and_signs_out(database_url: str) -> None:
     async with visit(database_url) as ada:
         await expect(ada.status).to_have_text("signed out: nobody")
@@ -123,7 +124,6 @@ async def test_a_page_signs_in_refreshes_its_token_and_signs_out(database_url: s
         await expect(ada.papers).to_have_text(["a paper"])
 
 
-@pytest.mark.one_store_each
 async def test_a_page_whose_token_has_expired_stays_signed_in_while_its_session_does(database_url: str) -> None:
     async with visit(database_url) as ada:
         await ada.click("Ada")

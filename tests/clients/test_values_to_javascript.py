@@ -34,8 +34,6 @@ from penstock.codegen.typescript import TypeWriter
 from penstock.testing import TestApp
 from penstock.wire.outgoing import Format, encode_result
 
-pytestmark = pytest.mark.one_store_each  # all that reaches the database goes through the door
-
 Serial = NewType("Serial", Int64)
 EDGES = [0, 1, -1, 7, 2**31, 2**53 - 1, 2**53, -(2**53)]
 LARGE = [2**53 + 1, -(2**53) - 1, 2**60, 2**63 - 1, -(2**63)]

@@ -34,7 +34,6 @@ async def secret(ctx: QueryCtx) -> str:
     return "secret"
 
 
-@pytest.mark.one_store_each
 async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(database_url: str) -> None:
     async with (
         TestApp(app, database_url, admin_token="the admin token:") as test,

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:

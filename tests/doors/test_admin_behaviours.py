@@ -13,8 +13,6 @@ from starlette.routing import Mount
 
 from penstock import asgi_app
 
-pytestmark = pytest.mark.one_store_each
-
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:

@@ -22,8 +22,6 @@ from penstock.operations.every import OPERATIONS
 from penstock.operations.operation import Operation
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 MIB = 1024 * 1024
 
 

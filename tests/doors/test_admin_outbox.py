@@ -16,8 +16,6 @@ from stage.mailroom import NAMES, app, failing, got, hand_over, put, put_and_fai
 
 from penstock.errors import DatabaseBusy
 
-pytestmark = pytest.mark.one_store_each
-
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:

@@ -13,8 +13,6 @@ from stage.outboxes import send
 
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 POSITION = {"seen": "0:0:", "batch": None, "last": 0, "high": 0}
 
 

@@ -22,8 +22,6 @@ from penstock.store.open import scheme_of
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
-pytestmark = pytest.mark.one_store_each
-
 pytest_plugins = ("doors.cli_fixtures",)
 
 LONE = """from penstock import App, QueryCtx

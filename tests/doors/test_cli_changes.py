@@ -18,8 +18,6 @@ from penstock.store.store import Store
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
-pytestmark = pytest.mark.one_store_each
-
 pytest_plugins = ("doors.cli_fixtures",)
 
 BOOKINGS = Interest(name="bookings", table="booking", key=["id"])

@@ -48,7 +48,6 @@ ENCRYPTED = PROGRAM.replace("phone: str\n", "phone: Encrypted[str]\n").replace(
 )
 
 
-@pytest.mark.one_store_each
 def test_ciphertext_is_shown_travels_and_comes_back(
     console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +81,6 @@ def test_ciphertext_is_shown_travels_and_comes_back(
     assert "no codec to encrypt patient.phone, patient.notes" in console("migrate").err
 
 
-@pytest.mark.one_store_each
 def test_a_mark_on_a_column_with_values_is_refused_and_so_is_a_cast(
     console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 PROGRAM = """
 from pathlib import Path
 from typing import Any

@@ -152,7 +152,6 @@ def test_it_tells_what_it_makes_known_and_which_tables_get_triggers(invoices: Co
     assert (again.out, "there was nothing to do" in again.err) == ("", True)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("old", "new", "changes"),
     [

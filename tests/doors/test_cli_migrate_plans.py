@@ -76,7 +76,6 @@ def new_program(console: Console, empty_database_url: str, monkeypatch: pytest.M
     return console
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("declared", [BY_OUTBOX, BY_TASK])
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_cannot_be_captured_is_refused_before_any_table_is_made(
@@ -93,7 +92,6 @@ def test_what_cannot_be_captured_is_refused_before_any_table_is_made(
     assert "create table extra_of_plan" in new_program.ok("migrate", "--plan").out.replace('"', "").lower()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("begun", [False, True])
 def test_rows_that_cannot_be_read_are_refused_before_any_table_is_made(
     new_program: Console, empty_database_url: str, *, begun: bool
@@ -110,7 +108,6 @@ def test_rows_that_cannot_be_read_are_refused_before_any_table_is_made(
     assert "create table extra_of_plan" in new_program.ok("migrate", "--plan").out.replace('"', "").lower()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("known", [True, False])
 def test_an_order_without_an_index_is_told_once(program: Console, *, known: bool) -> None:
     if known:

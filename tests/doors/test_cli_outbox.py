@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 PROGRAM = """
 from penstock import ActionCtx, App, MutationCtx, Table
 

@@ -87,7 +87,6 @@ def wait_for(console: Console, expected: Counter[str]) -> None:
         """They have run, and their ends are being stored: an attempt whose end is not stored is made again."""
 
 
-@pytest.mark.one_store_each
 def test_each_program_runs_its_own_jobs_whoever_is_killed(programs: Console) -> None:
     for name in ("shop", "erp"):
         programs.ok("--app", f"{name}/main.py", "migrate")

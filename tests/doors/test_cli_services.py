@@ -16,8 +16,6 @@ from stage.waits import SOON
 from penstock import App, MutationCtx, QueryCtx, public, signed_in
 from penstock.cli.dev import sample_calls
 
-pytestmark = pytest.mark.one_store_each
-
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console, Process
 

@@ -20,8 +20,6 @@ from stage import stubborn
 from stage.examples import LONG
 from stage.processes import TESTS
 
-pytestmark = pytest.mark.one_store_each
-
 BOUND = 60.0  # seconds; what fails never ends, and what passes takes about five
 MOUNTED = """
 import uvicorn

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 PROGRAM = """
 from pathlib import Path
 

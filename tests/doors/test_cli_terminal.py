@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 NOTHING = "error: Nothing was done.\n"
 DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
 DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 PROGRAM = """
 from penstock import ActionCtx, App
 

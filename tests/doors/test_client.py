@@ -42,8 +42,6 @@ from penstock.errors import (
     ValueInvalid,
 )
 
-pytestmark = pytest.mark.one_store_each
-
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Door
 

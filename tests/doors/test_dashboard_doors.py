@@ -276,7 +276,6 @@ async def test_an_edit_never_overwrites_a_newer_value(database_url: str, column:
 MISSING = object()
 
 
-@pytest.mark.one_store_each
 async def test_a_form_without_versions_is_held_to_the_texts_that_it_says_were_shown(database_url: str) -> None:
     async with desk(database_url) as (one, editor, _, key):
         path = f"/data/parcel/row?key={key}"

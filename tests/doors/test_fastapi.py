@@ -16,7 +16,6 @@ from penstock import App
 from penstock.fastapi import install
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
 NOON = "2035-01-01T12:00:00Z"
 ADA = {"sender": "ada", "address": "Main Street 1", "due": NOON}
 

@@ -10,7 +10,6 @@ import with_flask
 
 from penstock import Success
 
-pytestmark = pytest.mark.one_store_each
 ADA = {"sender": "ada", "address": "Main Street 1", "due": "2035-01-01T12:00:00+00:00"}
 
 

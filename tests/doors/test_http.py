@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 SECRET = "the-secret-of-the-house"
 
 
@@ -205,28 +203,25 @@ async def test_a_batch_reads_one_snapshot(door: Door) -> None:
         assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
 
-def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            added = asyncio.Event()
-            scope = api.asgi.opening
-            runner = (await scope.backend()).runner
-            once = runner._in_transaction
+async def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
+    async with door() as api:
+        added = asyncio.Event()
+        scope = api.asgi.opening
+        runner = (await scope.backend()).runner
+        once = runner._in_transaction
 
-            async def add_after_the_first(*args: Any, **more: Any) -> Any:
-                found = await once(*args, **more)
-                if not added.is_set():
-                    added.set()
-                    await api.value("mutation", "add", title="Emma")
-                return found
+        async def add_after_the_first(*args: Any, **more: Any) -> Any:
+            found = await once(*args, **more)
+            if not added.is_set():
+                added.set()
+                await api.value("mutation", "add", title="Emma")
+            return found
 
-            runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
-            queries = [{"path": "doors.http_fixtures:count"}] * 3
-            results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
-            assert [result["value"] for result in results] == [0, 0, 0]
-            assert await api.value("query", "count") == 1
-
-    asyncio.run(story())
+        runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
+        queries = [{"path": "doors.http_fixtures:count"}] * 3
+        results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
+        assert [result["value"] for result in results] == [0, 0, 0]
+        assert await api.value("query", "count") == 1
 
 
 async def test_the_queries_of_a_batch_share_one_budget(door: Door) -> None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
 LARGE = 20 * 1024
@@ -63,26 +61,23 @@ async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
         assert await api.value("query", "count") == 0
 
 
-def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
-    async def story() -> None:
-        def echo(value: str) -> str:
-            return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
+async def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
+    def echo(value: str) -> str:
+        return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
 
-        async with near_door() as api:
-            for value in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000, "[" * 300 + "]" * 300):
-                await refused(api, 400, "BadJson", echo(value))
-            for value in ('{"$set": []}', '{"$integer": 1}', '{"$integer": "AA=="}', '{"$x": 1}', '{"a": 1, "$b": 2}'):
-                await refused(api, 400, "BadRequest", echo(value))
-            await refused(api, 400, "BadRequest", echo("1e400"))
-            await refused(api, 400, "NestedTooDeeply", echo("[" * 64 + "]" * 64))
-            assert await api.value("query", "echo", value=json.loads("[" * 63 + "]" * 63))
-            assert (await api.error("query", "echo", value=2**64)).endswith("Server Error"), "it cannot leave again"
-            assert await api.value("query", "echo", value="a\0b") == "a\0b"
-            for number in (2**63, -(2**63) - 1, 10**40, 1.5, 2.0**54, True, "1", None, [1]):
-                assert (await api.error("query", "typed", number=number)).startswith("ArgumentsInvalid")
-            assert (await api.error("query", "typed", when="2024-01-01T00:00:00")).startswith("ArgumentsInvalid")
-
-    asyncio.run(story())
+    async with near_door() as api:
+        for value in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000, "[" * 300 + "]" * 300):
+            await refused(api, 400, "BadJson", echo(value))
+        for value in ('{"$set": []}', '{"$integer": 1}', '{"$integer": "AA=="}', '{"$x": 1}', '{"a": 1, "$b": 2}'):
+            await refused(api, 400, "BadRequest", echo(value))
+        await refused(api, 400, "BadRequest", echo("1e400"))
+        await refused(api, 400, "NestedTooDeeply", echo("[" * 64 + "]" * 64))
+        assert await api.value("query", "echo", value=json.loads("[" * 63 + "]" * 63))
+        assert (await api.error("query", "echo", value=2**64)).endswith("Server Error"), "it cannot leave again"
+        assert await api.value("query", "echo", value="a\0b") == "a\0b"
+        for number in (2**63, -(2**63) - 1, 10**40, 1.5, 2.0**54, True, "1", None, [1]):
+            assert (await api.error("query", "typed", number=number)).startswith("ArgumentsInvalid")
+        assert (await api.error("query", "typed", when="2024-01-01T00:00:00")).startswith("ArgumentsInvalid")
 
 
 async def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:

@@ -180,7 +180,6 @@ async def any_function(api: Api, body: Any, token: str | None = "Bearer top-secr
     return await api.post("/api/function", body, headers={} if token is None else {"authorization": token})
 
 
-@pytest.mark.one_store_each
 async def test_whoever_has_the_admin_token_calls_any_function(door: Door) -> None:
     async with door(admin_token="top-secret-of-all") as api:
         for token in ("Bearer top-secret-of-all", "Convex top-secret-of-all"):
@@ -199,7 +198,6 @@ async def test_whoever_has_the_admin_token_calls_any_function(door: Door) -> Non
         assert "componentPath" in response.json()["message"]
 
 
-@pytest.mark.one_store_each
 async def test_without_the_admin_token_nobody_learns_anything(door: Door) -> None:
     body = json.dumps({"path": "doors.http_fixtures:hidden", "args": {"number": 3}})
     async with door(admin_token="top-secret-of-all") as api:

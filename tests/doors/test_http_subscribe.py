@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import httpx
     from doors.http_fixtures import Api, Door, Shop
 
-pytestmark = pytest.mark.one_store_each
-
 pytest_plugins = ("doors.http_fixtures",)
 
 

@@ -16,8 +16,6 @@ import pytest
 from penstock import ActionCtx, App, Failed, Finished, Pending, Retry, Running, Success, WorkId, asgi_app
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = App(max_result_bytes=1000, max_argument_bytes=5000)
 printing = app.workpool("printing", default_retry=Retry(max_attempts=2, initial_backoff=10))
 

@@ -22,8 +22,6 @@ from penstock.observe.meters import METERS, Histogram, Meters
 from penstock.server.run import metrics_served
 from penstock.testing import TestApp, TestClock, gate
 
-pytestmark = pytest.mark.one_store_each
-
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 

@@ -14,8 +14,6 @@ import pytest
 from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, TokenBucket, asgi_app, sync
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = App(max_argument_bytes=5000, admin_token="the-lobby-token")
 app.rate_limit("knocks", TokenBucket(rate=1, period=timedelta(minutes=1)))
 

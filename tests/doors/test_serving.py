@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
-pytestmark = pytest.mark.one_store_each
-
 app = App()
 
 

@@ -140,7 +140,6 @@ async def test_a_refresh_runs_nothing_and_signing_out_changes_only_what_asks_who
         assert (other.answers.get(0), client.answers[1]) in ((["y"], 2), ([], 2))
 
 
-@pytest.mark.one_store_each
 async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database_url: str) -> None:
     async with house(database_url) as one:
         async with one.socket() as client:
@@ -164,7 +163,6 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
-@pytest.mark.one_store_each
 async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
     async with house(database_url) as one, one.socket() as client:
         key, keys, now = PREFIX + "k", one.test.engine.store.api_keys, one.test.clock.now()
@@ -200,7 +198,6 @@ async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
             assert "secret" not in "".join([line async for line in lines])
 
 
-@pytest.mark.one_store_each
 async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_LONGEST_PAUSE", 0.0)
     async with house(database_url) as one:

@@ -25,8 +25,6 @@ from penstock.wire.tags import read_u64, u64_text
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Shop
 
-pytestmark = pytest.mark.one_store_each
-
 pytest_plugins = ("doors.http_fixtures",)
 
 MODULE = "doors.http_fixtures"

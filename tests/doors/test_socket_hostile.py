@@ -16,14 +16,14 @@ from websockets.exceptions import ConnectionClosed
 from penstock.clock import Random, SystemClock, random_of
 from penstock.server import frames as frames_module
 from penstock.server.frames import WebSocketFrames
+from penstock.server.sockets import calls as calls_module
+from penstock.server.sockets import client as client_module
 from penstock.server.sockets import socket as socket_module
 from penstock.server.sockets import watched as watched_module
 from penstock.wire import sockets as wire_module
 
 if TYPE_CHECKING:
     from doors.http_fixtures import Api, Shop
-
-pytestmark = pytest.mark.one_store_each
 
 pytest_plugins = ("doors.http_fixtures",)
 
@@ -463,8 +463,8 @@ def _is(true: Callable[[], bool]) -> Callable[[], Any]:
 async def test_an_answer_that_is_too_large_for_its_client_fails_alone(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_module, "_MOST_BYTES_READ_BY_RUST", 1000)
-    monkeypatch.setattr(socket_module, "_MOST_BYTES_READ", 5000)
+    monkeypatch.setattr(client_module, "_MOST_BYTES_READ_BY_RUST", 1000)
+    monkeypatch.setattr(client_module, "_MOST_BYTES_READ", 5000)
     for options, most in ({"client": "python-0.8.1", "path": "/api/sync"}, 1000), ({}, 5000):
         async with far_shop() as (api, _), connected(api, **options) as client:
             sizes = {0: most - 200, 1: most, 2: most - 300, 3: most - 400}
@@ -488,7 +488,7 @@ async def test_an_answer_that_is_too_large_for_its_client_fails_alone(
 async def test_calls_beyond_those_that_may_wait_are_not_read_until_others_end(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(socket_module, "_MOST_CALLS", 3)
+    monkeypatch.setattr(calls_module, "_MOST", 3)
     async with far_shop() as (api, _), connected(api) as client:
         held = api.hold("x")
         function = "wait_and_add" if kind == "Mutation" else "wait_in_action"
@@ -497,12 +497,12 @@ async def test_calls_beyond_those_that_may_wait_are_not_read_until_others_end(
         await held.running.wait()
         (socket,) = api.asgi.opening.endless
         assert isinstance(socket, socket_module.Socket)
-        await until(_is(lambda: socket._has_many_calls))
+        await until(_is(lambda: socket._calls.are_many))
         frames = socket._websocket._receive.__self__  # type: ignore[attr-defined]
         await until(_is(lambda: not frames.transport.is_reading()))
         frames.ping_interval = 1000
         frames.keepalive_timeout()  # its answer to a ping is not read either
-        assert socket._calls == 3
+        assert socket._calls._number == 3
         held.may_go_on.set()
         answered = set[int]()
         while len(answered) < 9:
@@ -522,7 +522,7 @@ async def _read_on(client: SocketClient) -> None:
 
 
 async def test_large_calls_that_wait_are_bounded_too(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_module, "_MOST_BYTES_OF_CALLS", 200_000)
+    monkeypatch.setattr(calls_module, "_MOST_BYTES", 200_000)
     async with far_shop() as (api, _), connected(api) as client:
         held = api.hold("x")
         await client.call("Mutation", "wait_and_add", title="x")
@@ -531,10 +531,10 @@ async def test_large_calls_that_wait_are_bounded_too(far_shop: Shop, monkeypatch
         assert isinstance(socket, socket_module.Socket)
         for _ in range(9):
             await client.call("Mutation", "rename", title="x" * 90_000, to="y")
-        await until(_is(lambda: socket._has_many_calls))
-        assert socket._calls == 4
+        await until(_is(lambda: socket._calls.are_many))
+        assert socket._calls._number == 4
         held.may_go_on.set()
         for _ in range(10):
             while (await client.receive())["type"] != "MutationResponse":
                 pass
-        assert not socket._bytes_of_calls
+        assert not socket._calls._bytes

@@ -16,8 +16,6 @@ from stage.reactive import Stage, settle
 from penstock import MutationTaskCtx, Retry, Table, TaskCtx, asgi_app
 from penstock.testing import TestApp, raising
 
-pytestmark = pytest.mark.one_store_each
-
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SOON = Retry.fixed(MINUTE, max_attempts=3, jitter=0)
 

@@ -175,7 +175,6 @@ async def test_a_guard_lets_in_whom_it_names_and_its_function_does_not_begin_for
         assert club.ran == ["close"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["helper", "run_query", "run_mutation", "schedule", "send"])
 async def test_no_road_leads_round_a_guard(database_url: str, how: str) -> None:
     club = Club()

@@ -35,8 +35,6 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 
-pytestmark = pytest.mark.one_store_each
-
 app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
 mail = app.workpool("mail", max_parallelism=3)

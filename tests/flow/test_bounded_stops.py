@@ -30,7 +30,6 @@ async def end_stubborn() -> None:
         task.cancel()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", [kind for kind in stubborn.KINDS if kind not in ENDS_LOOP])
 async def test_a_backend_closes_though_work_does_not_end(database_url: str, kind: str) -> None:
     try:
@@ -43,7 +42,6 @@ async def test_a_backend_closes_though_work_does_not_end(database_url: str, kind
         await end_stubborn()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     "function", [stubborn.act, stubborn.enter, stubborn.look, stubborn.act_in_thread, stubborn.enter_in_thread]
 )

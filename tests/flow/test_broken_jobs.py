@@ -104,7 +104,6 @@ def change(url: str, statement: str, job: JobId, *values: str) -> None:
             assert connection.execute(marked, (*values, uuid)).rowcount == 1
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", BROKEN)
 async def test_a_broken_job_is_settled_with_others(
     database_url: str, options: str, caplog: pytest.LogCaptureFixture
@@ -133,7 +132,6 @@ async def test_a_broken_job_is_settled_with_others(
             assert await mail.status(backend, works[1]) == Finished(Success(1)), "kept for ever"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1]])
 async def test_a_broken_job_is_canceled_with_others(
     database_url: str, options: str, caplog: pytest.LogCaptureFixture
@@ -152,7 +150,6 @@ async def test_a_broken_job_is_canceled_with_others(
         assert told_of == ([works[1]] if options == NO_TASK else [])
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("number", ["[1]", '"one"', "1.5", "true"])
 async def test_a_broken_job_of_a_task_is_kept_with_those_of_tasks_that_have_failed(
     database_url: str, number: str

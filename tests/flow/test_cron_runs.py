@@ -35,8 +35,6 @@ from penstock import MutationCtx as SomeCtx
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.testing import TestApp, TestClock
 
-pytestmark = pytest.mark.one_store_each
-
 NIGHT = datetime(2030, 3, 30, 22, tzinfo=UTC)  # before the night in which Prague's clocks jump over 2 o'clock
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

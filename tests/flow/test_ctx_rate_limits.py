@@ -24,8 +24,6 @@ from penstock import (
 from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 MINUTE = timedelta(minutes=1)
 app = OPENED = App()
 logins = app.rate_limit("logins", TokenBucket(rate=2, period=MINUTE))

@@ -116,7 +116,6 @@ async def catches_an_end(ctx: MutationCtx) -> None:
         await storing[0]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("at", [3, 150, MANY])
 @pytest.mark.parametrize("catches", [catches_what_is_raised, catches_what_is_refused, catches_in_a_thread])
 async def test_a_mutation_that_goes_on_after_a_batch_that_failed_has_none_of_it(
@@ -133,7 +132,6 @@ async def test_a_mutation_that_goes_on_after_a_batch_was_cut_off_has_none_of_it(
         assert await ready(backend) == 0
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("many", [1, 3])
 async def test_jobs_that_share_a_transaction_have_none_of_a_batch_that_failed(database_url: str, many: int) -> None:
     async with TestApp(app, database_url) as backend:
@@ -144,7 +142,6 @@ async def test_jobs_that_share_a_transaction_have_none_of_a_batch_that_failed(da
         assert await ready(backend) == many
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("error", [Conflict("elsewhere"), TimeoutError("slow"), ConnectionError("gone")])
 @pytest.mark.parametrize("at", [3, MANY])
 async def test_what_arguments_raise_is_told_as_it_is_and_is_not_tried_again(

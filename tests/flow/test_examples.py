@@ -85,7 +85,6 @@ async def the_message(app: TestApp) -> Message:
 # ----- the demo
 
 
-@pytest.mark.one_store_each
 def test_demo_proves_itself(database_url: str, tmp_path: Path) -> None:
     demo = subprocess.run(
         [sys.executable, EXAMPLES / "bookings" / "demo.py"],

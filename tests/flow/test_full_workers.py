@@ -14,8 +14,6 @@ from penstock import ActionCtx, App
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = App()
 shared = app.workpool("shared", max_parallelism=4)
 

@@ -36,8 +36,6 @@ from penstock import (
 )
 from penstock.testing import TestApp, raising
 
-pytestmark = pytest.mark.one_store_each
-
 INT64 = 2**63
 
 

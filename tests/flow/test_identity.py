@@ -17,8 +17,6 @@ from penstock.live.view import View
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 NOW = timedelta(0)
 Said = tuple[bool, str | None]
 

@@ -109,7 +109,6 @@ WRITES: list[Case] = [
 ]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("case", READS)
 async def test_reading_more_than_the_limit_fails_in_queries_and_mutations(database_url: str, case: Case) -> None:
     settings, story, message = case
@@ -122,7 +121,6 @@ async def test_reading_more_than_the_limit_fails_in_queries_and_mutations(databa
             assert caught.value.facts["limit"] == next(iter(settings.values()))
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("case", WRITES)
 async def test_writing_more_than_the_limit_stores_nothing(database_url: str, case: Case) -> None:
     settings, story, message = case
@@ -139,7 +137,6 @@ async def test_writing_more_than_the_limit_stores_nothing(database_url: str, cas
         assert await backend.jobs() == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("case", [*READS, *WRITES[:4]])
 async def test_a_function_that_swallows_what_it_is_told_of_a_limit_fails_with_it(database_url: str, case: Case) -> None:
     settings, story, message = case

@@ -15,8 +15,6 @@ from stage.waits import until
 from penstock import ActionCtx, App, Retry, sync
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = App()
 one = app.workpool("one", max_parallelism=1)
 

@@ -155,7 +155,6 @@ class Things(Stage):
         return how, key
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seed", range(3))
 async def test_queries_run_again_if_and_only_if_a_row_in_their_range_has_changed(database_url: str, seed: int) -> None:
     stage = Things(random_of(seed))

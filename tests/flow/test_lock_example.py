@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from stage.programs import run_example
-
-pytestmark = pytest.mark.one_store_each
 
 
 def test_payments_to_an_account_do_not_write_over_each_other(database_url: str) -> None:

@@ -22,8 +22,6 @@ from penstock.store.nouns.locks import LockRow
 from penstock.store.session import Statement
 from penstock.testing import TestClock
 
-pytestmark = pytest.mark.one_store_each
-
 AT_ONCE, LONG = timedelta(0), timedelta(seconds=30)
 LEASE = timedelta(seconds=15)
 

@@ -31,8 +31,6 @@ from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.store.nouns.locks import LOCK_KEPT, LockRow
 from penstock.testing import TestApp, TestClock
 
-pytestmark = pytest.mark.one_store_each
-
 app = OPENED = App()
 
 AT_ONCE = timedelta(0)

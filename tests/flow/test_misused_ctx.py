@@ -24,8 +24,6 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 
 class Note(Table):
     text: str

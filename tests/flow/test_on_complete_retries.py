@@ -134,7 +134,6 @@ async def test_it_shows_while_it_waits_for_its_next_call(database_url: str) -> N
         assert await backend.jobs(where=JobFilter(on_complete_error="")) == [], "it has not failed for good"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("to", "end"),
     [("Ada", Success("sent Ada")), ("nobody", Failed("ConnectionError: no way")), ("gone", Canceled())],

@@ -63,7 +63,6 @@ ODD: dict[str, Callable[[], BaseException | None]] = {
 }
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 3}, {"batch": 2}])
 @pytest.mark.parametrize("odd", ODD)
 async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only(
@@ -91,7 +90,6 @@ async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only
         assert (sorted(got) if options.get("parallelism") else got) == ["a", "b"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("error", [SystemExit(1), Odd(), GeneratorExit(), asyncio.CancelledError()])
 async def test_what_a_handler_in_a_thread_raises_that_is_no_exception_fails_its_message_only(
     database_url: str, error: BaseException
@@ -147,7 +145,6 @@ def cancelling_at(note: str, *, late: bool = False) -> Callable[[Any, Message[An
     return during
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", HANDLERS)
 async def test_a_handler_that_cancels_its_own_task_fails_its_message_only(
     database_url: str, options: dict[str, Any]
@@ -167,7 +164,6 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_message_only(
         assert got == ["a", "b", "c"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", HANDLERS)
 async def test_a_handler_that_cancels_its_own_task_and_returns_keeps_no_message_waiting(
     database_url: str, options: dict[str, Any]
@@ -206,7 +202,6 @@ async def test_a_relay_goes_on_though_a_handler_always_cancels_its_own_task(data
 # ----- attempts
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_used_up(
     database_url: str, policy: str
@@ -226,7 +221,6 @@ async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_us
         assert not status.halted, "its attempts begin anew"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt_key", "park"])
 async def test_keys_of_any_length_are_put_aside(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)
@@ -246,7 +240,6 @@ async def test_keys_of_any_length_are_put_aside(database_url: str, policy: str) 
         assert Counter(stage.texts()) == {far + "a": 2, far + "b": 1}
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message_for_good(
     database_url: str, policy: str
@@ -365,7 +358,6 @@ def test_what_is_halted_is_tried_again_no_sooner_than_its_policy_says() -> None:
     assert waits(policy, 4) == [3600] * 4
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key"])
 async def test_a_retry_tries_at_once_what_is_halted_for_long_and_its_waits_begin_anew(
     database_url: str, policy: str

@@ -61,7 +61,6 @@ async def pieces(test: TestApp, count: int = 1) -> None:
 # ----- rows that come by their changes
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
 @pytest.mark.parametrize(("policy", "state"), [("park", "parked"), ("halt_key", "halted")])
 async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the_outbox_is_moved(
@@ -88,7 +87,6 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         assert (stage.texts(), await aside(test)) == (["7"], [])
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
 async def test_rows_that_came_by_their_changes_and_wait_are_handed_over_once_though_the_outbox_is_moved(
     database_url: str, on: tuple[str, ...]
@@ -146,7 +144,6 @@ async def unread(test: Backend) -> int:
     return (await changes.lag(reader.position, 1000)).rows
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"order_by": "value"}, {"batch": None, "mutation": True}])
 async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url: str, options: Any) -> None:
     await rows_before(database_url, 300)
@@ -215,7 +212,6 @@ async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatc
 # ----- errors, and rows in the way
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"mutation": True}, {"batch": 2}])
 async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
     database_url: str, options: dict[str, Any]
@@ -261,7 +257,6 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return asked
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("count", [1, 3])
 async def test_rows_whose_time_is_over_as_they_are_committed_are_handled_once(
     database_url: str, count: int, late: list[bool]

@@ -47,7 +47,6 @@ async def pieces(test: TestApp, count: int = 1) -> None:
         await test.relay.outboxes[0].tick()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("start", ["beginning", "end"])
 async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(database_url: str, start: Any) -> None:
     await rows_before(database_url, Item(note="a"), Item(note="b"))
@@ -66,7 +65,6 @@ async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(databas
         assert stage.texts() == [], "and once"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_1500_older_rows_come_in_the_order_of_their_keys_and_what_is_written_meanwhile_after(
     database_url: str, *, mutation: bool
@@ -119,7 +117,6 @@ async def test_rows_that_enter_while_older_ones_are_read_come_once(database_url:
         assert Counter(await stage.written(test)) == expected
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_are_written(
     database_url: str, policy: str

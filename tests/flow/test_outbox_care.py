@@ -433,7 +433,6 @@ async def test_an_outbox_is_dropped_with_all_that_is_kept_of_it(database_url: st
         assert [name for outbox, name in sent if outbox == "notify"] == ["a4"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30, True, 1.0, "1", None])
 async def test_what_is_no_number_of_a_message_is_refused(database_url: str, number: Any) -> None:
     async with TestApp(app, database_url) as test:
@@ -446,7 +445,6 @@ async def test_what_is_no_number_of_a_message_is_refused(database_url: str, numb
                 await refused()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 async def test_a_time_that_is_none_in_utc_is_refused(database_url: str, time: str) -> None:
     async with TestApp(app, database_url) as test:

@@ -38,7 +38,6 @@ def declared(stage: OutboxStage, **options: Any) -> OutboxStage:
     return stage
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("then", ["n", "value"])
 @pytest.mark.parametrize("older", [False, True])
 async def test_what_an_older_filter_did_not_mean_is_no_message(database_url: str, then: str, *, older: bool) -> None:
@@ -106,7 +105,6 @@ async def test_what_was_asked_for_when_it_was_written_is_handed_over(database_ur
         assert second.texts() == ["a", "update a", "c"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("source", "other"), [("a", "b"), ("a", Item), (Item, "b"), (Item, Box)])
 async def test_another_source_under_the_same_name_is_refused(database_url: str, source: Any, other: Any) -> None:
     first, second = OutboxStage(Item, Box), OutboxStage(Item, Box)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from stage.programs import run_example
-
-pytestmark = pytest.mark.one_store_each
 
 
 def test_each_booking_is_confirmed_once_and_in_order_though_the_gateway_was_down(database_url: str) -> None:

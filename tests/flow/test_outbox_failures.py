@@ -33,7 +33,6 @@ def of(*notes: str) -> list[Item]:
     return [Item(note=note) for note in notes]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -60,7 +59,6 @@ async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url
         assert (row.trouble, row.delivered) == (None, 3)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_of_its_key_alone_those_behind_it_wait(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -90,7 +88,6 @@ async def test_of_its_key_alone_those_behind_it_wait(database_url: str, *, mutat
 FAILED, HALTED, PARKED = "outbox.failed", "outbox.halted", "outbox.parked"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -114,7 +111,6 @@ async def test_that_attempts_are_used_up_is_told_once_as_what_follows_from_it(
         assert [record.event for record in caplog.records if hasattr(record, "event")] == expected
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_one_whose_attempts_are_used_up_is_parked_and_the_rest_flows(
     database_url: str, *, mutation: bool
@@ -189,7 +185,6 @@ async def test_what_says_that_trying_again_is_of_no_use_ends_at_once(database_ur
         assert sorted(stage.texts()) == ["a", "a", "a", "b"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)
@@ -209,7 +204,6 @@ async def test_one_that_snoozes_has_not_failed(database_url: str, policy: str) -
         assert sorted(stage.texts()) == (["a"] if policy == "halt_key" else ["a", "b"])
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_failed_can_be_skipped(database_url: str, policy: str, *, mutation: bool) -> None:
@@ -261,7 +255,6 @@ async def test_after_one_was_skipped_all_go_side_by_side_again(database_url: str
         assert sorted(stage.texts()) == sorted("acdefghijk")
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"batch": 3}])
 async def test_a_mutation_that_fails_as_it_commits_is_found_among_its_group(
     database_url: str, options: dict[str, Any]
@@ -283,7 +276,6 @@ async def test_a_mutation_that_fails_as_it_commits_is_found_among_its_group(
         assert (trouble.attempts, trouble.error.split(":")[0]) == (1, "ConstraintViolation")
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -301,7 +293,6 @@ async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, 
         assert (await outbox_row(test)).delivered == 40
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{"mutation": True}, {}, {"batch": 2}])
 async def test_one_that_takes_too_long_has_failed(database_url: str, options: dict[str, Any]) -> None:
     stage = OutboxStage(Item)

@@ -93,7 +93,6 @@ async def told(test: Backend) -> list[str]:
     return found
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("later", [renamed, writes])
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_another_handler_under_the_same_name_goes_on_where_the_one_before_was(
@@ -127,7 +126,6 @@ async def test_another_handler_under_the_same_name_goes_on_where_the_one_before_
         assert await aside(test) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_is_gone_for_a_while_misses_nothing(database_url: str, policy: str) -> None:
     got.clear()

@@ -24,7 +24,6 @@ def of(count: int) -> list[Item]:
     return [Item(note=str(number)) for number in range(count)]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_pieces_of_a_batch_that_failed_wait_no_more(database_url: str, *, mutation: bool) -> None:
     stage = OutboxStage(Item)
@@ -62,7 +61,6 @@ async def test_retries_of_others_do_not_have_a_batch_wait_longer(database_url: s
         assert stage.texts() == ["a"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", [(), ("note",)])
 async def test_older_rows_fill_batches_of_any_size_and_wait_for_nothing(
     database_url: str, order: tuple[str, ...]

@@ -79,7 +79,6 @@ async def test_one_that_waited_for_older_rows_and_fails_is_shown_once_and_whole(
         assert (now.messages, now.waiting) == (0, 0)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("older", [False, True])
 async def test_one_that_was_parked_and_fails_again_is_shown_once(database_url: str, *, older: bool) -> None:
     await rows_before(database_url, *["bad"] * older)
@@ -100,7 +99,6 @@ async def test_one_that_was_parked_and_fails_again_is_shown_once(database_url: s
         assert (now.messages, now.waiting, now.parked) == (1, 0, 0)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_when_an_older_row_was_written_nobody_knows(database_url: str, policy: str) -> None:
     await rows_before(database_url, "older")

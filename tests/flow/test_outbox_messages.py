@@ -43,7 +43,6 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("wanted", [("insert",), ("update",), ("delete",), ("insert", "update", "delete")])
 @pytest.mark.parametrize("how", FILTERS)
 async def test_rows_are_inserted_as_they_enter_a_filter_and_deleted_as_they_leave(
@@ -155,7 +154,6 @@ async def test_each_kind_of_handler_gets_its_messages(database_url: str) -> None
         assert await test.run_query(copies) == sorted(f"{name} {text}" for name in names for text in "abc")
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("partitioned", [False, True])
 async def test_each_key_is_in_order_and_no_more_run_at_once_than_may(database_url: str, *, partitioned: bool) -> None:
     stage = OutboxStage(Item)
@@ -278,7 +276,6 @@ async def test_payloads_are_as_the_annotation_says_or_fail(database_url: str) ->
         assert got[-1][1:3] == ("orders", "message")
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("start", ["beginning", "end"])
 async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url: str, start: Any) -> None:
     before = OutboxStage()
@@ -296,7 +293,6 @@ async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url:
 # ----- identity
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_a_message_has_one_id_however_often_it_is_handed_over(database_url: str, policy: str) -> None:
     stage = OutboxStage(Item)

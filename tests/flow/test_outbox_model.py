@@ -175,7 +175,6 @@ class Story:
         return [text for text in (await self.stage.by_outbox(self.test)).get(model.policy, []) if text in known]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("beside", [False, True])
 def test_outboxes_do_what_the_model_says(database_url: str, *, beside: bool) -> None:
     stage = OutboxStage(Item)

@@ -36,7 +36,6 @@ def staged(order: tuple[str, ...], **options: Any) -> OutboxStage:
     return stage
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ORDERS)
 async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url: str, order: tuple[str, ...]) -> None:
     ids = await rows_before(database_url, 6)
@@ -53,7 +52,6 @@ async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url
         assert stage.texts() == ["0", "1", "3", "4", "5"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("between", ["nothing", "a move", "a restart"])
 async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no_other_one(
@@ -89,7 +87,6 @@ async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no
         assert all(number == 1 for number in numbers.values())
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("then", ["is deleted", "moves on", "stays"])
 async def test_what_was_sent_and_not_written_is_known_by_its_row(

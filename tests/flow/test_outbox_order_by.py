@@ -82,7 +82,6 @@ async def test_rows_come_in_the_order_of_two_columns_or_of_when_they_were_made(d
         assert await stage.written(test) == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update"), ("insert", "update", "delete")])
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_rows_that_move_meanwhile_are_handed_over_once(
@@ -133,7 +132,6 @@ async def test_a_row_that_moves_twice_between_two_looks_is_judged_by_where_it_wa
         assert stage.texts() == [str(one) for one in range(9)]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("to", ["beginning", "where it is"])
 async def test_rows_that_moved_come_once_though_the_outbox_is_moved_back(database_url: str, to: str) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(9)])
@@ -176,7 +174,6 @@ async def test_any_number_of_rows_move_that_were_handed_over(database_url: str) 
         assert await states(test) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt_key", "park"])
 async def test_a_row_that_is_put_aside_and_moves_comes_once(database_url: str, policy: Any) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one) for one in range(9)])
@@ -382,7 +379,6 @@ async def test_a_column_that_may_be_null_in_the_database_is_refused(database_url
             pass
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("order", ["value", "other", "value other", "id", "note"])
 async def test_an_order_without_an_index_is_told(
     database_url: str, caplog: pytest.LogCaptureFixture, order: str

@@ -22,7 +22,6 @@ class Item(Table):
     lane: str | None = None
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("older", [False, True])
 async def test_only_what_is_of_its_row_waits_for_a_message_without_partition(database_url: str, *, older: bool) -> None:
     rows = [Item(note="a"), Item(note="b"), Item(note="c", lane="None"), Item(note="d", lane="None")]
@@ -75,7 +74,6 @@ async def test_rows_without_partition_are_under_way_beside_each_other_and_those_
     assert most == {"None": 3, "'None'": 1}
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("filter_", [lambda row: row.note == "a", lambda row: row.note.matches("^a")])
 async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_told_of_it_before(
     database_url: str, filter_: Any
@@ -99,7 +97,6 @@ async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_tol
         assert got.index(("insert", "x")) < got.index(("delete", "x"))
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_events_tell_no_key_of_a_row_without_partition(
     database_url: str, caplog: pytest.LogCaptureFixture, policy: str

@@ -56,7 +56,6 @@ def numbered(count: int) -> list[Item]:
 # ----- which rows
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("where", ["value in [1, 3]", lambda item: item.value.in_([1, 3])])
 @pytest.mark.parametrize("mutation", [False, True])
 async def test_chosen_rows_come_once_more_as_they_are_now(database_url: str, where: Any, *, mutation: bool) -> None:
@@ -165,7 +164,6 @@ async def test_a_row_that_others_change_meanwhile_comes_as_it_was_before_that(da
 # ----- what fails
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_one_that_is_sent_again_fails_as_any_other(database_url: str, policy: str) -> None:
     stage = staged(on_failure=policy, retry=NEVER)

@@ -86,7 +86,6 @@ async def test_rows_whose_key_may_be_null_are_not_read(database_url: str) -> Non
             pass
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_what_could_not_be_captured_halts_whatever_the_policy(database_url: str, policy: str) -> None:
     await run_sql(database_url, "create table legacy (number integer primary key, note text not null)")

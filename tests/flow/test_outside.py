@@ -298,7 +298,6 @@ async def test_a_failure_that_comes_first_is_retried_beside_the_function_that_st
         assert backend.worker._executor.busy["press"] == 0
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("error", [OSError("away"), Snooze(timedelta(minutes=1))])
 async def test_a_function_that_raises_takes_its_token_with_it(database_url: str, error: Exception) -> None:
     async with TestApp(app, database_url) as backend:
@@ -348,7 +347,6 @@ async def test_a_cancel_while_the_function_runs_ends_it_afterwards(database_url:
 # ----- what is refused
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seconds", [0, -5, 86400 * 400])
 async def test_a_time_that_cannot_be_waited_is_refused(database_url: str, seconds: int) -> None:
     async with TestApp(app, database_url) as backend:

@@ -305,7 +305,6 @@ async def test_pages_end_between_decimals_that_are_equal_and_spelled_otherwise(d
         await backend.run_query(read, look)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("direction", ["asc", "desc"])
 async def test_a_forged_cursor_does_not_leave_its_range(database_url: str, direction: Any) -> None:
     ranges: list[tuple[Range | int | None, list[int | None]]] = [

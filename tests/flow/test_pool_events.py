@@ -27,8 +27,6 @@ from penstock.store.nouns.jobs import Room
 from penstock.testing import TestApp, TestClock
 from penstock.transaction.transaction import Transaction
 
-pytestmark = pytest.mark.one_store_each
-
 app = OPENED = App()
 once = Retry(max_attempts=2, initial_backoff=10, base=2)
 loud = app.workpool("loud", max_parallelism=3, default_retry=once, log_level="info")

@@ -75,7 +75,6 @@ async def test_work_starts_though_more_pools_are_idle_than_there_are_places(data
             assert await end_oldest(backend) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("late", [0, 5])
 @pytest.mark.parametrize("places", [1, 4])
 async def test_an_idle_pool_does_not_wait_for_the_backlogs_of_others(database_url: str, places: int, late: int) -> None:
@@ -109,7 +108,6 @@ async def enqueue(backend: Backend, pool: Workpool | None, jobs: int) -> None:
             await pool.enqueue(backend, occupy, pool.name)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("busy", "idle"), [(None, wide), (wide, None), (wide, pools[0])])
 async def test_a_place_goes_to_who_runs_less_though_that_has_had_the_last_turn(
     database_url: str, busy: Workpool | None, idle: Workpool | None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from stage.programs import run_example
-
-pytestmark = pytest.mark.one_store_each
 
 
 def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:

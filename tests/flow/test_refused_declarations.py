@@ -109,7 +109,6 @@ async def test_what_is_declared_anew_and_refused_leaves_what_was_declared(databa
         assert await outbox_row(test) == row
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("number", [1, 9])
 async def test_the_lists_of_what_is_there_are_read_once_however_many_outboxes_there_are(
     database_url: str, monkeypatch: pytest.MonkeyPatch, number: int

@@ -185,7 +185,6 @@ async def test_bad_filters_are_refused(database_url: str) -> None:
         assert not await mail.retry(backend, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e"))
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("limit", [-1, 0, 10_001, 10**30, "5", 2.0, True])
 async def test_a_list_of_no_such_length_is_refused(database_url: str, limit: Any) -> None:
     async with TestApp(app, database_url) as backend:

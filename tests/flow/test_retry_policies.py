@@ -36,8 +36,6 @@ from penstock.jobs.job import JobStatus
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock
 
-pytestmark = pytest.mark.one_store_each
-
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 app = OPENED = App()
 pool = app.workpool("pool")

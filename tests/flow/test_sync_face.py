@@ -33,8 +33,6 @@ from penstock import (
     sync,
 )
 
-pytestmark = pytest.mark.one_store_each
-
 app = App()
 sms = app.workpool("sms", max_parallelism=3)
 

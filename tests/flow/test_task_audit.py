@@ -107,7 +107,6 @@ async def test_a_row_that_is_noted_as_gone_and_is_there_is_run(
     assert [record.gone for record in records[:3]] == [None, None, None]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seen", [True, False])
 async def test_a_row_that_is_noted_as_left_and_is_deleted_is_noted_so_and_is_nothing_found(
     database_url: str, caplog: pytest.LogCaptureFixture, *, seen: bool

@@ -80,7 +80,6 @@ async def test_planning_a_bulk_update_takes_no_more_memory_for_more_rows(databas
         assert many < 1.5 * few, f"{few} bytes for {ROWS} rows, {many} for {TIMES} times as many"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("point", ["planner.read", "planner.planned"])
 async def test_writers_go_on_while_a_planner_is_in_the_middle_of_a_bulk_update(database_url: str, point: str) -> None:
     await prepare(database_url)

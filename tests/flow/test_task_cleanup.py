@@ -181,7 +181,6 @@ async def test_rc6_with_no_keep_for_a_deleted_row_is_forgotten_at_once(database_
         assert await record_of(test, row) is None
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("keep_for", [timedelta(minutes=1), timedelta(days=3)])
 async def test_cl11_keep_for_says_when(database_url: str, keep_for: timedelta) -> None:
     stage = Stage()

@@ -202,7 +202,6 @@ def test_fc1_a_run_is_deferred_for_a_time_and_uses_no_attempt(database_url: str)
     story(database_url, tell)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("raises", [False, True])
 def test_fc2_a_run_is_deferred_until_a_moment_also_when_it_raises(database_url: str, *, raises: bool) -> None:
     async def tell(t: TaskApp) -> None:
@@ -244,7 +243,6 @@ def test_a_change_is_run_in_place_of_a_deferred_run(database_url: str) -> None:
     story(database_url, tell)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("absolute", [False, True], ids=["fc3", "fc4"])
 def test_fc3_fc4_a_throttled_task_starts_no_other_run(database_url: str, *, absolute: bool) -> None:
     async def tell(t: TaskApp) -> None:
@@ -322,7 +320,6 @@ def test_wc1_the_row_is_read_in_the_transaction_of_a_mutation(database_url: str)
     story(database_url, tell)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -413,7 +410,6 @@ def test_f8_a_row_that_comes_back_to_what_it_was_is_run_again(database_url: str)
     story(database_url, tell)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("text", ["$9.99", "$$ROOT", "$2b$10$abcdef", "{$gt: 1}"])
 def test_f9_dollars_are_nothing_special(database_url: str, text: str) -> None:
     async def tell(t: TaskApp) -> None:
@@ -530,7 +526,6 @@ def test_hi1_success_and_failure_are_kept_with_the_row(database_url: str) -> Non
     story(database_url, tell)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("task", "status", "most"), [("kept", "default", 5), ("hot", "hot", 3)], ids=["hi2", "hi3"])
 def test_hi2_hi3_the_last_runs_are_kept(database_url: str, task: str, status: str, most: int) -> None:
     async def good(ctx: Any) -> None:

@@ -34,7 +34,6 @@ async def now(test: TestApp) -> None:
     await test.run_until_idle(advance=False)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_was_due_runs_at_its_later_time_and_once(database_url: str, *, gated: bool) -> None:
     stage = calls(gated=gated)
@@ -51,7 +50,6 @@ async def test_a_row_that_was_due_runs_at_its_later_time_and_once(database_url: 
         assert [(one.change, one.values) for one in stage.taken()] == [("enter", {"number": 1})]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_changes_after_it_was_due_and_keeps_its_time_runs_now(
     database_url: str, *, gated: bool
@@ -66,7 +64,6 @@ async def test_a_row_that_changes_after_it_was_due_and_keeps_its_time_runs_now(
         assert stage.ids() == [row]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_row_that_was_due_before_its_task_was_held_waits_for_its_later_time(
     database_url: str, *, gated: bool
@@ -86,7 +83,6 @@ async def test_a_row_that_was_due_before_its_task_was_held_waits_for_its_later_t
         assert stage.ids() == [row]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 async def test_a_program_that_declares_a_later_time_moves_what_was_due(database_url: str, *, gated: bool) -> None:
     first, second = calls(gated=gated), calls(gated=gated, run_at="other")
@@ -102,7 +98,6 @@ async def test_a_program_that_declares_a_later_time_moves_what_was_due(database_
         assert second.ids() == [row]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("max_wait", "due"), [(None, 20 * SECOND), (15 * SECOND, 15 * SECOND)])
 async def test_a_row_that_changes_while_it_waits_for_a_place_is_debounced(

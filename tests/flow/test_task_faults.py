@@ -407,7 +407,6 @@ async def test_of_a_truncated_table_nothing_is_run_any_more(postgres_url: str) -
 # ----- clocks
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-10), timedelta(minutes=10)], ids=["behind", "ahead"])
 async def test_clocks_that_differ_delay_a_run_and_lose_none(database_url: str, ahead: timedelta) -> None:
     await outboxes.run_sql(database_url, PARTS)

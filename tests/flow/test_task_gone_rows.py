@@ -36,7 +36,6 @@ async def audit(test: TestApp) -> None:
 # ----- looking at rows that are gone
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["asked", "audit"])
 @pytest.mark.parametrize("on", [("leave",), ("enter", "leave"), ("enter", "leave", "delete")])
 async def test_a_run_for_a_row_that_left_is_still_to_come_when_that_is_deleted(
@@ -86,7 +85,6 @@ async def test_a_row_that_left_and_is_deleted_is_forgotten_once_its_run_has_ende
 # ----- a higher version
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["none", "reprocess_failed", "reprocess_all"])
 @pytest.mark.parametrize("kind", ["leave", "delete"])
 @pytest.mark.parametrize("fails", [False, True])

@@ -329,7 +329,6 @@ async def test_f13_neither_starts_nor_workers_wait_and_nobody_else_plans(
         assert len(looked_at) == len(set(looked_at)) == 100
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(
     ("error", "level"), [(DatabaseUnavailable("away"), logging.WARNING), (RuntimeError("odd"), logging.ERROR)]
 )

@@ -103,7 +103,6 @@ async def work(test: TestApp) -> None:
 # ----- a worker of the release before
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("declare", [of_an_action, of_a_mutation, of_batches])
 async def test_runs_that_only_the_filter_of_the_next_release_calls_for_are_left_to_it(
@@ -176,7 +175,6 @@ async def test_what_was_not_captured_when_a_run_was_planned_is_no_change(databas
 # ----- another pool
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("debounce", [timedelta(0), MINUTE])
 @pytest.mark.parametrize(
     ("before", "after"),

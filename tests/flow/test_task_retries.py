@@ -63,7 +63,6 @@ async def test_rp1_a_linear_policy_waits_before_each_run(database_url: str) -> N
     assert waits(job) == [60, 120, 180]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutates", [False, True], ids=["action", "mutation"])
 async def test_rp2_a_row_has_failed_when_its_attempts_are_used_up(database_url: str, *, mutates: bool) -> None:
     job = await tried(database_url, failing(mutates=mutates, retry=Retry.fixed(5, max_attempts=3)))
@@ -79,7 +78,6 @@ async def test_rp3_a_row_has_failed_when_its_time_is_over(database_url: str) -> 
     assert last.ended_at - last.failing_since == 70 * MINUTE
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("mutates", [False, True], ids=["action", "mutation"])
 async def test_rp4_without_a_policy_a_row_waits_ten_seconds_and_then_twice_as_long(
     database_url: str, *, mutates: bool
@@ -122,7 +120,6 @@ async def test_no_policy_at_all_is_one_attempt(database_url: str) -> None:
     assert (job.attempt, len(job.attempts)) == (1, 1)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("history", "kept"), [(0, []), (2, [2, 3])])
 async def test_attempts_of_a_run_are_kept_until_the_next_one_and_of_runs_before_as_many_as_history_says(
     database_url: str, history: int, kept: list[int]

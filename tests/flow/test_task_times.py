@@ -166,7 +166,6 @@ def timed(**options: Any) -> Stage:
     return stage
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["lost", "asked"])
 @pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
 async def test_a_time_that_moved_unseen_is_found(database_url: str, how: str, on: tuple[str, ...]) -> None:
@@ -221,7 +220,6 @@ async def test_of_a_task_that_runs_rows_at_their_time_only_nothing_else_is_found
         assert await ran_within(stage, test, HOUR) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("watch", [("note",), ("note", "at", "sooner")])
 @pytest.mark.parametrize("on", [("enter",), ("enter", "change"), ("enter", "leave")])
 @pytest.mark.parametrize("planned", [True, False])
@@ -254,7 +252,6 @@ async def test_what_has_run_is_left_alone_by_another_run_at(database_url: str) -
         assert await ran_within(second, test, 2 * HOUR) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("changes", [False, True])
 async def test_what_is_being_run_is_left_alone_by_another_run_at(database_url: str, *, changes: bool) -> None:
     first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")

@@ -198,7 +198,6 @@ async def test_a_version_that_leaves_older_rows_alone_reprocesses_what_was_run_o
         assert second.ids() == [inside], "the others are outside the filter of version 1"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("which", ["old", "new"])
 async def test_a_row_that_runs_while_all_are_reprocessed_runs_once_by_the_new_version(
     database_url: str, which: str

@@ -162,7 +162,6 @@ async def test_a_row_that_changes_before_its_run_is_run_as_it_is_if_changes_call
         assert stage.changes() == ["enter"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("moved", "runs"), [({"note": "other"}, 1), ({"at": 2}, 0)])
 async def test_of_a_task_that_hears_of_times_alone_a_run_ends_only_if_its_time_is_another(
     database_url: str, moved: dict[str, Any], runs: int

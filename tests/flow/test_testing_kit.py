@@ -12,8 +12,6 @@ import pytest
 from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Retry, SyncTaskCtx, Table, TaskCtx
 from penstock.testing import JobsFailed, TestApp, TestClock, gate, raising
 
-pytestmark = pytest.mark.one_store_each
-
 NOW = timedelta(0)
 app = OPENED = App()
 

@@ -72,7 +72,6 @@ async def test_another_outbox_passes_it_by_and_loses_nothing_of_its_own(database
         assert await kept(test) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("pruned", [False, True])
 async def test_a_new_outbox_of_it_begins_with_what_is_still_kept(database_url: str, *, pruned: bool) -> None:
     clock = await orphaned(database_url)

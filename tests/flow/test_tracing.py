@@ -25,8 +25,6 @@ from penstock.observe.tracing import find_tracing
 from penstock.store.nouns.jobtext import options_of, options_text
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = App()
 sms = app.workpool("sms", default_retry=Retry(max_attempts=2, initial_backoff=1, base=2))
 

@@ -20,8 +20,6 @@ from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx
 from penstock.calls.run import runner
 from penstock.testing import JobsFailed, TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 NO_JOB = JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")
 NO_NOTE = "note_01jd3k4v5w6x7y8z9a0b1c2d3e"
 

@@ -36,8 +36,6 @@ from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.one_store_each
-
 app = OPENED = App()
 pool = app.workpool("work", max_parallelism=2, default_retry=Retry(max_attempts=2, initial_backoff=10))
 

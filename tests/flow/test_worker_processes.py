@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import pytest
 from flow import process_actions
 from stage import ledger
 from stage.processes import Process, processes
@@ -13,8 +12,6 @@ from stage.waits import until
 
 from penstock import Backend, JobId, JobState, JobStatus
 from penstock.testing import TestApp
-
-pytestmark = pytest.mark.one_store_each
 
 NOW = timedelta(0)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from stage.programs import run_example
-
-pytestmark = pytest.mark.one_store_each
 
 
 def test_mails_are_not_held_up_by_forecasts(database_url: str) -> None:

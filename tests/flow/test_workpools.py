@@ -214,7 +214,6 @@ async def test_a_batch_is_enqueued_as_one(database_url: str) -> None:
         assert await sms.enqueue_batch(backend, send, []) == []
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("at", [0, 3, 2_500])
 async def test_a_batch_whose_arguments_fail_is_not_enqueued_however_they_do(database_url: str, at: int) -> None:
     def each() -> Iterator[dict[str, str]]:
@@ -249,7 +248,6 @@ async def test_a_batch_that_conflicts_is_stored_again_as_it_was(database_url: st
             sent.clear()
 
 
-@pytest.mark.one_store_each
 async def test_what_is_kept_of_a_batch_is_small(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         await sms.enqueue_batch(backend, send, [{"text": "all is loaded"}])

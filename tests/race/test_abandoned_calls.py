@@ -99,7 +99,6 @@ async def add(ctx: MutationCtx, text: str) -> int:
     return (await ctx.sql("select count(*) as n from note"))[0]["n"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [fail_beside_a_read, fail_in_a_query])
 async def test_a_statement_that_its_function_left_behind_is_cut_off(database_url: str, function: Any) -> None:
     cut_off.clear()
@@ -133,7 +132,6 @@ async def test_a_sub_transaction_that_left_a_statement_behind_cannot_be_undone_a
         assert await backend.run_mutation(add, text="after it") == 1
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [read_without_end, write_without_end])
 async def test_a_function_in_a_thread_that_takes_too_long_holds_nobody_up(database_url: str, function: Any) -> None:
     async with app.open(database_url, call_timeout=1.0, threads=1) as backend:

@@ -245,7 +245,6 @@ async def for_leases(count: float, victim: Backend) -> None:
     await until(renewed)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_blocked_loop_keeps_its_jobs_and_messages(database_url: str, kind: str) -> None:
     async with blocked(database_url, kind) as (victim, backend, (job, beside)):

@@ -38,7 +38,6 @@ async def survive(backend: Backend, url: str, *works: WorkId) -> list[object]:
     return found
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("retry", "times"), [(mortal.THRICE, 3), (None, 1)])
 def test_work_that_kills_its_process_ends_failed_and_frees_its_slot(
     database_url: str, tmp_path: Path, retry: Retry | None, times: int

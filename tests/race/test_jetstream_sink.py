@@ -70,7 +70,6 @@ def test_the_example_fills_a_stream(database_url: str, broker: Broker) -> None:
     assert "They are in the order of the bookings." in said
 
 
-@pytest.mark.one_store_each
 async def test_each_booking_is_in_the_stream_once_though_relay_and_server_were_killed(
     database_url: str, broker: Broker
 ) -> None:

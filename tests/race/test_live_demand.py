@@ -199,7 +199,6 @@ async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypat
             assert (_answer(entry), entry.causes[-1][:11]) == (number + 1, "seat: enter")
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seed", range(4))
 async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
     database_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -363,7 +362,6 @@ async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(datab
         assert noticed or await missed()
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("when", ["before the tick", "within the tick", "before it is prolonged"])
 async def test_a_demand_that_ends_unseen_is_noticed(
     database_url: str, when: str, monkeypatch: pytest.MonkeyPatch
@@ -399,7 +397,6 @@ async def test_a_demand_that_ends_unseen_is_noticed(
         assert _answer(entry) == 2
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_process_that_watches_is_killed_or_stands_still(database_url: str, how: str) -> None:
     stage = Theatre()

@@ -92,7 +92,6 @@ CASES = [
 ]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("function", "retry", "kind"), CASES, ids=["action", "retried action", "mutation"])
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
 async def test_a_worker_that_dies_around_an_on_complete(

@@ -42,7 +42,6 @@ async def test_keys_that_are_tried_again_all_the_time_keep_no_older_rows_waiting
         stage.fails = lambda _message: None
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("parallelism", [1, 2])
 async def test_keys_that_are_tried_again_all_the_time_keep_no_others_waiting(
     database_url: str, parallelism: int
@@ -120,7 +119,6 @@ async def test_one_that_fails_behind_another_is_put_aside_at_once_and_its_attemp
         assert (len(stage.tried), (await outbox_row(backend)).delivered) == (5, 4)
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("parallelism", [1, 2])
 async def test_those_that_wait_are_not_looked_for_while_one_of_their_key_halts(
     database_url: str, parallelism: int
@@ -217,7 +215,6 @@ async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more
 # ----- what stops
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
 async def test_a_relay_that_stops_while_one_takes_long_has_written_what_it_sent(

@@ -178,7 +178,6 @@ async def test_a_relay_that_stops_when_others_have_just_changed_its_outbox_has_w
         assert stage.texts() == ["b1", "a1"]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("moment", ["commit.before", "commit.after"])
 @pytest.mark.parametrize("source", ["older", "aside"])
 async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once_of_older_rows_and_from_aside(

@@ -63,7 +63,6 @@ async def next_relay(stage: OutboxStage, url: str, clock: TestClock, passing: ti
 # ----- exactly once
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"batch": 2}])
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
 async def test_a_process_that_dies_around_the_commit_of_a_mutation(
@@ -95,7 +94,6 @@ async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once(database_ur
 # ----- at least once
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
 async def test_a_process_that_dies_between_an_action_and_its_cursor_repeats_what_was_not_written(
     database_url: str, options: dict[str, Any]
@@ -110,7 +108,6 @@ async def test_a_process_that_dies_between_an_action_and_its_cursor_repeats_what
         assert len(set(stage.tried)) == 3, "with the same ids"
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 3}, {"batch": 3}])
 async def test_what_others_ask_for_meanwhile_repeats_nothing(database_url: str, options: dict[str, Any]) -> None:
     async with staged(database_url, **options) as (stage, clock, backend, relay):
@@ -187,7 +184,6 @@ async def test_nothing_of_a_mutation_commits_that_ran_past_its_lease(database_ur
         assert (await outbox_row(backend)).delivered == 2
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"parallelism": 2}, {"batch": 2}, {"batch": 2, "mutation": True}])
 async def test_a_relay_that_was_paused_past_its_lease_begins_nothing_more(
     database_url: str, options: dict[str, Any]
@@ -224,7 +220,6 @@ async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped
             assert (await outbox_row(backend)).trouble is None
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("options", [{}, {"mutation": True}])
 async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
     database_url: str, options: dict[str, Any]
@@ -264,7 +259,6 @@ async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
 # ----- messages that end their process
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("policy", ["park", "halt_key"])
 @pytest.mark.parametrize("options", [{}, {"mutation": True}, {"parallelism": 4}, {"mutation": True, "batch": 4}])
 async def test_one_that_ends_its_process_each_time_is_put_aside_and_the_rest_flows(

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from stage import projection
 from stage.outboxes import outbox_row
 from stage.processes import Command
@@ -24,7 +23,6 @@ async def is_right(backend: Backend) -> bool:
     return same and (await outbox_row(backend, "balances")).backfill is None
 
 
-@pytest.mark.one_store_each  # `test_outbox_care_races` rebuilds on both
 async def test_a_rebuild_that_is_killed_has_not_happened_and_one_that_is_not_is_right_in_the_end(
     database_url: str, tmp_path: Path
 ) -> None:

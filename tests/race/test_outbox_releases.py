@@ -104,7 +104,6 @@ async def test_of_two_that_make_an_outbox_known_at_once_the_older_one_changes_no
         assert (await store.declare(plans[1], None, test.clock.now())).plan == plans[0]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("rows", [3, 40])
 async def test_a_rebuild_beside_the_start_of_a_release_with_another_order_hands_over_each_row_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch, rows: int

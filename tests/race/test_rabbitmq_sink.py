@@ -82,7 +82,6 @@ def test_the_example_fills_a_queue(database_url: str, broker: Broker) -> None:
     assert "Those of each came in their order." in said
 
 
-@pytest.mark.one_store_each
 async def test_each_booking_comes_at_least_once_though_relay_and_server_were_killed(
     database_url: str, broker: Broker
 ) -> None:
@@ -92,7 +91,6 @@ async def test_each_booking_comes_at_least_once_though_relay_and_server_were_kil
     assert len(events) > ALL, "RabbitMQ keeps what comes again; who takes it knows it by its id"
 
 
-@pytest.mark.one_store_each
 async def test_what_reaches_no_queue_is_not_delivered(database_url: str, broker: Broker) -> None:
     async with TestApp(rabbitmq.app, database_url) as test, connected(broker) as channel, AsyncExitStack() as stack:
         stack.push_async_callback(rabbitmq.publisher.close)

@@ -199,7 +199,6 @@ JOBS: dict[str, Any] = {
 }
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", JOBS)
 async def test_a_job_that_raises_fails_whatever_it_raises(database_url: str, kind: str) -> None:
     runs.clear()
@@ -218,7 +217,6 @@ async def test_a_job_that_raises_fails_whatever_it_raises(database_url: str, kin
         assert await backend.run_query(written) == ["neighbour"] * 2
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", ["task", "mutation_task", "on_complete", "outbox", "mutation_outbox"])
 async def test_a_handler_that_raises_fails_whatever_it_raises(database_url: str, kind: str) -> None:
     runs.clear()
@@ -242,7 +240,6 @@ async def test_a_handler_that_raises_fails_whatever_it_raises(database_url: str,
             assert len(failed) == len(ERRORS), {name: ran[name] for name in ran}
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("function", [look, enter, act, enter_within, act_on_mutation])
 async def test_a_call_raises_what_its_function_raises(database_url: str, function: Any) -> None:
     runs.clear()

@@ -99,7 +99,6 @@ async def captured(test: TestApp, name: str) -> InterestRow:
     return found
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("known", "versions"), CASES)
 @pytest.mark.parametrize("end", ENDS)
 async def test_each_row_comes_once_whatever_two_releases_of_an_outbox_do_at_once(
@@ -137,7 +136,6 @@ def declared(stage: Stage, name: str) -> DeclaredOutbox:
     return found
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("verbs", list(itertools.product(OF_TASKS, OF_TASKS))[:: 1 if LONG else 2], ids=str)
 @pytest.mark.parametrize(("known", "versions"), CASES[::3])
 @pytest.mark.parametrize("end", ENDS)

@@ -220,7 +220,6 @@ def test_sub_transactions_and_jobs_of_those_who_share_are_their_own(database_url
     asyncio.run(story())
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
 @pytest.mark.parametrize(
     "error", [Conflict("staged"), DatabaseUnavailable("staged", uncertain=True), RuntimeError("staged")]

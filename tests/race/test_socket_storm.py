@@ -115,7 +115,6 @@ def players_of(servers: list[Server], chance: Random) -> list[Player]:
     ]
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_clients_see_whole_states_while_servers_are_killed(database_url: str, seed: int) -> None:
     chance = random_of(seed)
@@ -167,7 +166,6 @@ async def test_clients_see_whole_states_while_a_replica_lags_and_dies() -> None:
             await play([one, other], players_of([one, other], chance), trouble)
 
 
-@pytest.mark.one_store_each
 async def test_a_message_that_is_too_large_fails_its_call_and_nothing_else(database_url: str) -> None:
     async with serving(database_url) as server, socket_client(server.url, "stage.tally") as client:
         await client.connect()

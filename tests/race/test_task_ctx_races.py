@@ -133,7 +133,6 @@ def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, requ
     asyncio.run(story())
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("own", [True, False], ids=["at once", "in a transaction"])
 def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
     async def story() -> None:
@@ -214,7 +213,6 @@ def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str
     asyncio.run(story())
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("ends", ["kill", "finish"])
 def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
     async def story() -> None:
@@ -308,7 +306,6 @@ def deaths(folder: Path) -> int:
     return len(file.read_text()) if file.exists() else 0
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize(("task", "times"), [("action", 3), ("mutation", 3), ("completed", 1)])
 def test_f14_a_handler_that_kills_its_process_uses_up_its_attempts(
     database_url: str, tmp_path: Path, task: str, times: int

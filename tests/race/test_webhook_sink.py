@@ -55,7 +55,6 @@ def test_the_example_tells_each_booking_in_order(database_url: str) -> None:
     assert "They came in the order of the bookings." in said
 
 
-@pytest.mark.one_store_each
 async def test_each_booking_is_received_once_though_relay_and_receiver_were_killed(
     database_url: str, broker: Broker
 ) -> None:
@@ -164,7 +163,6 @@ async def status(test: TestApp) -> Any:
     return outbox
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("code", [429, 503])
 async def test_who_asks_to_be_left_alone_is(database_url: str, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     receiver = Answers(monkeypatch, *[httpx.Response(code, headers={"retry-after": "30"})] * 20)
@@ -202,7 +200,6 @@ async def test_an_answer_that_will_be_the_same_each_time_halts_the_outbox_at_onc
         assert (await status(test)).delivered == 2
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("answer", [httpx.Response(401), httpx.Response(302), httpx.Response(503)])
 async def test_any_other_answer_is_tried_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, answer: httpx.Response

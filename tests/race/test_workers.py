@@ -290,7 +290,6 @@ def test_an_action_that_cannot_be_stopped_does_not_stop_its_worker(database_url:
 # ----- claims whose answer is lost
 
 
-@pytest.mark.one_store_each
 @pytest.mark.parametrize("kind", ["mutation", "action"])
 def test_jobs_of_a_claim_whose_answer_was_lost_are_run(database_url: str, tmp_path: Path, kind: str) -> None:
     """The claim is committed, but its worker never hears of it: nobody else would ever touch these jobs."""

@@ -102,7 +102,7 @@ class Client(_Caller["httpx.BaseTransport", Callable[[], str]]):
     _made = "Client"
 
     def query(self, path: str, args: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
-        """Call a query, ``module:function``, with arguments by name; those that are no names go into a mapping.
+        """Call a query, ``module:function``, with arguments by name, or in a mapping if they are no names.
 
         Raises:
             ApplicationError: The function raised it for its callers, with data.
@@ -132,7 +132,7 @@ class Client(_Caller["httpx.BaseTransport", Callable[[], str]]):
                     ...
 
         After the first answer, a connection that is lost is made again for as long as it takes; before it, `retries`
-        times. The newest answer counts: of those that changed meanwhile, only the last one comes.
+        times. The newest answer counts: of several changes meanwhile, only the last answer comes.
 
         Raises:
             ApplicationError: The function raised it for its callers, with data. The errors of `query` end it.

@@ -36,7 +36,7 @@ class Module:
 
 
 class AsyncModule:
-    """The same for `AsyncClient`."""
+    """The functions of a module, for `AsyncClient`."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

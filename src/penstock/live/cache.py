@@ -1,4 +1,4 @@
-"""The entries of watched queries by their keys, and for clients that come back those that nobody watches."""
+"""The entries of watched queries by their keys, and unwatched entries for clients that come back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EntryCache:
         self.bytes = 0
         self._most, self._most_bytes = most, most_bytes
         self._entries: dict[Key, Entry] = {}
-        self._kept: dict[Entry, float] = {}  # those that nobody watches, and until when they are kept
+        self._kept: dict[Entry, float] = {}  # unwatched entries, and until when they are kept
         self._kept_bytes = 0
 
     def __iter__(self) -> Iterator[Entry]:

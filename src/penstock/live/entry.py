@@ -16,7 +16,7 @@ from penstock.jobs.job import JobStatus
 
 Key = tuple[str, str, str, str | None]  # the name of the function, its arguments as text, for whom, and the journal
 ANYBODY = ""  # for whom an entry is whose query has not read who calls
-QUICK = 0.05  # seconds: for the runs of a tick, before those that are left are late
+QUICK = 0.05  # seconds: for the runs of a tick, before the remaining ones are late
 _CAUSES, _SESSIONS = 5, 10
 
 

@@ -42,7 +42,7 @@ class Exchange:
     error: str = ""
 
     @property
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, Any]:
         """What its log events say of the call."""
         return {"function": self.function, "request_id": self.request_id}
 

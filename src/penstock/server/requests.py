@@ -152,7 +152,7 @@ async def read_body(
         request: The request.
         config: The settings.
         read: Reads the object.
-        limit: The bytes that the body may have; those that arguments may have by default.
+        limit: The most bytes of the body; by default the most bytes of arguments.
         empty: What stands for an empty body.
     """
     text = await _read_text(request, config, limit or config.max_argument_bytes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,21 +34,19 @@ from penstock.server.callers import Credentials, anonymous, as_admin, with_token
 from penstock.server.http import check_room, opened
 from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
 from penstock.server.requests import Refused
-from penstock.server.sockets.watched import Watched, called, size_of, tell_bad
+from penstock.server.sockets.calls import Calls
+from penstock.server.sockets.client import kind_of
+from penstock.server.sockets.watched import Watched, called, tell_bad
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
-from penstock.wire.outgoing import Format, encode_result
+from penstock.wire.outgoing import encode_result
 from penstock.wire.tags import read_u64
 
 _HEARTBEAT = 15.0  # seconds; browsers cannot see a web socket's own pings
 _PATIENCE = 60.0  # seconds that a client may take for one message
 _LAST_WORD = 1.0  # seconds for the end of the connection
 _RETURN, _SETTLE = 0.5, 0.02  # seconds in which a client that is back begins to send again, and sends all of it
-_MOST_CALLS = 1000  # that wait or run; no further message is read then
-_MOST_BYTES_READ = 96 * 1024 * 1024  # of a message, by Node; by clients with Rust inside, which come back for ever
-_MOST_BYTES_READ_BY_RUST = 15 * 1024 * 1024
-_MOST_BYTES_OF_CALLS = sockets.MOST_BYTES
 # The last bits of the times of a client without a lasting session are the number of its session. The last bits of the
 # database's time make room for it, so that times stay below 2**63.
 _TAG_BITS, _LEFT_OUT = 30, 19
@@ -57,8 +54,6 @@ _TAG = 2**_TAG_BITS - 1
 
 _SUCCESS, _ERROR = b'{"status":"success",', b'{"status":"error",'
 _MESSAGE = len(b'{"status":"error","errorMessage":')
-_VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
-_CHUNKS_SINCE = (1, 28)
 
 LEFT, GOING_AWAY, BAD_REQUEST, OUR_FAULT, TRY_LATER = 1000, 1001, 1008, 1011, 1013
 TOO_MUCH, FAILED = "TooManyConcurrentRequests", "InternalServerError"  # reasons for which clients know how long to wait
@@ -100,7 +95,7 @@ class Socket:
         self._backend: Backend
         self._view: View | None = None
         self._watched: Watched
-        self._client = client
+        self._client = kind_of(client)
         self._taken: Callable[[], object]  # lets the next client send a large message
         # what the client is to know
         self._out: list[bytes] = []  # messages that can go at once
@@ -114,21 +109,11 @@ class Socket:
         self._session = ""  # none yet if it has no lasting one, and calls no mutation
         self._is_back = False  # whether it brings the number of its session
         self._resends = False  # whether it may send again what it sent over a connection before
-        self._mutations: list[tuple[sockets.Call, Credentials]] = []
-        self._calls = self._bytes_of_calls = 0
-        self._call_ended = asyncio.Event()
-        self._mutating: asyncio.Task[None] | None = None
+        self._calls = Calls(self._run_call)
         self._committing: RequestKey | None = None  # one that may be visible before its response is here
-        self._actions = set[asyncio.Task[None]]()
         self._end: asyncio.Future[HangUp] = asyncio.get_running_loop().create_future()
         self._sent_at = self._clock.monotonic()
         self._beating: asyncio.TimerHandle  # the next heartbeat
-        self._is_npm = self._client.startswith("npm-")
-        self._most_bytes = _MOST_BYTES_READ if self._is_npm else _MOST_BYTES_READ_BY_RUST  # of a result
-        self._keeps_token = self._client.startswith("python-")  # it sends the same one after each `AuthError`
-        self._form = Format.ENCODED if self._is_npm else Format.TAGGED
-        version = _VERSION.match(self._client)
-        self._takes_chunks = version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE
 
     @property
     def _watching(self) -> View:
@@ -147,7 +132,7 @@ class Socket:
             await self._close(end)
         finally:
             talking.cancel()
-            self._mutations.clear()
+            self._calls.clear()
             self._opening.endless.discard(self)
             self.closed.set_result(None)
             for one in self._held:
@@ -156,9 +141,9 @@ class Socket:
             if self._view is not None:
                 self._view.close()
         seconds = round(self._clock.monotonic() - began, 1)
-        event("socket.closed", client=self._client[:100], code=end.code, reason=end.reason, seconds=seconds)
+        event("socket.closed", client=self._client.name[:100], code=end.code, reason=end.reason, seconds=seconds)
         # What it has called goes on: the client asks for it again when it is back.
-        await asyncio.gather(*self._actions, *([self._mutating] if self._mutating else []))
+        await self._calls.finish()
 
     def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"") -> None:
         if not self._end.done():
@@ -206,7 +191,7 @@ class Socket:
     def _hang_up_for(self, error: Exception) -> None:
         if isinstance(error, HangUp):
             if error.error:
-                tell_bad(self._client, error.error)
+                tell_bad(self._client.name, error.error)
             self.hang_up(error.code, error.reason, error.last)
         elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
             self.hang_up(LEFT, "left")
@@ -249,10 +234,8 @@ class Socket:
             self._reached = self._reached._replace(query_set=version)
             self._watching.moved.set()
         elif isinstance(found, sockets.Call):
-            while self._has_many_calls:
-                self._call_ended.clear()
-                await self._call_ended.wait()
-            self._call(found)
+            await self._calls.wait_for_place()
+            self._calls.add(found, self._credentials)
         elif isinstance(found, sockets.Authenticate):
             await self._authenticate(found)
         elif isinstance(found, sockets.Connect):
@@ -272,7 +255,7 @@ class Socket:
         if first.client_ts:
             self._skew = int(first.client_ts - self._clock.now().timestamp() * 1000)
         self._resends = first.connection_count > 0
-        if self._is_npm:
+        if self._client.is_npm:
             self._session = f"session {first.session_id}"  # never that of a client with a number
         else:
             self._is_back = observed & _TAG > 0
@@ -296,7 +279,7 @@ class Socket:
         try:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
-            if not self._keeps_token:
+            if not self._client.keeps_token:
                 raise _refused(error, self._reached.identity, attempted=True) from error
             self._credentials = replace(anonymous(self._websocket), refusal=error)
             self._watched.refuse(error)
@@ -323,7 +306,7 @@ class Socket:
         try:
             await credentials.check(self._backend.tokens)
         except Unauthenticated as error:
-            if not self._keeps_token:
+            if not self._client.keeps_token:
                 raise _refused(error, self._sent.identity, attempted=False) from error
             error.at_the_door = True
             raise
@@ -339,34 +322,9 @@ class Socket:
 
     # ----- calls
 
-    @property
-    def _has_many_calls(self) -> bool:
-        return self._calls >= _MOST_CALLS or self._bytes_of_calls > _MOST_BYTES_OF_CALLS
-
-    def _call(self, call: sockets.Call) -> None:
-        self._calls += 1
-        self._bytes_of_calls += size_of(call)
-        if call.type == "Mutation":
-            self._mutations.append((call, self._credentials))
-            if self._mutating is None:
-                self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
-        else:
-            task = asyncio.create_task(self._run_call(call, self._credentials), name="penstock-socket-action")
-            self._actions.add(task)
-            task.add_done_callback(self._actions.discard)
-
-    async def _mutate_all(self) -> None:
-        """Run mutations one after another, in the order in which they came."""
-        while self._mutations:
-            await self._run_call(*self._mutations.pop(0))
-        self._mutating = None
-
     async def _run_call(self, call: sockets.Call, credentials: Credentials) -> None:
         with self._opening.request():
             await self._guarded(partial(self._answer_call, call, credentials))
-        self._calls -= 1
-        self._bytes_of_calls -= size_of(call)
-        self._call_ended.set()
         self._watching.moved.set()
 
     async def _answer_call(self, call: sockets.Call, credentials: Credentials) -> None:
@@ -375,7 +333,7 @@ class Socket:
         dispatch, caller = self._backend.dispatch, credentials.caller
         try:
             await self._check(credentials)
-            path, args = called(call, is_npm=self._is_npm)
+            path, args = called(call, is_npm=self._client.is_npm)
             if call.type == "Mutation":
                 key = await self._key_of(call.request_id, path, args, caller)
             with log_lines(told=self._opening.config.dev) as lines:
@@ -410,14 +368,14 @@ class Socket:
         return self._encode(result)
 
     def _encode(self, result: Any) -> bytes:
-        written = encode_result(result, self._form)
+        written = encode_result(result, self._client.form)
         self._check_size(written)
         return written
 
     def _check_size(self, written: bytes) -> None:
-        if len(written) > self._most_bytes:
-            what = f"A result of {len(written)} bytes; clients of this kind read {self._most_bytes}."
-            error = LimitExceeded(what, fix="Return less, such as a page.", limit=self._most_bytes)
+        if len(written) > self._client.most_bytes:
+            what = f"A result of {len(written)} bytes; clients of this kind read {self._client.most_bytes}."
+            error = LimitExceeded(what, fix="Return less, such as a page.", limit=self._client.most_bytes)
             error.at_the_door = True
             raise error
 
@@ -453,12 +411,12 @@ class Socket:
         return function_error(error, self._exchange(path))
 
     def _exchange(self, path: str) -> Exchange:
-        return Exchange(self._request_id, self._opening.config.dev, path, self._form)
+        return Exchange(self._request_id, self._opening.config.dev, path, self._client.form)
 
     # ----- messages for the client
 
     async def _send(self) -> None:
-        not_before = await self._answer_resent() if self._resends and not self._is_npm else 0
+        not_before = await self._answer_resent() if self._resends and not self._client.is_npm else 0
         self._beat()
         try:
             while True:
@@ -487,7 +445,7 @@ class Socket:
         """
         await self._clock.wait(self._watching.moved, _RETURN)
         await self._clock.sleep(_SETTLE)
-        while self._mutating is not None or max(map(self._shown_at, self._held), default=0) == math.inf:
+        while self._calls.is_mutating or max(map(self._shown_at, self._held), default=0) == math.inf:
             self._watching.moved.clear()
             await self._watching.moved.wait()
         return int(max(map(self._shown_at, self._held), default=0))
@@ -525,7 +483,7 @@ class Socket:
     def _reach(self, step: Step) -> None:
         self._tick = step.tick.number
         ts = step.tick.clock
-        if not self._is_npm:
+        if not self._client.is_npm:
             ts = ts >> _LEFT_OUT << _TAG_BITS | self._reached.ts & _TAG
         if ts + self._offset < self._reached.ts:
             self._offset = (self._reached.ts - ts + _TAG) & ~_TAG
@@ -553,7 +511,7 @@ class Socket:
         size = 0
         for change in self._watched.changes.values():
             size += len(change)
-            if size > self._most_bytes and part and not self._is_npm:  # it would never get it as one
+            if size > self._client.most_bytes and part and not self._client.is_npm:  # it would never get it as one
                 texts.append(sockets.transition(self._sent, self._sent, part, times).decode())
                 part, size = [], len(change)
             part.append(change)
@@ -562,11 +520,11 @@ class Socket:
         self._sent, self._responded = self._reached, False
         if (meters := self._backend.engine.journal.meters) is not None:
             meters.add("penstock_live_transitions")
-        return sockets.chunks(texts[0], now) if self._takes_chunks else texts
+        return sockets.chunks(texts[0], now) if self._client.takes_chunks else texts
 
 
 def _hash_of(path: str, args: bytes, caller: Caller) -> int:
-    """The same for a call that is sent again by the same user: nobody gets the answer of somebody else's."""
+    """Hash a call and its user: a call sent again has the same hash, and nobody gets the answer of somebody else."""
     user = b"" if caller.identity is None else caller.identity.token_identifier.encode()
     return int.from_bytes(blake2b(b"\0".join((path.encode(), args, user)), digest_size=8).digest(), signed=True)
 

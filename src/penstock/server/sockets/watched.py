@@ -1,4 +1,4 @@
-"""The queries that one client asks to watch: those that its view watches, and those that are refused.
+"""The queries that one client asks to watch: its view watches some, others are refused.
 
 Owns the modifications of queries that go out with the next transition. Leaves answers to the view.
 """
@@ -16,6 +16,7 @@ from penstock.functions.function import AnyFunction
 from penstock.live.view import View
 from penstock.observe.logs import event
 from penstock.server.requests import Refused, function_path
+from penstock.server.sockets.client import ClientKind
 from penstock.wire import sockets
 from penstock.wire.incoming import check_keys
 
@@ -37,7 +38,7 @@ class Watched:
 
     _clock = SystemClock()
 
-    def __init__(self, client: str, view: View, dispatch: Dispatch, fail: Fail) -> None:
+    def __init__(self, client: ClientKind, view: View, dispatch: Dispatch, fail: Fail) -> None:
         self.changes: dict[int, bytes] = {}
         self.is_changing = False
         self._client = client
@@ -46,7 +47,7 @@ class Watched:
         self._fail = fail
         self._sizes: dict[int, int] = {}  # of the arguments of all queries
         self._bytes = 0
-        self._refused: dict[int, _Query | None] = {}  # with those that are watched once a token is accepted
+        self._refused: dict[int, _Query | None] = {}  # with queries to watch once a token is accepted
         self._refusal: Unauthenticated | None = None
 
     async def modify(self, found: sockets.ModifyQuerySet) -> None:
@@ -62,7 +63,7 @@ class Watched:
                 self._add(one)
             else:
                 known = "is watched already" if is_known else "is not watched"
-                tell_bad(self._client, f"{type(one).__name__} of query {one.query_id}, which {known}")
+                tell_bad(self._client.name, f"{type(one).__name__} of query {one.query_id}, which {known}")
         self.is_changing = False
 
     def refuse(self, error: Unauthenticated) -> None:
@@ -93,7 +94,7 @@ class Watched:
                 raise LimitExceeded(
                     _TOO_LARGE, fix="Store what is large, and give the id of its row.", limit=_MOST_BYTES
                 )
-            path, args = called(one, is_npm=self._client.startswith("npm-"))
+            path, args = called(one, is_npm=self._client.is_npm)
             query = *self._dispatch.prepare_query(path, args), one.journal
             if self._refusal is not None:
                 raise self._refusal

@@ -1,0 +1,47 @@
+"""What a client can read, and how it behaves, by what it says of itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.wire.outgoing import Format
+
+_MOST_BYTES_READ = 96 * 1024 * 1024  # of a message, by Node; by clients with Rust inside, which come back for ever
+_MOST_BYTES_READ_BY_RUST = 15 * 1024 * 1024
+_VERSION = re.compile(r"npm-(\d+)\.(\d+)\.")
+_CHUNKS_SINCE = (1, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKind:
+    """A kind of client.
+
+    Attributes:
+        name: What it says of itself.
+        is_npm: Whether it is Convex's in JavaScript, which keeps a session for life.
+        most_bytes: The bytes of a result that it reads.
+        keeps_token: Whether it sends the token that it has after each `AuthError`.
+        takes_chunks: Whether it takes a long transition in parts.
+        form: The form of its values.
+    """
+
+    name: str
+    is_npm: bool
+    most_bytes: int
+    keeps_token: bool
+    takes_chunks: bool
+    form: Format
+
+
+def kind_of(name: str) -> ClientKind:
+    """The kind of a client that calls itself by a name, such as ``npm-1.28.0``."""
+    is_npm, version = name.startswith("npm-"), _VERSION.match(name)
+    return ClientKind(
+        name,
+        is_npm,
+        _MOST_BYTES_READ if is_npm else _MOST_BYTES_READ_BY_RUST,
+        keeps_token=name.startswith("python-"),
+        takes_chunks=version is not None and tuple(map(int, version.groups())) >= _CHUNKS_SINCE,
+        form=Format.ENCODED if is_npm else Format.TAGGED,
+    )
