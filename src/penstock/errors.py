@@ -161,12 +161,12 @@ class InputError(PenstockError):
 
 
 @contextmanager
-def at_the_door(*, outside: bool = True) -> Iterator[None]:
-    """Mark the errors of a check as the caller's, if that is outside of all functions."""
+def at_the_door() -> Iterator[None]:
+    """Mark the errors of a check as the caller's, who is outside of all functions."""
     try:
         yield
     except InputError as error:
-        error.at_the_door = outside
+        error.at_the_door = True
         raise
 
 

@@ -195,11 +195,12 @@ def events_of_the_code(root: Path) -> dict[str, Emitted]:
     found: dict[str, Emitted] = {}
     trees = [ast.parse(path.read_text("utf-8")) for path in sorted((root / "src").rglob("*.py"))]
     services = [one for tree in trees for one in service_names(tree)]
-    leased = {ast.unparse(call) for tree in trees for call in calls_of_leased_services(tree)}
+    leased = {ast.unparse(call): method for tree in trees for call, method in calls_of_leased_services(tree)}
     for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if ast.unparse(call.func) not in {"event", "log_event"} or not call.args:
             continue
-        names = [name for name, has_lease in services if has_lease or ast.unparse(call) not in leased]
+        method = leased.get(ast.unparse(call))
+        names = [name for name, has_lease, own in services if method is None or (has_lease and method not in own)]
         for name in event_names(call.args[0], names):
             emitted = found.setdefault(name, Emitted())
             emitted.levels |= levels_of(call.args[1]) if len(call.args) > 1 else {"info"}
@@ -208,21 +209,28 @@ def events_of_the_code(root: Path) -> dict[str, Emitted]:
     return found
 
 
-def service_names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Names of the services that a module defines, which begin the names of some events; whether they are leased."""
+def service_names(tree: ast.Module) -> Iterator[tuple[str, bool, set[str]]]:
+    """The services of a module: the name that begins some events, whether it has a lease, and its own methods.
+
+    Not those that call the method of the base.
+    """
     for node in ast.walk(tree):
         bases = {ast.unparse(base) for base in node.bases} if isinstance(node, ast.ClassDef) else set()
         if isinstance(node, ast.ClassDef) and bases & {"Service", "LeasedService"}:
+            methods = [one for one in node.body if isinstance(one, ast.AsyncFunctionDef | ast.FunctionDef)]
+            own = {one.name for one in methods if f"super().{one.name}(" not in ast.unparse(one)}
             for statement in node.body:
                 if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "name":
-                    yield ast.literal_eval(statement.value), "LeasedService" in bases
+                    yield ast.literal_eval(statement.value), "LeasedService" in bases, own
 
 
-def calls_of_leased_services(tree: ast.Module) -> Iterator[ast.Call]:
-    """The calls that only services under a lease make."""
+def calls_of_leased_services(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    """The calls that only services under a lease make, each with its method."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "LeasedService":
-            yield from (one for one in ast.walk(node) if isinstance(one, ast.Call))
+            for method in node.body:
+                if isinstance(method, ast.AsyncFunctionDef | ast.FunctionDef):
+                    yield from ((one, method.name) for one in ast.walk(method) if isinstance(one, ast.Call))
 
 
 def event_names(node: ast.expr, services: list[str]) -> list[str]:

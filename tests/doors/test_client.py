@@ -100,36 +100,27 @@ def use_sync(url: str) -> None:
             client.query("doors.http_fixtures:fail")
 
 
-def test_an_async_client_calls(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            await use_async(api)
-
-    asyncio.run(story())
+async def test_an_async_client_calls(door: Door) -> None:
+    async with door() as api:
+        await use_async(api)
 
 
-def test_a_client_calls(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door() as api:
-            await asyncio.to_thread(use_sync, str(api.http.base_url))
-
-    asyncio.run(story())
+async def test_a_client_calls(far_door: Door) -> None:
+    async with far_door() as api:
+        await asyncio.to_thread(use_sync, str(api.http.base_url))
 
 
-def test_a_server_that_refuses_for_now_is_told_apart(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door(max_calls=1) as api:
-            held = api.hold("first")
-            first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
-            await held.running.wait()
-            async with AsyncClient("http://x", retries=0, transport=httpx.ASGITransport(api.asgi)) as client:
-                with pytest.raises(Overloaded) as caught:
-                    await client.query("doors.http_fixtures:count")
-                assert caught.value.facts["retry_after"] == 1
-            held.may_go_on.set()
-            await first
-
-    asyncio.run(story())
+async def test_a_server_that_refuses_for_now_is_told_apart(near_door: Door) -> None:
+    async with near_door(max_calls=1) as api:
+        held = api.hold("first")
+        first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
+        await held.running.wait()
+        async with AsyncClient("http://x", retries=0, transport=httpx.ASGITransport(api.asgi)) as client:
+            with pytest.raises(Overloaded) as caught:
+                await client.query("doors.http_fixtures:count")
+            assert caught.value.facts["retry_after"] == 1
+        held.may_go_on.set()
+        await first
 
 
 # ----- what is sent

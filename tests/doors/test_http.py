@@ -35,40 +35,34 @@ SECRET = "the-secret-of-the-house"
 # ----- stories
 
 
-def test_a_book_is_added_found_and_sold(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            book = await api.value("mutation", "add", title="Emma", copies=1, added="2001-02-03T00:00:00Z")
-            assert book.startswith("book_")
-            found = await api.value("query", "find", title="Emma")
-            created = found.pop("_creationTime")
-            assert isinstance(created, float)
-            assert found == {
-                "_id": book, "title": "Emma", "copies": 1, "added": "2001-02-03T00:00:00Z", "cover": None
-            }  # fmt: skip
-            assert (await api.value("query", "by_id", book=book))["_id"] == book
-            assert await api.value("query", "find", title="Ulysses") is None
-            assert await api.value("mutation", "sell", title="Emma") == 0
-            assert await api.value("query", "count") == 1
-            assert (await api.value("action", "restock", title="Ulysses")).startswith("book_")
-            assert len(await api.value("query", "all_books")) == 2
-
-    asyncio.run(story())
+async def test_a_book_is_added_found_and_sold(door: Door) -> None:
+    async with door() as api:
+        book = await api.value("mutation", "add", title="Emma", copies=1, added="2001-02-03T00:00:00Z")
+        assert book.startswith("book_")
+        found = await api.value("query", "find", title="Emma")
+        created = found.pop("_creationTime")
+        assert isinstance(created, float)
+        assert found == {
+            "_id": book, "title": "Emma", "copies": 1, "added": "2001-02-03T00:00:00Z", "cover": None
+        }  # fmt: skip
+        assert (await api.value("query", "by_id", book=book))["_id"] == book
+        assert await api.value("query", "find", title="Ulysses") is None
+        assert await api.value("mutation", "sell", title="Emma") == 0
+        assert await api.value("query", "count") == 1
+        assert (await api.value("action", "restock", title="Ulysses")).startswith("book_")
+        assert len(await api.value("query", "all_books")) == 2
 
 
-def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            large, raw = {"$integer": "AAAAAAAAABA="}, {"$bytes": "+/8="}
-            await api.value("mutation", "add", title="Emma", cover=raw)
-            assert (await api.value("query", "find", "convex_encoded_json", title="Emma"))["cover"] == raw
-            assert (await api.value("query", "find", "json", title="Emma"))["cover"] == "+/8="
-            assert await api.value("query", "same_large", "convex_encoded_json", large=large) == large
-            assert await api.value("query", "same_large", "json", large=large) == str(2**60)
-            infinite = await api.value("query", "typed", real={"$float": "AAAAAAAA8H8="})
-            assert infinite == "0 inf None"
-
-    asyncio.run(story())
+async def test_values_that_json_cannot_say_travel_in_tags(door: Door) -> None:
+    async with door() as api:
+        large, raw = {"$integer": "AAAAAAAAABA="}, {"$bytes": "+/8="}
+        await api.value("mutation", "add", title="Emma", cover=raw)
+        assert (await api.value("query", "find", "convex_encoded_json", title="Emma"))["cover"] == raw
+        assert (await api.value("query", "find", "json", title="Emma"))["cover"] == "+/8="
+        assert await api.value("query", "same_large", "convex_encoded_json", large=large) == large
+        assert await api.value("query", "same_large", "json", large=large) == str(2**60)
+        infinite = await api.value("query", "typed", real={"$float": "AAAAAAAA8H8="})
+        assert infinite == "0 inf None"
 
 
 def _tag(name: str, layout: str, value: float) -> dict[str, str]:
@@ -101,135 +95,114 @@ def _tag(name: str, layout: str, value: float) -> dict[str, str]:
         ("raw", {"$bytes": "AP/+"}, {"$bytes": "AP/+"}, "AP/+"),
     ],
 )
-def test_values_come_back_as_convex_encodes_them(
+async def test_values_come_back_as_convex_encodes_them(
     near_door: Door, argument: str, sent: Any, encoded: Any, clean: Any
 ) -> None:
-    async def story() -> None:
-        async with near_door(admin_token="the-admin-token") as api:
-            for form, wanted in (("convex_encoded_json", encoded), ("json", clean)):
-                args = [{argument: sent}]
-                body: dict[str, Any] = {"path": f"doors.http_fixtures:same_{argument}", "args": args, "format": form}
-                (found,) = {
-                    (await api.post("/api/query", body)).text,
-                    (await api.post("/api/function", body, headers={"authorization": "Convex the-admin-token"})).text,
-                    (await api.http.get("/api/query", params=body | {"args": json.dumps(args)})).text,
-                }
-                value = json.loads(found)["value"]
-                assert (type(value), value) == (type(wanted), wanted), found
-
-    asyncio.run(story())
+    async with near_door(admin_token="the-admin-token") as api:
+        for form, wanted in (("convex_encoded_json", encoded), ("json", clean)):
+            args = [{argument: sent}]
+            body: dict[str, Any] = {"path": f"doors.http_fixtures:same_{argument}", "args": args, "format": form}
+            (found,) = {
+                (await api.post("/api/query", body)).text,
+                (await api.post("/api/function", body, headers={"authorization": "Convex the-admin-token"})).text,
+                (await api.http.get("/api/query", params=body | {"args": json.dumps(args)})).text,
+            }
+            value = json.loads(found)["value"]
+            assert (type(value), value) == (type(wanted), wanted), found
 
 
-def test_convex_for_python_gets_floats_as_it_takes_no_integers(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for client, form, wanted in (
-                ("python-0.8.1", "convex_encoded_json", b"1.0"),
-                ("python-0.8.1", "json", b"1"),
-                ("npm-1.48.0", "convex_encoded_json", b"1"),
-            ):
-                headers = {"convex-client": client}
-                body = {"path": "doors.http_fixtures:same_number", "args": {"number": 1.0}, "format": form}
-                found = await api.post("/api/query", body, headers=headers)
-                assert found.content == b'{"status":"success","value":%b}' % wanted
-                body = {"path": "doors.http_fixtures:raise_for_callers", "args": {"data": 1}, "format": form}
-                assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % wanted)
-
-    asyncio.run(story())
+async def test_convex_for_python_gets_floats_as_it_takes_no_integers(near_door: Door) -> None:
+    async with near_door() as api:
+        for client, form, wanted in (
+            ("python-0.8.1", "convex_encoded_json", b"1.0"),
+            ("python-0.8.1", "json", b"1"),
+            ("npm-1.48.0", "convex_encoded_json", b"1"),
+        ):
+            headers = {"convex-client": client}
+            body = {"path": "doors.http_fixtures:same_number", "args": {"number": 1.0}, "format": form}
+            found = await api.post("/api/query", body, headers=headers)
+            assert found.content == b'{"status":"success","value":%b}' % wanted
+            body = {"path": "doors.http_fixtures:raise_for_callers", "args": {"data": 1}, "format": form}
+            assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % wanted)
 
 
-def test_error_data_is_there_if_and_only_if_the_function_raised_it(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            data: Any
-            for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
-                found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
-                wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
-                assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
-            for function in ("fail", "leave", "nothing", "hidden"):
-                assert "errorData" not in await api.call("query", function)
-
-    asyncio.run(story())
+async def test_error_data_is_there_if_and_only_if_the_function_raised_it(near_door: Door) -> None:
+    async with near_door() as api:
+        data: Any
+        for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
+            found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
+            wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
+            assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
+        for function in ("fail", "leave", "nothing", "hidden"):
+            assert "errorData" not in await api.call("query", function)
 
 
-def test_a_whole_number_is_an_integer_where_one_is_asked_for(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            await api.value("mutation", "add", title="Emma", copies=3.0)
-            assert type((await api.value("query", "find", title="Emma"))["copies"]) is int
-            assert await api.value("query", "typed", number=5.0, real=1) == "5 1.0 None"
-
-    asyncio.run(story())
+async def test_a_whole_number_is_an_integer_where_one_is_asked_for(door: Door) -> None:
+    async with door() as api:
+        await api.value("mutation", "add", title="Emma", copies=3.0)
+        assert type((await api.value("query", "find", title="Emma"))["copies"]) is int
+        assert await api.value("query", "typed", number=5.0, real=1) == "5 1.0 None"
 
 
-def test_the_other_ways_to_call(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            await api.value("mutation", "add", title="Emma")
-            wanted = await api.value("query", "find", title="Emma")
-            success = {"status": "success", "value": wanted}
-            args = {"title": "Emma"}
-            in_url = {"path": "doors.http_fixtures:find", "args": json.dumps(args)}
-            assert (await api.http.get("/api/query", params=in_url)).json() == success
-            in_url["format"] = "convex_encoded_json"
-            assert (await api.http.get("/api/query", params=in_url)).json() == success
-            assert (await api.post("/api/run/doors.http_fixtures/find", {"args": args})).json() == success
-            assert (await api.post("/api/run/doors.http_fixtures/count", {})).json()["value"] == 1
-            named = {"path": "doors.http_fixtures:find", "args": [args], "format": "convex_json"}
-            assert (await api.post("/api/query", named)).json() == success
-            untyped = json.dumps({"path": "doors.http_fixtures:find", "args": args})
-            assert (await api.post("/api/query", untyped)).json() == success
-
-    asyncio.run(story())
+async def test_the_other_ways_to_call(door: Door) -> None:
+    async with door() as api:
+        await api.value("mutation", "add", title="Emma")
+        wanted = await api.value("query", "find", title="Emma")
+        success = {"status": "success", "value": wanted}
+        args = {"title": "Emma"}
+        in_url = {"path": "doors.http_fixtures:find", "args": json.dumps(args)}
+        assert (await api.http.get("/api/query", params=in_url)).json() == success
+        in_url["format"] = "convex_encoded_json"
+        assert (await api.http.get("/api/query", params=in_url)).json() == success
+        assert (await api.post("/api/run/doors.http_fixtures/find", {"args": args})).json() == success
+        assert (await api.post("/api/run/doors.http_fixtures/count", {})).json()["value"] == 1
+        named = {"path": "doors.http_fixtures:find", "args": [args], "format": "convex_json"}
+        assert (await api.post("/api/query", named)).json() == success
+        untyped = json.dumps({"path": "doors.http_fixtures:find", "args": args})
+        assert (await api.post("/api/query", untyped)).json() == success
 
 
-def test_pages_follow_one_another(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            for title in ("Emma", "Ulysses"):
-                await api.value("mutation", "add", title=title)
-            first = await api.value("query", "page")
-            assert first.keys() == {"page", "isDone", "continueCursor", "splitCursor", "pageStatus"}
-            second = await api.value("query", "page", cursor=first["continueCursor"])
-            assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
-            refused = await api.call("query", "page", cursor="nonsense")
-            assert refused["errorMessage"].startswith("CursorInvalid: InvalidCursor:")
-            assert refused["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
-            options = {"numItems": 1.0, "cursor": first["continueCursor"], "endCursor": None, "id": 7}
-            assert await api.value("query", "books_of", paginationOpts=options) == second
-
-    asyncio.run(story())
+async def test_pages_follow_one_another(door: Door) -> None:
+    async with door() as api:
+        for title in ("Emma", "Ulysses"):
+            await api.value("mutation", "add", title=title)
+        first = await api.value("query", "page")
+        assert first.keys() == {"page", "isDone", "continueCursor", "splitCursor", "pageStatus"}
+        second = await api.value("query", "page", cursor=first["continueCursor"])
+        assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
+        refused = await api.call("query", "page", cursor="nonsense")
+        assert refused["errorMessage"].startswith("CursorInvalid: InvalidCursor:")
+        assert refused["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
+        options = {"numItems": 1.0, "cursor": first["continueCursor"], "endCursor": None, "id": 7}
+        assert await api.value("query", "books_of", paginationOpts=options) == second
 
 
-def test_a_batch_reads_one_snapshot(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            await api.value("mutation", "add", title="Emma")
-            queries: list[dict[str, Any]] = [
-                {"path": "doors.http_fixtures:count"},
-                {"path": "doors.http_fixtures:now"},
-                {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
-                {"path": "doors.http_fixtures:fail"},
-                {"path": "doors.http_fixtures:leave"},
-                {"path": "doors.http_fixtures:cancel_within"},
-                {"path": "doors.http_fixtures:break_the_transaction"},
-                {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
-                {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
-                {"path": "doors.http_fixtures:find", "args": {"title": 1}},
-                {"path": "doors.http_fixtures:now"},
-                {"path": "doors.http_fixtures:count"},
-            ]
-            response = await api.post("/api/query_batch", {"queries": queries})
-            assert response.status_code == 200
-            assert SECRET not in response.text
-            results = response.json()["results"]
-            assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 7 + ["success"] * 2
-            assert (results[0]["value"], results[-1]["value"]) == (1, 1)
-            assert results[1] == results[-2], "one time for all"
-            assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
-            assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
-
-    asyncio.run(story())
+async def test_a_batch_reads_one_snapshot(door: Door) -> None:
+    async with door() as api:
+        await api.value("mutation", "add", title="Emma")
+        queries: list[dict[str, Any]] = [
+            {"path": "doors.http_fixtures:count"},
+            {"path": "doors.http_fixtures:now"},
+            {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
+            {"path": "doors.http_fixtures:fail"},
+            {"path": "doors.http_fixtures:leave"},
+            {"path": "doors.http_fixtures:cancel_within"},
+            {"path": "doors.http_fixtures:break_the_transaction"},
+            {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
+            {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
+            {"path": "doors.http_fixtures:find", "args": {"title": 1}},
+            {"path": "doors.http_fixtures:now"},
+            {"path": "doors.http_fixtures:count"},
+        ]
+        response = await api.post("/api/query_batch", {"queries": queries})
+        assert response.status_code == 200
+        assert SECRET not in response.text
+        results = response.json()["results"]
+        assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 7 + ["success"] * 2
+        assert (results[0]["value"], results[-1]["value"]) == (1, 1)
+        assert results[1] == results[-2], "one time for all"
+        assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
+        assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
 
 def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
@@ -256,191 +229,163 @@ def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
     asyncio.run(story())
 
 
-def test_the_queries_of_a_batch_share_one_budget(door: Door) -> None:
+async def test_the_queries_of_a_batch_share_one_budget(door: Door) -> None:
     async def results(api: Api, *queries: dict[str, Any]) -> list[Any]:
         response = await api.post("/api/query_batch", {"queries": list(queries)})
         return [found.get("value", found.get("errorMessage")) for found in response.json()["results"]]
 
-    async def story() -> None:
-        async with door(max_bytes_read=10_000) as api:
-            echo = {"path": "doors.http_fixtures:echo", "args": {"value": "x" * 4000}}
-            count = {"path": "doors.http_fixtures:count"}
-            refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
-            *first, third, last = await results(api, echo, echo, echo, count)
-            assert first == ["x" * 4000] * 2
-            for message in (third, last):
-                assert message.startswith(refused.format("returned"))
-            await api.value("mutation", "add", title="Emma", cover="A" * 8000)
-            read = {"path": "doors.http_fixtures:read_all"}
-            *first, third = await results(api, read, read, count)
-            assert first == [1, 1]
-            assert third.startswith(refused.format("read"))
-            assert await results(api, read, count) == [1, 1], "the next batch has its own"
-
-    asyncio.run(story())
+    async with door(max_bytes_read=10_000) as api:
+        echo = {"path": "doors.http_fixtures:echo", "args": {"value": "x" * 4000}}
+        count = {"path": "doors.http_fixtures:count"}
+        refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
+        *first, third, last = await results(api, echo, echo, echo, count)
+        assert first == ["x" * 4000] * 2
+        for message in (third, last):
+            assert message.startswith(refused.format("returned"))
+        await api.value("mutation", "add", title="Emma", cover="A" * 8000)
+        read = {"path": "doors.http_fixtures:read_all"}
+        *first, third = await results(api, read, read, count)
+        assert first == [1, 1]
+        assert third.startswith(refused.format("read"))
+        assert await results(api, read, count) == [1, 1], "the next batch has its own"
 
 
-def test_concurrent_sales_never_sell_a_book_twice(door: Door) -> None:
-    async def story() -> None:
-        async with door(conflict_attempts=100) as api:
-            await api.value("mutation", "add", title="Emma", copies=10)
-            answers = await asyncio.gather(*[api.call("mutation", "sell", title="Emma") for _ in range(14)])
-            sold = [answer["value"] for answer in answers if answer["status"] == "success"]
-            assert sorted(sold) == list(range(10))
-            assert {answer["errorData"] for answer in answers if answer["status"] == "error"} == {"sold out"}
-
-    asyncio.run(story())
+async def test_concurrent_sales_never_sell_a_book_twice(door: Door) -> None:
+    async with door(conflict_attempts=100) as api:
+        await api.value("mutation", "add", title="Emma", copies=10)
+        answers = await asyncio.gather(*[api.call("mutation", "sell", title="Emma") for _ in range(14)])
+        sold = [answer["value"] for answer in answers if answer["status"] == "success"]
+        assert sorted(sold) == list(range(10))
+        assert {answer["errorData"] for answer in answers if answer["status"] == "error"} == {"sold out"}
 
 
 # ----- errors
 
 
-def test_errors_for_callers_reach_them(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
-            data = {
-                "kind": "unknown book", "title": "Emma", "raw": {"$bytes": "/w=="}, "n": {"$integer": "AAAAAAAAABA="}
-            }  # fmt: skip
-            assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": data}
-            first, second = found["errorMessage"].split("\n")
-            assert first.startswith("[Request ID: ")
-            assert first.endswith("] Server Error")
-            assert second.startswith('Uncaught ApplicationError: {"kind":"unknown book"')
-            await api.value("mutation", "add", title="Emma", copies=0)
-            assert (await api.call("mutation", "sell", title="Emma"))["errorData"] == "sold out"
-
-    asyncio.run(story())
+async def test_errors_for_callers_reach_them(door: Door) -> None:
+    async with door() as api:
+        found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
+        data = {
+            "kind": "unknown book", "title": "Emma", "raw": {"$bytes": "/w=="}, "n": {"$integer": "AAAAAAAAABA="}
+        }  # fmt: skip
+        assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": data}
+        first, second = found["errorMessage"].split("\n")
+        assert first.startswith("[Request ID: ")
+        assert first.endswith("] Server Error")
+        assert second.startswith('Uncaught ApplicationError: {"kind":"unknown book"')
+        await api.value("mutation", "add", title="Emma", copies=0)
+        assert (await api.call("mutation", "sell", title="Emma"))["errorData"] == "sold out"
 
 
-def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            for args, said in (
-                ({}, "title: Field required"),
-                ({"title": 1}, "title: Input should be a valid string"),
-                ({"title": "x", "author": "y"}, "author: Extra inputs are not permitted"),
-                ({"title": "x", "copies": "1"}, "copies: Input should be a valid integer"),
-                ({"title": "x", "copies": 2**63}, "copies: Input should be less than"),
-                ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
-            ):
-                message = await api.error("mutation", "add", **args)
-                assert message.startswith("ArgumentsInvalid: doors.http_fixtures:add: invalid arguments:"), message
-                assert said in message
-            assert (await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")).startswith(
-                "ArgumentsInvalid"
-            )
-            assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
-            assert "is an action, and was called as a query" in await api.error("query", "restock", title="x")
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_wrong_calls_are_told_what_is_wrong(door: Door) -> None:
+    async with door() as api:
+        for args, said in (
+            ({}, "title: Field required"),
+            ({"title": 1}, "title: Input should be a valid string"),
+            ({"title": "x", "author": "y"}, "author: Extra inputs are not permitted"),
+            ({"title": "x", "copies": "1"}, "copies: Input should be a valid integer"),
+            ({"title": "x", "copies": 2**63}, "copies: Input should be less than"),
+            ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
+        ):
+            message = await api.error("mutation", "add", **args)
+            assert message.startswith("ArgumentsInvalid: doors.http_fixtures:add: invalid arguments:"), message
+            assert said in message
+        assert (await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")).startswith(
+            "ArgumentsInvalid"
+        )
+        assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
+        assert "is an action, and was called as a query" in await api.error("query", "restock", title="x")
+        assert await api.value("query", "count") == 0
 
 
-def test_internal_functions_cannot_be_told_from_unknown_ones(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            for name in ("hidden", "nowhere", "app", "SECRET", "__class__"):
-                said = f"Could not find public function for 'doors.http_fixtures:{name}'."
-                for args in ({}, {"number": 1}, {"number": "x"}):
-                    for kind in ("query", "mutation", "action"):
-                        assert await api.error(kind, name, **args) == said
-                    response = await api.post(f"/api/run/doors.http_fixtures/{name}", {"args": args})
-                    assert response.json()["errorMessage"] == said
-
-    asyncio.run(story())
+async def test_internal_functions_cannot_be_told_from_unknown_ones(door: Door) -> None:
+    async with door() as api:
+        for name in ("hidden", "nowhere", "app", "SECRET", "__class__"):
+            said = f"Could not find public function for 'doors.http_fixtures:{name}'."
+            for args in ({}, {"number": 1}, {"number": "x"}):
+                for kind in ("query", "mutation", "action"):
+                    assert await api.error(kind, name, **args) == said
+                response = await api.post(f"/api/run/doors.http_fixtures/{name}", {"args": args})
+                assert response.json()["errorMessage"] == said
 
 
-def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        async with door() as api:
-            for kind, name, args in (
-                ("query", "fail", {}),
-                ("mutation", "add_and_fail", {"title": "a"}),
-                ("mutation", "add_and_exit", {"title": "b"}),
-                ("mutation", "add_and_return_nonsense", {"title": "c"}),
-                ("mutation", "call_internal_wrongly", {}),
-                ("mutation", "raise_unsayable", {}),
-                ("action", "time_out_by_itself", {}),
-                ("query", "name_a_secret", {}),
-                ("query", "cast_a_secret", {}),
-                ("query", "leave", {}),
-                ("query", "leave_in_thread", {}),
-                ("action", "leave_in_action", {}),
-                ("query", "cancel_within", {}),
-                ("action", "cancel_within_action", {}),
-                ("mutation", "add", {"title": "a\0b"}),
-                ("mutation", "add_what_is_too_large", {}),
-                ("query", "ask_for_a_wrong_id", {}),
-                ("query", "call_itself_wrongly", {}),
-            ):
-                caplog.clear()
-                response = await api.post(f"/api/{kind}", {"path": f"doors.http_fixtures:{name}", "args": args})
-                request_id = response.headers["x-request-id"]
-                message = f"[Request ID: {request_id}] Server Error"
-                assert response.json() == {"status": "error", "errorMessage": message}, name
-                (record,) = [found for found in caplog.records if found.levelno == logging.ERROR]
-                assert request_id in record.getMessage()
-                assert record.exc_info
-            assert await api.value("query", "count") == 0, "what failed has left nothing"
-
-    asyncio.run(story())
+async def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    async with door() as api:
+        for kind, name, args in (
+            ("query", "fail", {}),
+            ("mutation", "add_and_fail", {"title": "a"}),
+            ("mutation", "add_and_exit", {"title": "b"}),
+            ("mutation", "add_and_return_nonsense", {"title": "c"}),
+            ("mutation", "call_internal_wrongly", {}),
+            ("mutation", "raise_unsayable", {}),
+            ("action", "time_out_by_itself", {}),
+            ("query", "name_a_secret", {}),
+            ("query", "cast_a_secret", {}),
+            ("query", "leave", {}),
+            ("query", "leave_in_thread", {}),
+            ("action", "leave_in_action", {}),
+            ("query", "cancel_within", {}),
+            ("action", "cancel_within_action", {}),
+            ("mutation", "add", {"title": "a\0b"}),
+            ("mutation", "add_what_is_too_large", {}),
+            ("query", "ask_for_a_wrong_id", {}),
+            ("query", "call_itself_wrongly", {}),
+        ):
+            caplog.clear()
+            response = await api.post(f"/api/{kind}", {"path": f"doors.http_fixtures:{name}", "args": args})
+            request_id = response.headers["x-request-id"]
+            message = f"[Request ID: {request_id}] Server Error"
+            assert response.json() == {"status": "error", "errorMessage": message}, name
+            (record,) = [found for found in caplog.records if found.levelno == logging.ERROR]
+            assert request_id in record.getMessage()
+            assert record.exc_info
+        assert await api.value("query", "count") == 0, "what failed has left nothing"
 
 
-def test_what_validators_of_arguments_say_reaches_the_caller(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            message = await api.error("mutation", "rate", stars=7)
-            assert message.endswith("invalid arguments: stars: Value error, a book has one to five stars.")
-            assert "7" not in message
-
-    asyncio.run(story())
+async def test_what_validators_of_arguments_say_reaches_the_caller(door: Door) -> None:
+    async with door() as api:
+        message = await api.error("mutation", "rate", stars=7)
+        assert message.endswith("invalid arguments: stars: Value error, a book has one to five stars.")
+        assert "7" not in message
 
 
-def test_a_violation_inside_a_function_is_not_the_callers_business(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            await api.value("mutation", "add", title="Emma")
-            assert (await api.error("mutation", "add", title="Emma")).endswith("] Server Error")
-        async with door(dev=True) as api:
-            assert "UniqueViolation" in await api.error("mutation", "add", title="Emma")
-
-    asyncio.run(story())
+async def test_a_violation_inside_a_function_is_not_the_callers_business(door: Door) -> None:
+    async with door() as api:
+        await api.value("mutation", "add", title="Emma")
+        assert (await api.error("mutation", "add", title="Emma")).endswith("] Server Error")
+    async with door(dev=True) as api:
+        assert "UniqueViolation" in await api.error("mutation", "add", title="Emma")
 
 
-def test_in_development_the_text_is_shown(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door(dev=True) as api:
-            message = await api.error("query", "fail")
-            assert message.split("\n")[1] == f"Uncaught ValueError: cannot open the door with {SECRET}"
-
-    asyncio.run(story())
+async def test_in_development_the_text_is_shown(near_door: Door) -> None:
+    async with near_door(dev=True) as api:
+        message = await api.error("query", "fail")
+        assert message.split("\n")[1] == f"Uncaught ValueError: cannot open the door with {SECRET}"
 
 
-def test_in_development_callers_see_what_their_function_logs(near_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_development_callers_see_what_their_function_logs(
+    near_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)  # of the line that does not fit its arguments
     after = ["[ERROR] and 5%", "[ERROR] %d"]
 
-    async def story() -> None:
-        async with near_door(dev=True) as api:
-            found = await api.call("mutation", "say", text="Emma")
-            assert found == {"status": "success", "value": None, "logLines": ["[WARNING] said Emma", *after]}
-            found = await api.call("mutation", "say", text="😀", fails=True)
-            assert found["errorData"] == "said too much"
-            assert found["logLines"] == ["[WARNING] said 😀", *after]
-            assert (await api.call("query", "say_in_thread"))["logLines"] == after
-            long = (await api.call("mutation", "say", text="x" * 5000, times=300))["logLines"]
-            assert (len(long), {len(line) for line in long}) == (100, {2000 + len("[WARNING] ")})
-            two = await asyncio.gather(*[api.call("mutation", "say", text=text) for text in "ab"])
-            assert [one["logLines"][0] for one in two] == ["[WARNING] said a", "[WARNING] said b"]
-            assert await api.value("query", "count") == 0
-        async with near_door() as api:
-            assert await api.value("mutation", "say", text="Emma") is None
-
-    asyncio.run(story())
+    async with near_door(dev=True) as api:
+        found = await api.call("mutation", "say", text="Emma")
+        assert found == {"status": "success", "value": None, "logLines": ["[WARNING] said Emma", *after]}
+        found = await api.call("mutation", "say", text="😀", fails=True)
+        assert found["errorData"] == "said too much"
+        assert found["logLines"] == ["[WARNING] said 😀", *after]
+        assert (await api.call("query", "say_in_thread"))["logLines"] == after
+        long = (await api.call("mutation", "say", text="x" * 5000, times=300))["logLines"]
+        assert (len(long), {len(line) for line in long}) == (100, {2000 + len("[WARNING] ")})
+        two = await asyncio.gather(*[api.call("mutation", "say", text=text) for text in "ab"])
+        assert [one["logLines"][0] for one in two] == ["[WARNING] said a", "[WARNING] said b"]
+        assert await api.value("query", "count") == 0
+    async with near_door() as api:
+        assert await api.value("mutation", "say", text="Emma") is None
 
 
-def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -> None:
+async def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -> None:
     async def told(api: Api, error: BaseException) -> tuple[str, str]:
         with raising("commit.before", error, times=100):
             body = {"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}
@@ -450,148 +395,129 @@ def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -> None
         assert SECRET not in response.text
         return response.json()["code"], response.headers["retry-after"]
 
-    async def story() -> None:
-        async with door(conflict_attempts=2) as api:
-            assert await told(api, DatabaseUnavailable(SECRET)) == ("DatabaseUnavailable", "2")
-            assert await told(api, DatabaseUnavailable(SECRET, uncertain=True)) == ("CommitUncertain", "2")
-            assert await told(api, DatabaseFull(SECRET)) == ("DatabaseFull", "60")
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+    async with door(conflict_attempts=2) as api:
+        assert await told(api, DatabaseUnavailable(SECRET)) == ("DatabaseUnavailable", "2")
+        assert await told(api, DatabaseUnavailable(SECRET, uncertain=True)) == ("CommitUncertain", "2")
+        assert await told(api, DatabaseFull(SECRET)) == ("DatabaseFull", "60")
+        assert await api.value("query", "count") == 0
 
 
-def test_a_result_that_cannot_be_sent_undoes_its_mutation(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for form in ("json", "convex_encoded_json"):
-                body = {"path": "doors.http_fixtures:add_and_return_nonsense", "args": {"title": "x"}, "format": form}
-                assert (await api.post("/api/mutation", body)).json()["status"] == "error"
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_a_result_that_cannot_be_sent_undoes_its_mutation(near_door: Door) -> None:
+    async with near_door() as api:
+        for form in ("json", "convex_encoded_json"):
+            body = {"path": "doors.http_fixtures:add_and_return_nonsense", "args": {"title": "x"}, "format": form}
+            assert (await api.post("/api/mutation", body)).json()["status"] == "error"
+        assert await api.value("query", "count") == 0
 
 
 # ----- around the calls
 
 
-def test_the_server_tells_of_itself(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            assert (await api.http.get("/healthz")).json() == {"status": "alive"}
-            assert (await api.http.get("/readyz")).json() == {"status": "ready"}
-            version = await api.http.get("/version")
-            assert version.text[0].isdigit()
-            assert version.headers["content-type"].startswith("text/plain")
-
-    asyncio.run(story())
+async def test_the_server_tells_of_itself(door: Door) -> None:
+    async with door() as api:
+        assert (await api.http.get("/healthz")).json() == {"status": "alive"}
+        assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+        version = await api.http.get("/version")
+        assert version.text[0].isdigit()
+        assert version.headers["content-type"].startswith("text/plain")
 
 
-def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            store = (await api.asgi.opening.backend()).engine.store
+async def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -> None:
+    async with near_door() as api:
+        store = (await api.asgi.opening.backend()).engine.store
 
-            async def away() -> None:
-                raise DatabaseUnavailable(SECRET)
+        async def away() -> None:
+            raise DatabaseUnavailable(SECRET)
 
-            was, store.ping = store.ping, away  # type: ignore[method-assign]
-            response = await api.http.get("/readyz")
-            assert (response.status_code, response.json()["code"]) == (503, "NotReady")
-            assert SECRET not in response.text
-            assert (await api.http.get("/healthz")).status_code == 200
-            store.ping = was  # type: ignore[method-assign]
-            assert (await api.http.get("/readyz")).status_code == 200
-            api.asgi.opening.draining = True
-            response = await api.http.get("/readyz")
-            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
-            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-            assert (await api.http.get("/healthz")).status_code == 200
-            api.asgi.opening.draining = False
-
-    asyncio.run(story())
+        was, store.ping = store.ping, away  # type: ignore[method-assign]
+        response = await api.http.get("/readyz")
+        assert (response.status_code, response.json()["code"]) == (503, "NotReady")
+        assert SECRET not in response.text
+        assert (await api.http.get("/healthz")).status_code == 200
+        store.ping = was  # type: ignore[method-assign]
+        assert (await api.http.get("/readyz")).status_code == 200
+        api.asgi.opening.draining = True
+        response = await api.http.get("/readyz")
+        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
+        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        assert (await api.http.get("/healthz")).status_code == 200
+        api.asgi.opening.draining = False
 
 
-def test_a_server_whose_connections_are_all_in_use_is_ready(door: Door) -> None:
-    async def story() -> None:
-        async with door(max_connections=1) as api:
-            held = api.hold("Emma")
-            adding = asyncio.create_task(api.value("mutation", "wait_and_add", title="Emma"))
-            await held.running.wait()
-            assert (await api.http.get("/readyz")).json() == {"status": "ready"}
-            held.may_go_on.set()
-            await adding
-
-    asyncio.run(story())
+async def test_a_server_whose_connections_are_all_in_use_is_ready(door: Door) -> None:
+    async with door(max_connections=1) as api:
+        held = api.hold("Emma")
+        adding = asyncio.create_task(api.value("mutation", "wait_and_add", title="Emma"))
+        await held.running.wait()
+        assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+        held.may_go_on.set()
+        await adding
 
 
-def test_every_answer_has_a_request_id_and_a_line_in_the_log(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_answer_has_a_request_id_and_a_line_in_the_log(
+    near_door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
     def line() -> dict[str, Any]:
         (found,) = [record for record in caplog.records if getattr(record, "event", "") == "http.request"]
         caplog.clear()
         facts: dict[str, Any] = found.facts  # type: ignore[attr-defined]
         return facts
 
-    async def story() -> None:
-        caplog.set_level(logging.DEBUG, "penstock")
-        async with near_door() as api:
-            caplog.clear()
-            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
-            found = line()
-            assert found["request_id"] == response.headers["x-request-id"]
-            assert (found["method"], found["path"], found["status"]) == ("POST", "/api/query", 200)
-            assert found["function"] == "doors.http_fixtures:count"
-            assert found["ms"] >= 0
-            response = await api.http.get("/no%0Awhere%20?token=secret")
-            found = line()
-            assert found["request_id"] == response.headers["x-request-id"]
-            assert (found["path"], found["status"]) == ("/no%0Awhere%20", 404)
-            given = {"x-request-id": "from-the-proxy.1"}
-            assert (await api.http.get("/version", headers=given)).headers["x-request-id"] == "from-the-proxy.1"
-            assert line()["request_id"] == "from-the-proxy.1"
-            odd = {"x-request-id": "a b"}
-            assert (await api.http.get("/version", headers=odd)).headers["x-request-id"] != "a b"
-            line()
-            await api.post("/api/query", "{")
-            assert line()["error"] == "BadJson"
-            await api.post("/api/query", {"path": "doors.http_fixtures:find"})
-            assert line()["error"] == "ArgumentsInvalid"
-
-    asyncio.run(story())
+    caplog.set_level(logging.DEBUG, "penstock")
+    async with near_door() as api:
+        caplog.clear()
+        response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
+        found = line()
+        assert found["request_id"] == response.headers["x-request-id"]
+        assert (found["method"], found["path"], found["status"]) == ("POST", "/api/query", 200)
+        assert found["function"] == "doors.http_fixtures:count"
+        assert found["ms"] >= 0
+        response = await api.http.get("/no%0Awhere%20?token=secret")
+        found = line()
+        assert found["request_id"] == response.headers["x-request-id"]
+        assert (found["path"], found["status"]) == ("/no%0Awhere%20", 404)
+        given = {"x-request-id": "from-the-proxy.1"}
+        assert (await api.http.get("/version", headers=given)).headers["x-request-id"] == "from-the-proxy.1"
+        assert line()["request_id"] == "from-the-proxy.1"
+        odd = {"x-request-id": "a b"}
+        assert (await api.http.get("/version", headers=odd)).headers["x-request-id"] != "a b"
+        line()
+        await api.post("/api/query", "{")
+        assert line()["error"] == "BadJson"
+        await api.post("/api/query", {"path": "doors.http_fixtures:find"})
+        assert line()["error"] == "ArgumentsInvalid"
 
 
-def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
-    async def story() -> None:
-        page, other = {"origin": "https://shop.example"}, {"origin": "https://evil.example"}
-        ask = {"access-control-request-method": "POST", "access-control-request-headers": "content-type,convex-client"}
-        async with near_door(cors_origins="https://shop.example, https://admin.example") as api:
-            allowed = await api.http.options("/api/mutation", headers={**page, **ask})
-            assert allowed.status_code == 200
-            assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
-            assert allowed.headers["access-control-allow-headers"] == "content-type,convex-client"
-            assert "POST" in allowed.headers["access-control-allow-methods"]
-            refused = await api.http.options("/api/mutation", headers={**other, **ask})
-            assert "access-control-allow-origin" not in refused.headers
-            for path, body in (
-                ("/api/query", {"path": "doors.http_fixtures:count"}),
-                ("/api/query", "{"),
-                ("/api/no", {}),
-            ):
-                response = await api.post(path, body, headers={**page, "content-type": "application/json"})
-                assert response.headers["access-control-allow-origin"] == "https://shop.example"
-                assert "x-request-id" in response.headers["access-control-expose-headers"]
-            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
-            assert "access-control-allow-origin" not in response.headers
-        async with near_door(cors_origins="*") as api:
-            response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
-            assert response.headers["access-control-allow-origin"] == other["origin"]
-            assert "access-control-allow-credentials" not in response.headers
-        async with near_door() as api:
-            refused = await api.http.options("/api/query", headers={**page, **ask})
-            assert refused.status_code == 204
-            assert not [name for name in refused.headers if name.startswith("access-control")]
-
-    asyncio.run(story())
+async def test_web_pages_of_known_origins_may_call(near_door: Door) -> None:
+    page, other = {"origin": "https://shop.example"}, {"origin": "https://evil.example"}
+    ask = {"access-control-request-method": "POST", "access-control-request-headers": "content-type,convex-client"}
+    async with near_door(cors_origins="https://shop.example, https://admin.example") as api:
+        allowed = await api.http.options("/api/mutation", headers={**page, **ask})
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
+        assert allowed.headers["access-control-allow-headers"] == "content-type,convex-client"
+        assert "POST" in allowed.headers["access-control-allow-methods"]
+        refused = await api.http.options("/api/mutation", headers={**other, **ask})
+        assert "access-control-allow-origin" not in refused.headers
+        for path, body in (
+            ("/api/query", {"path": "doors.http_fixtures:count"}),
+            ("/api/query", "{"),
+            ("/api/no", {}),
+        ):
+            response = await api.post(path, body, headers={**page, "content-type": "application/json"})
+            assert response.headers["access-control-allow-origin"] == "https://shop.example"
+            assert "x-request-id" in response.headers["access-control-expose-headers"]
+        response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
+        assert "access-control-allow-origin" not in response.headers
+    async with near_door(cors_origins="*") as api:
+        response = await api.post("/api/query", {"path": "doors.http_fixtures:count"}, headers=other)
+        assert response.headers["access-control-allow-origin"] == other["origin"]
+        assert "access-control-allow-credentials" not in response.headers
+    async with near_door() as api:
+        refused = await api.http.options("/api/query", headers={**page, **ask})
+        assert refused.status_code == 204
+        assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
 async def test_web_pages_of_known_origins_may_call_what_is_mounted_and_no_header_comes_twice(near_door: Door) -> None:
@@ -630,50 +556,41 @@ async def test_web_pages_of_known_origins_may_call_what_is_mounted_and_no_header
 # ----- limits and time
 
 
-def test_too_many_calls_at_once_are_refused(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door(max_calls=1) as api:
-            held = api.hold("first")
-            first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
-            await held.running.wait()
-            for path, body in (
-                ("/api/query", {"path": "doors.http_fixtures:count"}),
-                ("/api/query_batch", {"queries": [{"path": "doors.http_fixtures:count"}]}),
-            ):
-                response = await api.post(path, body)
-                assert (response.status_code, response.json()["code"]) == (503, "Overloaded")
-                assert response.headers["retry-after"] == "1"
-            held.may_go_on.set()
-            assert await first == "done"
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_too_many_calls_at_once_are_refused(near_door: Door) -> None:
+    async with near_door(max_calls=1) as api:
+        held = api.hold("first")
+        first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
+        await held.running.wait()
+        for path, body in (
+            ("/api/query", {"path": "doors.http_fixtures:count"}),
+            ("/api/query_batch", {"queries": [{"path": "doors.http_fixtures:count"}]}),
+        ):
+            response = await api.post(path, body)
+            assert (response.status_code, response.json()["code"]) == (503, "Overloaded")
+            assert response.headers["retry-after"] == "1"
+        held.may_go_on.set()
+        assert await first == "done"
+        assert await api.value("query", "count") == 0
 
 
-def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
-    async def story() -> None:
-        async with door(call_timeout=1.0) as api:
+async def test_a_call_that_takes_too_long_has_no_effect(door: Door) -> None:
+    async with door(call_timeout=1.0) as api:
+        api.hold("slow")
+        body = {"path": "doors.http_fixtures:wait_and_add", "args": {"title": "slow"}}
+        response = await api.post("/api/mutation", body)
+        assert (response.status_code, response.json()["code"]) == (503, "CallTimeout")
+        assert await api.value("query", "count") == 0
+
+
+async def test_a_commit_under_way_is_never_cut_off(door: Door) -> None:
+    async with door(call_timeout=1.0) as api:
+        with gate("commit.before", most=1) as commit:
+            adding = asyncio.create_task(api.value("mutation", "add", title="Emma"))
+            await commit.arrived()
             api.hold("slow")
-            body = {"path": "doors.http_fixtures:wait_and_add", "args": {"title": "slow"}}
-            response = await api.post("/api/mutation", body)
-            assert (response.status_code, response.json()["code"]) == (503, "CallTimeout")
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
-
-
-def test_a_commit_under_way_is_never_cut_off(door: Door) -> None:
-    async def story() -> None:
-        async with door(call_timeout=1.0) as api:
-            with gate("commit.before", most=1) as commit:
-                adding = asyncio.create_task(api.value("mutation", "add", title="Emma"))
-                await commit.arrived()
-                api.hold("slow")
-                body = {"path": "doors.http_fixtures:wait_in_action", "args": {"title": "slow"}}
-                response = await api.post("/api/action", body)  # until the time of both is over
-                assert response.json()["code"] == "CallTimeout"
-                commit.open()
-                await adding
-            assert await api.value("query", "count") == 1
-
-    asyncio.run(story())
+            body = {"path": "doors.http_fixtures:wait_in_action", "args": {"title": "slow"}}
+            response = await api.post("/api/action", body)  # until the time of both is over
+            assert response.json()["code"] == "CallTimeout"
+            commit.open()
+            await adding
+        assert await api.value("query", "count") == 1

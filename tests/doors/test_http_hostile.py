@@ -44,26 +44,23 @@ async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api
     assert "Traceback" not in response.text
 
 
-def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 10_000):
-                for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
-                    await refused(api, 400, "BadJson", body, path)
-            for body in ("null", "1", '"x"', "[]", '[{"path": "doors.http_fixtures:count"}]', "{}", '{"path": 1}'):
-                await refused(api, 400, "BadRequest", body)
-            for args in ('"x"', "1", "[1]", "[{}, {}]", "[]", "[[{}]]", "true", "1e999"):
-                await refused(api, 400, "BadRequest", f'{{"path": "doors.http_fixtures:count", "args": {args}}}')
-            form: Any
-            queries: Any
-            for form in ("xml", 1, ["json"], {}):
-                await refused(api, 400, "BadRequest", {**COUNT, "format": form})
-            for queries in (None, {}, "x", [1], [[]], [{}], [COUNT, {"path": "a:b", "args": 1}]):
-                await refused(api, 400, "BadRequest", {"queries": queries}, "/api/query_batch")
-            await refused(api, 400, "TooManyQueries", {"queries": [COUNT] * 1001}, "/api/query_batch")
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
+    async with near_door() as api:
+        for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 10_000):
+            for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
+                await refused(api, 400, "BadJson", body, path)
+        for body in ("null", "1", '"x"', "[]", '[{"path": "doors.http_fixtures:count"}]', "{}", '{"path": 1}'):
+            await refused(api, 400, "BadRequest", body)
+        for args in ('"x"', "1", "[1]", "[{}, {}]", "[]", "[[{}]]", "true", "1e999"):
+            await refused(api, 400, "BadRequest", f'{{"path": "doors.http_fixtures:count", "args": {args}}}')
+        form: Any
+        queries: Any
+        for form in ("xml", 1, ["json"], {}):
+            await refused(api, 400, "BadRequest", {**COUNT, "format": form})
+        for queries in (None, {}, "x", [1], [[]], [{}], [COUNT, {"path": "a:b", "args": 1}]):
+            await refused(api, 400, "BadRequest", {"queries": queries}, "/api/query_batch")
+        await refused(api, 400, "TooManyQueries", {"queries": [COUNT] * 1001}, "/api/query_batch")
+        assert await api.value("query", "count") == 0
 
 
 def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
@@ -88,176 +85,150 @@ def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
     asyncio.run(story())
 
 
-def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for path in (
-                "", ":", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "/a:b", "a//b:c", "a/:b", "a:b/c", "a:b ",
-                "a:b\n", "a\0:b", "a:<script>", "1a:b", "a:1b", "a-b:c", "x" * 513, "a:b; drop table book", "é :b",
-            ):  # fmt: skip
-                await refused(api, 400, "BadConvexFunctionIdentifier", {"path": path})
-            for path in (
-                "/api/run/",
-                "/api/run/count",
-                "/api/run//count",
-                "/api/run/a/",
-                "/api/run/a%20b/c",
-                "/api/run/a:b/c",
-            ):
-                await refused(api, 400, "BadConvexFunctionIdentifier", {}, path)
-            for path in ("module", "été:ça", "a/b", "a.b/c:d"):
-                response = await api.post("/api/query", {"path": path})
-                name, fix = (
-                    (path, "") if ":" in path else (f"{path}:default", " Name it as module:function, with a colon.")
-                )
-                assert response.json()["errorMessage"] == f"Could not find public function for '{name}'.{fix}"
-
-    asyncio.run(story())
+async def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
+    async with near_door() as api:
+        for path in (
+            "", ":", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "/a:b", "a//b:c", "a/:b", "a:b/c", "a:b ",
+            "a:b\n", "a\0:b", "a:<script>", "1a:b", "a:1b", "a-b:c", "x" * 513, "a:b; drop table book", "é :b",
+        ):  # fmt: skip
+            await refused(api, 400, "BadConvexFunctionIdentifier", {"path": path})
+        for path in (
+            "/api/run/",
+            "/api/run/count",
+            "/api/run//count",
+            "/api/run/a/",
+            "/api/run/a%20b/c",
+            "/api/run/a:b/c",
+        ):
+            await refused(api, 400, "BadConvexFunctionIdentifier", {}, path)
+        for path in ("module", "été:ça", "a/b", "a.b/c:d"):
+            response = await api.post("/api/query", {"path": path})
+            name, fix = (path, "") if ":" in path else (f"{path}:default", " Name it as module:function, with a colon.")
+            assert response.json()["errorMessage"] == f"Could not find public function for '{name}'.{fix}"
 
 
-def test_texts_that_look_like_sql_are_texts(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            titles = [
-                "'; drop table book; --",
-                'a" or 1=1',
-                "$1",
-                "%s",
-                "?1",
-                "\\'; select 1",
-                "a\u2028b",
-                "😀",
-                "{}",
-                "",
-            ]
-            for title in titles:
-                await api.value("mutation", "add", title=title)
-                assert (await api.value("query", "find", title=title))["title"] == title
-            assert await api.value("query", "count") == len(titles)
-
-    asyncio.run(story())
+async def test_texts_that_look_like_sql_are_texts(door: Door) -> None:
+    async with door() as api:
+        titles = [
+            "'; drop table book; --",
+            'a" or 1=1',
+            "$1",
+            "%s",
+            "?1",
+            "\\'; select 1",
+            "a\u2028b",
+            "😀",
+            "{}",
+            "",
+        ]
+        for title in titles:
+            await api.value("mutation", "add", title=title)
+            assert (await api.value("query", "find", title=title))["title"] == title
+        assert await api.value("query", "count") == len(titles)
 
 
-def test_other_methods_and_places_are_refused(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
-            for method, path, allowed in (
-                ("GET", "/api/mutation", "POST"),
-                ("PUT", "/api/query", "GET, HEAD, POST"),
-                ("DELETE", "/api/run/a/b", "POST"),
-                ("PATCH", "/healthz", "GET, HEAD"),
-                ("GET", "/api/query_batch", "POST"),
-                ("GET", "/api/query_ts", "POST"),
-                ("GET", "/api/function", "POST"),
-                ("POST", "/api/subscribe", "GET, HEAD"),
-            ):
-                response = await api.http.request(method, path)
-                assert (response.status_code, response.json()["code"]) == (405, "MethodNotAllowed")
-                assert set(response.headers["allow"].split(", ")) == set(allowed.split(", "))
-                response = await api.http.request("OPTIONS", path)
-                assert (response.status_code, response.content) == (204, b"")
-            for path in (
-                "/",
-                "/api",
-                "/api/",
-                "/api/query/",
-                "/api/nothing",
-                "/API/query",
-                "/favicon.ico",
-                "/healthz/x",
-            ):
-                response = await api.http.get(path)
-                assert (response.status_code, response.json()["code"]) == (404, "NotFound"), path
-            head = await api.http.head("/api/query", params={"path": "doors.http_fixtures:count"})
-            assert (head.status_code, head.content) == (200, b"")
-            response = await api.http.head("/api/mutation")
-            assert response.status_code == 405
-
-    asyncio.run(story())
+async def test_other_methods_and_places_are_refused(door: Door) -> None:
+    async with door() as api:
+        for method, path, allowed in (
+            ("GET", "/api/mutation", "POST"),
+            ("PUT", "/api/query", "GET, HEAD, POST"),
+            ("DELETE", "/api/run/a/b", "POST"),
+            ("PATCH", "/healthz", "GET, HEAD"),
+            ("GET", "/api/query_batch", "POST"),
+            ("GET", "/api/query_ts", "POST"),
+            ("GET", "/api/function", "POST"),
+            ("POST", "/api/subscribe", "GET, HEAD"),
+        ):
+            response = await api.http.request(method, path)
+            assert (response.status_code, response.json()["code"]) == (405, "MethodNotAllowed")
+            assert set(response.headers["allow"].split(", ")) == set(allowed.split(", "))
+            response = await api.http.request("OPTIONS", path)
+            assert (response.status_code, response.content) == (204, b"")
+        for path in (
+            "/",
+            "/api",
+            "/api/",
+            "/api/query/",
+            "/api/nothing",
+            "/API/query",
+            "/favicon.ico",
+            "/healthz/x",
+        ):
+            response = await api.http.get(path)
+            assert (response.status_code, response.json()["code"]) == (404, "NotFound"), path
+        head = await api.http.head("/api/query", params={"path": "doors.http_fixtures:count"})
+        assert (head.status_code, head.content) == (200, b"")
+        response = await api.http.head("/api/mutation")
+        assert response.status_code == 405
 
 
-def test_get_reads_its_url_as_strictly_as_a_body(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for query, status in (
-                ({}, 400),
-                ({"path": ""}, 400),
-                ({"path": "doors.http_fixtures:count", "args": "{"}, 400),
-                ({"path": "doors.http_fixtures:count", "args": "[]"}, 400),
-                ({"path": "doors.http_fixtures:count", "format": "xml"}, 400),
-                ({"path": "doors.http_fixtures:count", "args": ""}, 200),
-            ):
-                response = await api.http.get("/api/query", params=query)
-                assert response.status_code == status, query
-            query = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
-            assert (await api.http.get("/api/query", params=query)).json()["status"] == "error"
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_get_reads_its_url_as_strictly_as_a_body(near_door: Door) -> None:
+    async with near_door() as api:
+        for query, status in (
+            ({}, 400),
+            ({"path": ""}, 400),
+            ({"path": "doors.http_fixtures:count", "args": "{"}, 400),
+            ({"path": "doors.http_fixtures:count", "args": "[]"}, 400),
+            ({"path": "doors.http_fixtures:count", "format": "xml"}, 400),
+            ({"path": "doors.http_fixtures:count", "args": ""}, 200),
+        ):
+            response = await api.http.get("/api/query", params=query)
+            assert response.status_code == status, query
+        query = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
+        assert (await api.http.get("/api/query", params=query)).json()["status"] == "error"
+        assert await api.value("query", "count") == 0
 
 
-def test_bodies_of_other_kinds_are_refused(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x"):
-                await refused(api, 415, "UnsupportedMediaType", COUNT | {"a": kind}, headers={"content-type": kind})
-            zipped = {"content-type": "application/json", "content-encoding": "gzip"}
-            await refused(api, 415, "UnsupportedEncoding", b"\x1f\x8b", headers=zipped)
-            for kind in ("application/json", "Application/JSON; charset=utf-8", "application/vnd.shop+json"):
-                response = await api.post("/api/query", json.dumps(COUNT), headers={"content-type": kind})
-                assert response.json() == {"status": "success", "value": 0}
-
-    asyncio.run(story())
+async def test_bodies_of_other_kinds_are_refused(near_door: Door) -> None:
+    async with near_door() as api:
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x"):
+            await refused(api, 415, "UnsupportedMediaType", COUNT | {"a": kind}, headers={"content-type": kind})
+        zipped = {"content-type": "application/json", "content-encoding": "gzip"}
+        await refused(api, 415, "UnsupportedEncoding", b"\x1f\x8b", headers=zipped)
+        for kind in ("application/json", "Application/JSON; charset=utf-8", "application/vnd.shop+json"):
+            response = await api.post("/api/query", json.dumps(COUNT), headers={"content-type": kind})
+            assert response.json() == {"status": "success", "value": 0}
 
 
-def test_a_web_page_cannot_call_without_asking(near_door: Door) -> None:
+async def test_a_web_page_cannot_call_without_asking(near_door: Door) -> None:
     """A body without a content type needs no preflight; a page could send it to a server on its user's machine."""
 
-    async def story() -> None:
-        async with near_door() as api:
-            add = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "x"}})
-            page = {"origin": "https://evil.example"}
-            await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=page)
-            text = {**page, "content-type": "text/plain"}
-            await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=text)
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+    async with near_door() as api:
+        add = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "x"}})
+        page = {"origin": "https://evil.example"}
+        await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=page)
+        text = {**page, "content-type": "text/plain"}
+        await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=text)
+        assert await api.value("query", "count") == 0
 
 
 # ----- sizes
 
 
-def test_bodies_over_the_limit_are_refused_while_they_arrive(door: Door) -> None:
+async def test_bodies_over_the_limit_are_refused_while_they_arrive(door: Door) -> None:
     async def pieces(count: int) -> AsyncIterator[bytes]:
         for _ in range(count):
             yield b'"' + b"x" * MIB
 
-    async def story() -> None:
-        async with door() as api:
-            body = {"path": "doors.http_fixtures:add", "args": {"title": "x" * (20 * MIB)}}
-            await refused(api, 413, "RequestTooLarge", body, "/api/mutation")
-            response = await api.http.post("/api/mutation", content=pieces(20))  # without a length
-            assert (response.status_code, response.json()["code"]) == (413, "RequestTooLarge")
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+    async with door() as api:
+        body = {"path": "doors.http_fixtures:add", "args": {"title": "x" * (20 * MIB)}}
+        await refused(api, 413, "RequestTooLarge", body, "/api/mutation")
+        response = await api.http.post("/api/mutation", content=pieces(20))  # without a length
+        assert (response.status_code, response.json()["code"]) == (413, "RequestTooLarge")
+        assert await api.value("query", "count") == 0
 
 
-def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door(max_argument_bytes=1000) as api:
-            body = json.dumps({"path": "doors.http_fixtures:echo", "args": {"value": ""}})
-            fits = body.replace('""', '"' + "x" * (1000 - len(body)) + '"')
-            assert (await api.post("/api/query", fits)).status_code == 200
-            await refused(api, 413, "RequestTooLarge", fits + " ")
-            query = {"path": "doors.http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
-            assert (await api.http.get("/api/query", params=query)).status_code == 413
-
-    asyncio.run(story())
+async def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
+    async with near_door(max_argument_bytes=1000) as api:
+        body = json.dumps({"path": "doors.http_fixtures:echo", "args": {"value": ""}})
+        fits = body.replace('""', '"' + "x" * (1000 - len(body)) + '"')
+        assert (await api.post("/api/query", fits)).status_code == 200
+        await refused(api, 413, "RequestTooLarge", fits + " ")
+        query = {"path": "doors.http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
+        assert (await api.http.get("/api/query", params=query)).status_code == 413
 
 
-def test_large_bodies_are_read_and_checked_beside_the_event_loop(
+async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
     near_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop has to answer others while the check of a large body waits in its thread."""
@@ -277,21 +248,18 @@ def test_large_bodies_are_read_and_checked_beside_the_event_loop(
     monkeypatch.setattr(Message, "__init__", read_apart)
     monkeypatch.setattr(Signature, "check_json", hold)
 
-    async def story() -> None:
-        async with near_door() as api:
-            for kind, name in (("query", "find"), ("mutation", "add"), ("action", "restock")):
-                checking.clear()
-                may_go_on.clear()
-                large = asyncio.create_task(api.call(kind, name, title="x" * LARGE))
-                await asyncio.to_thread(checking.wait, 30)
-                assert isinstance(await api.value("query", "count"), int)
-                may_go_on.set()
-                assert (await large)["status"] == ("success" if kind == "query" else "error")
-
-    asyncio.run(story())
+    async with near_door() as api:
+        for kind, name in (("query", "find"), ("mutation", "add"), ("action", "restock")):
+            checking.clear()
+            may_go_on.clear()
+            large = asyncio.create_task(api.call(kind, name, title="x" * LARGE))
+            await asyncio.to_thread(checking.wait, 30)
+            assert isinstance(await api.value("query", "count"), int)
+            may_go_on.set()
+            assert (await large)["status"] == ("success" if kind == "query" else "error")
 
 
-def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
+async def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
     near_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading one holds the interpreter, so that several at once would keep all others waiting for the sum of them."""
@@ -306,69 +274,56 @@ def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
 
     monkeypatch.setattr(Message, "__init__", count)
 
-    async def story() -> None:
-        async with near_door() as api:
-            calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(8)]
-            assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"success"}
-        assert most == [1]
-
-    asyncio.run(story())
+    async with near_door() as api:
+        calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(8)]
+        assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"success"}
+    assert most == [1]
 
 
 @pytest.mark.parametrize("path", ["query", "mutation", "action", "query_batch", "run/a/b", "work/x"])
-def test_bodies_of_very_many_parts_are_not_read(near_door: Door, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+async def test_bodies_of_very_many_parts_are_not_read(
+    near_door: Door, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     monkeypatch.setattr(Message, "__init__", lambda *_: pytest.fail("it was read"))
 
-    async def story() -> None:
-        async with near_door() as api:
-            for parts in ("[]" * 33_000, "{}" * 33_000, "[{" * 17_000):
-                await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
-
-    asyncio.run(story())
+    async with near_door() as api:
+        for parts in ("[]" * 33_000, "{}" * 33_000, "[{" * 17_000):
+            await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
 
 
-def test_a_large_body_full_of_mistakes_is_refused_in_few_words(near_door: Door) -> None:
-    async def story() -> None:
-        async with near_door() as api:
-            numbers = ", ".join(["1.5"] * 200_000)
-            body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
-            message = (await api.post("/api/query", body)).json()["errorMessage"]
-            assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer.")
-            names = {f"name{number}": 1 for number in range(1001)}
-            await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
-
-    asyncio.run(story())
+async def test_a_large_body_full_of_mistakes_is_refused_in_few_words(near_door: Door) -> None:
+    async with near_door() as api:
+        numbers = ", ".join(["1.5"] * 200_000)
+        body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
+        message = (await api.post("/api/query", body)).json()["errorMessage"]
+        assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer.")
+        names = {f"name{number}": 1 for number in range(1001)}
+        await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
 
 
-def test_a_body_that_is_announced_too_large_is_not_waited_for(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door() as api:
-            for more in ("", "Expect: 100-continue\r\n"):
-                size = 10**12 if not more else 20 * MIB
-                head = f"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{more}\r\n"
-                assert b" 413 " in await raw(api, head.encode())
-
-    asyncio.run(story())
+async def test_a_body_that_is_announced_too_large_is_not_waited_for(far_door: Door) -> None:
+    async with far_door() as api:
+        for more in ("", "Expect: 100-continue\r\n"):
+            size = 10**12 if not more else 20 * MIB
+            head = f"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{more}\r\n"
+            assert b" 413 " in await raw(api, head.encode())
 
 
-def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door() as api:
-            for request in (
-                b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MIB + b"\r\n\r\n",
-                b"GET /" + b"a" * MIB + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-                b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-                b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-                b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-                b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
-                b"NONSENSE\r\n\r\n",
-            ):
-                answer = await raw(api, request)
-                assert b" 400 " in answer.split(b"\r\n")[0] or not answer, answer[:200]
-                assert b"Traceback" not in answer
-            assert await api.value("query", "count") == 0
-
-    asyncio.run(story())
+async def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
+    async with far_door() as api:
+        for request in (
+            b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MIB + b"\r\n\r\n",
+            b"GET /" + b"a" * MIB + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+            b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+            b"NONSENSE\r\n\r\n",
+        ):
+            answer = await raw(api, request)
+            assert b" 400 " in answer.split(b"\r\n")[0] or not answer, answer[:200]
+            assert b"Traceback" not in answer
+        assert await api.value("query", "count") == 0
 
 
 async def raw(api: Api, request: bytes) -> bytes:
@@ -387,49 +342,40 @@ async def raw(api: Api, request: bytes) -> bytes:
 # ----- callers that go away
 
 
-def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door() as api:
-            body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
-            request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-            url = urlsplit(str(api.http.base_url))
-            with gate("commit.before") as before, gate("commit.after") as after:
-                _, writer = await asyncio.open_connection(url.hostname, url.port)
-                writer.write(request + body)
-                await before.arrived()
-                writer.transport.abort()
-                before.open()
-                await after.arrived()
-                after.open()
-            assert await api.value("query", "count") == 1, "what had begun has ended"
-
-    asyncio.run(story())
-
-
-def test_a_caller_that_goes_away_early_has_called_nothing(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door() as api:
-            body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
-            request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-            url = urlsplit(str(api.http.base_url))
+async def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) -> None:
+    async with far_door() as api:
+        body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
+        request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        url = urlsplit(str(api.http.base_url))
+        with gate("commit.before") as before, gate("commit.after") as after:
             _, writer = await asyncio.open_connection(url.hostname, url.port)
-            writer.write(request + body[:-1])
-            await writer.drain()
+            writer.write(request + body)
+            await before.arrived()
             writer.transport.abort()
-            assert await api.value("query", "count") == 0
-            await api.asgi.opening.idle()
-            assert await api.value("query", "count") == 0
+            before.open()
+            await after.arrived()
+            after.open()
+        assert await api.value("query", "count") == 1, "what had begun has ended"
 
-    asyncio.run(story())
+
+async def test_a_caller_that_goes_away_early_has_called_nothing(far_door: Door) -> None:
+    async with far_door() as api:
+        body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
+        request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        url = urlsplit(str(api.http.base_url))
+        _, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(request + body[:-1])
+        await writer.drain()
+        writer.transport.abort()
+        assert await api.value("query", "count") == 0
+        await api.asgi.opening.idle()
+        assert await api.value("query", "count") == 0
 
 
-def test_a_body_that_does_not_arrive_is_given_up(far_door: Door) -> None:
-    async def story() -> None:
-        async with far_door(call_timeout=1.0) as api:
-            answer = await raw(api, b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-            assert b" 408 " in answer.split(b"\r\n")[0]
-
-    asyncio.run(story())
+async def test_a_body_that_does_not_arrive_is_given_up(far_door: Door) -> None:
+    async with far_door(call_timeout=1.0) as api:
+        answer = await raw(api, b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        assert b" 408 " in answer.split(b"\r\n")[0]
 
 
 # ----- anything at all
@@ -493,20 +439,17 @@ def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st
     tell(story)
 
 
-def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
-    async def story() -> None:
-        async with door() as api:
+async def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
+    async with door() as api:
 
-            async def caller(number: int) -> None:
-                title = f"book {number}"
-                assert (await api.value("mutation", "add", title=title)).startswith("book_")
-                assert (await api.value("query", "find", title=title))["title"] == title
-                if number % 3 == 0:
-                    assert (await api.error("query", "fail")).endswith("Server Error")
+        async def caller(number: int) -> None:
+            title = f"book {number}"
+            assert (await api.value("mutation", "add", title=title)).startswith("book_")
+            assert (await api.value("query", "find", title=title))["title"] == title
+            if number % 3 == 0:
+                assert (await api.error("query", "fail")).endswith("Server Error")
 
-            async with asyncio.TaskGroup() as callers:
-                for number in range(100):
-                    callers.create_task(caller(number))
-            assert await api.value("query", "count") == 100
-
-    asyncio.run(story())
+        async with asyncio.TaskGroup() as callers:
+            for number in range(100):
+                callers.create_task(caller(number))
+        assert await api.value("query", "count") == 100

@@ -75,27 +75,24 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 # ----- mounted
 
 
-def test_mounted_with_its_lifespan_passed_on(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_mounted_with_its_lifespan_passed_on(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
     backend = asgi_app(app, config=app.config(database=database_url))
     web = Starlette(routes=[Mount("/backend", backend)], lifespan=backend.lifespan)
 
-    async def story() -> None:
-        async with web.router.lifespan_context(web):
-            assert events(caplog) == ["server.opened"]
-            async with caller(web) as http:
-                body = {"path": "test_serving:write", "args": {"text": "a"}}
-                assert (await http.post("/backend/api/mutation", json=body)).json()["status"] == "success"
-                assert (await http.post("/backend/api/query", json=READ)).json()["value"] == ["a"]
-                assert (await http.get("/backend/readyz")).status_code == 200
-                missing = await http.get("/backend/nothing")
-                assert missing.json()["code"] == "NotFound"
-                assert (await http.post("/api/query", json=READ)).status_code == 404
-            async with AsyncClient("http://web/backend", transport=httpx.ASGITransport(web)) as client:
-                assert await client.query("test_serving:read") == ["a"]
-        assert events(caplog) == ["server.opened", "server.closed"]
-
-    asyncio.run(story())
+    async with web.router.lifespan_context(web):
+        assert events(caplog) == ["server.opened"]
+        async with caller(web) as http:
+            body = {"path": "test_serving:write", "args": {"text": "a"}}
+            assert (await http.post("/backend/api/mutation", json=body)).json()["status"] == "success"
+            assert (await http.post("/backend/api/query", json=READ)).json()["value"] == ["a"]
+            assert (await http.get("/backend/readyz")).status_code == 200
+            missing = await http.get("/backend/nothing")
+            assert missing.json()["code"] == "NotFound"
+            assert (await http.post("/api/query", json=READ)).status_code == 404
+        async with AsyncClient("http://web/backend", transport=httpx.ASGITransport(web)) as client:
+            assert await client.query("test_serving:read") == ["a"]
+    assert events(caplog) == ["server.opened", "server.closed"]
 
 
 def test_mounted_and_forgotten(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,70 +113,58 @@ def test_mounted_and_forgotten(database_url: str, caplog: pytest.LogCaptureFixtu
         caplog.clear()
 
 
-def test_a_backend_that_is_given_is_left_open(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(config=app.config(database=database_url)) as backend:
-            for _ in range(2):
-                api = asgi_app(app, backend=backend)
-                async with api.lifespan(), caller(api) as http:
-                    assert (await http.post("/api/query", json=READ)).json()["value"] == []
-            assert await backend.run_query(read) == []
-
-    asyncio.run(story())
-
-
-def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_time(sqlite_url: str) -> None:
-    async def story() -> None:
-        api = asgi_app(app, config=app.config(database=sqlite_url))
-        with gate("mutation.ran", most=1) as held:
+async def test_a_backend_that_is_given_is_left_open(database_url: str) -> None:
+    async with app.open(config=app.config(database=database_url)) as backend:
+        for _ in range(2):
+            api = asgi_app(app, backend=backend)
             async with api.lifespan(), caller(api) as http:
-                engine = (await api.opening.backend()).engine
-                body = {"path": "test_serving:write", "args": {"text": "a"}}
-                call = asyncio.create_task(http.post("/api/mutation", json=body))
-                await held.arrived()
-                ending = asyncio.create_task(api.opening.end())
-                await SystemClock().sleep(0)
-                assert engine.grace_left() < api.opening.config.grace, "it began with the end, not after the calls"
-                held.open()
-                await ending
-                assert (await call).json()["status"] == "success"
-
-    asyncio.run(story())
+                assert (await http.post("/api/query", json=READ)).json()["value"] == []
+        assert await backend.run_query(read) == []
 
 
-def test_services_run_beside_the_server(database_url: str) -> None:
-    async def story() -> None:
-        config = app.config(database=database_url, poll=0.05)
-        api = asgi_app(app, config=config, services=["worker"])
+async def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_time(sqlite_url: str) -> None:
+    api = asgi_app(app, config=app.config(database=sqlite_url))
+    with gate("mutation.ran", most=1) as held:
         async with api.lifespan(), caller(api) as http:
-            with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
-                body = {"path": "test_serving:write_later", "args": {"text": "later"}}
-                assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
-                await commit.arrived()
-                assert (await http.post("/api/query", json=READ)).json()["value"] == ["later"]
+            engine = (await api.opening.backend()).engine
+            body = {"path": "test_serving:write", "args": {"text": "a"}}
+            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            await held.arrived()
+            ending = asyncio.create_task(api.opening.end())
+            await SystemClock().sleep(0)
+            assert engine.grace_left() < api.opening.config.grace, "it began with the end, not after the calls"
+            held.open()
+            await ending
+            assert (await call).json()["status"] == "success"
 
-    asyncio.run(story())
+
+async def test_services_run_beside_the_server(database_url: str) -> None:
+    config = app.config(database=database_url, poll=0.05)
+    api = asgi_app(app, config=config, services=["worker"])
+    async with api.lifespan(), caller(api) as http:
+        with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
+            body = {"path": "test_serving:write_later", "args": {"text": "later"}}
+            assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
+            await commit.arrived()
+            assert (await http.post("/api/query", json=READ)).json()["value"] == ["later"]
 
 
-def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "not there yet"
     api = asgi_app(app, config=app.config(database=f"sqlite:///{folder / 'x.db'}"))
 
-    async def story() -> None:
-        with pytest.raises(DatabaseUnavailable):
-            async with api.lifespan():
-                pass
-        async with caller(api) as http:
-            response = await http.post("/api/query", json=READ)
-            assert (response.status_code, response.json()["code"]) == (503, "DatabaseUnavailable")
-            assert str(tmp_path) not in response.text
-            assert (await http.get("/readyz")).status_code == 503
-            assert (await http.get("/healthz")).status_code == 200
-            folder.mkdir()
-            assert (await http.get("/readyz")).status_code == 200
-            assert (await http.post("/api/query", json=READ)).json()["value"] == []
-
-    asyncio.run(story())
+    with pytest.raises(DatabaseUnavailable):
+        async with api.lifespan():
+            pass
+    async with caller(api) as http:
+        response = await http.post("/api/query", json=READ)
+        assert (response.status_code, response.json()["code"]) == (503, "DatabaseUnavailable")
+        assert str(tmp_path) not in response.text
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+        folder.mkdir()
+        assert (await http.get("/readyz")).status_code == 200
+        assert (await http.post("/api/query", json=READ)).json()["value"] == []
 
 
 def test_a_server_that_cannot_open_says_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,22 +185,19 @@ def test_a_server_that_cannot_open_says_no_more(tmp_path: Path, caplog: pytest.L
     assert "not a sound SQLite database" in caplog.text
 
 
-def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        async with near_door() as api:
+async def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    async with near_door() as api:
 
-            async def broken() -> None:
-                raise LookupError("secret_place")
+        async def broken() -> None:
+            raise LookupError("secret_place")
 
-            api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
-            for path in ("/api/query", "/api/query_batch"):
-                response = await api.post(path, {"path": "doors.http_fixtures:count", "queries": []})
-                assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
-                assert "secret_place" not in response.text
-                assert response.headers["x-request-id"]
-        assert "secret_place" in caplog.text
-
-    asyncio.run(story())
+        api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
+        for path in ("/api/query", "/api/query_batch"):
+            response = await api.post(path, {"path": "doors.http_fixtures:count", "queries": []})
+            assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
+            assert "secret_place" not in response.text
+            assert response.headers["x-request-id"]
+    assert "secret_place" in caplog.text
 
 
 # ----- in a process of its own
@@ -321,65 +303,58 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url: str, number: signal.Signals) -> None:
-    async def story() -> None:
-        async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
-            assert (await http.get("/readyz")).status_code == 200
-            asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
-            await server.says("asking")
-            server.process.send_signal(number)
-            await server.says("server.stopping")
-            with pytest.raises(httpx.ConnectError):
-                async with httpx.AsyncClient(timeout=SOON) as other:
-                    await other.get(f"{url}/healthz")
-            server.answers("yes")
-            assert (await asking).json() == {"status": "success", "value": "yes\n"}
-            assert await server.ends() == 0
-            assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]
-            lines = [line for line in server.said if "/api/action" in line]
-            assert len(lines) == 1, "a request is told of once"
-            assert not [line for line in server.said if "Traceback" in line or "Uvicorn" in line]
-
-    asyncio.run(story())
-
-
-def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, database_url: str) -> None:
-    async def story() -> None:
-        async with start(database_url, grace=0.2) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
-            asking = asyncio.create_task(http.post("/api/mutation", json={"path": "notes:never"}))
-            await server.says("asking")
-            server.process.send_signal(signal.SIGTERM)
-            response = await asking
-            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-            assert await server.ends() == 0
-        async with start(database_url) as (_, url), AsyncClient(url) as client:
-            assert await client.query("notes:read") == []
-
-    asyncio.run(story())
+async def test_a_signal_ends_it_when_all_calls_are_answered(
+    start: Start, database_url: str, number: signal.Signals
+) -> None:
+    async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
+        await server.says("asking")
+        server.process.send_signal(number)
+        await server.says("server.stopping")
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(timeout=SOON) as other:
+                await other.get(f"{url}/healthz")
+        server.answers("yes")
+        assert (await asking).json() == {"status": "success", "value": "yes\n"}
+        assert await server.ends() == 0
+        assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]
+        lines = [line for line in server.said if "/api/action" in line]
+        assert len(lines) == 1, "a request is told of once"
+        assert not [line for line in server.said if "Traceback" in line or "Uvicorn" in line]
 
 
-def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database_url: str) -> None:
+async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, database_url: str) -> None:
+    async with start(database_url, grace=0.2) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        asking = asyncio.create_task(http.post("/api/mutation", json={"path": "notes:never"}))
+        await server.says("asking")
+        server.process.send_signal(signal.SIGTERM)
+        response = await asking
+        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        assert await server.ends() == 0
+    async with start(database_url) as (_, url), AsyncClient(url) as client:
+        assert await client.query("notes:read") == []
+
+
+async def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database_url: str) -> None:
     subscribe = "/api/subscribe?path=notes:read"
 
-    async def story() -> None:
-        async with start(database_url, grace=600) as (server, url), AsyncClient(url) as client:
-            where = urlsplit(url)
-            with socket.create_connection((str(where.hostname), where.port or 0)) as stuck:
-                stuck.sendall(f"GET {subscribe} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-                for _ in range(12):
-                    await client.mutation("notes:write", text="x" * 500_000)  # in the end more than the system buffers
-                async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", subscribe) as stream:
-                    texts = stream.aiter_text()
-                    await anext(texts)
-                    server.process.send_signal(signal.SIGTERM)
-                    async with asyncio.timeout(SOON):
-                        async for _ in texts:
-                            pass
-                        assert await server.ends() == 0
-            assert len([line for line in server.said if "/api/subscribe" in line]) == 2
-            assert not [line for line in server.said if "Traceback" in line or "ASGI" in line]
-
-    asyncio.run(story())
+    async with start(database_url, grace=600) as (server, url), AsyncClient(url) as client:
+        where = urlsplit(url)
+        with socket.create_connection((str(where.hostname), where.port or 0)) as stuck:
+            stuck.sendall(f"GET {subscribe} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            for _ in range(12):
+                await client.mutation("notes:write", text="x" * 500_000)  # in the end more than the system buffers
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", subscribe) as stream:
+                texts = stream.aiter_text()
+                await anext(texts)
+                server.process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(SOON):
+                    async for _ in texts:
+                        pass
+                    assert await server.ends() == 0
+        assert len([line for line in server.said if "/api/subscribe" in line]) == 2
+        assert not [line for line in server.said if "Traceback" in line or "ASGI" in line]
 
 
 class Writers:
@@ -418,75 +393,63 @@ class Writers:
                 self._progress.notify_all()
 
 
-def test_what_was_answered_stays_through_restarts_and_crashes(start: Start, database_url: str) -> None:
+async def test_what_was_answered_stays_through_restarts_and_crashes(start: Start, database_url: str) -> None:
     """Callers write all the time while the server is stopped, started, killed and started."""
 
-    async def story() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        async with AsyncClient(f"http://127.0.0.1:{port}", timeout=10) as client:
-            writers = Writers(client)
-            tasks = [asyncio.create_task(writers.write_on(f"writer {number}")) for number in range(6)]
-            for ending in (signal.SIGTERM, signal.SIGKILL):
-                async with start(database_url, port) as (server, _):
-                    writers.up.set()
-                    await writers.enough(60)
-                    server.process.send_signal(ending)
-                    writers.up.clear()
-                    await server.ends()
-            async with start(database_url, port):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with AsyncClient(f"http://127.0.0.1:{port}", timeout=10) as client:
+        writers = Writers(client)
+        tasks = [asyncio.create_task(writers.write_on(f"writer {number}")) for number in range(6)]
+        for ending in (signal.SIGTERM, signal.SIGKILL):
+            async with start(database_url, port) as (server, _):
                 writers.up.set()
                 await writers.enough(60)
-                writers.over = True
-                await asyncio.gather(*tasks)
-                found = await client.query("notes:read")
-        assert len(found) == len(set(found)), "nothing is written twice"
-        assert writers.written <= set(found), "nothing that was answered is lost"
-        assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
-
-    asyncio.run(story())
-
-
-def test_an_address_that_cannot_be_had_is_told(sqlite_url: str) -> None:
-    async def story() -> None:
-        config = app.config(database=sqlite_url)
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
-                await serve(app, config, host="127.0.0.1", port=port, services=())
-        for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
-            with pytest.raises(ConfigError, match="Cannot listen"):
-                await serve(app, config, host=host, port=port, services=())
-
-    asyncio.run(story())
+                server.process.send_signal(ending)
+                writers.up.clear()
+                await server.ends()
+        async with start(database_url, port):
+            writers.up.set()
+            await writers.enough(60)
+            writers.over = True
+            await asyncio.gather(*tasks)
+            found = await client.query("notes:read")
+    assert len(found) == len(set(found)), "nothing is written twice"
+    assert writers.written <= set(found), "nothing that was answered is lost"
+    assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
 
 
-def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
-    async def story() -> None:
-        config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
-        with pytest.raises(DatabaseUnavailable):
-            await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
+async def test_an_address_that_cannot_be_had_is_told(sqlite_url: str) -> None:
+    config = app.config(database=sqlite_url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
+            await serve(app, config, host="127.0.0.1", port=port, services=())
+    for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
+        with pytest.raises(ConfigError, match="Cannot listen"):
+            await serve(app, config, host=host, port=port, services=())
 
-    asyncio.run(story())
+
+async def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
+    config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
+    with pytest.raises(DatabaseUnavailable):
+        await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
 
 
-def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
-    async def story() -> None:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
-        serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
-        url = await told
-        async with AsyncClient(url) as client:
-            assert await client.query("test_serving:read") == []
-        signal.raise_signal(signal.SIGTERM)
-        await serving
-        assert signal.getsignal(signal.SIGTERM) is before
-        with pytest.raises(ServerUnreachable) as caught:
-            async with AsyncClient(url, retries=0) as client:
-                await client.query("test_serving:read")
-        assert not caught.value.facts["uncertain"]
-
-    asyncio.run(story())
+async def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
+    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
+    url = await told
+    async with AsyncClient(url) as client:
+        assert await client.query("test_serving:read") == []
+    signal.raise_signal(signal.SIGTERM)
+    await serving
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ServerUnreachable) as caught:
+        async with AsyncClient(url, retries=0) as client:
+            await client.query("test_serving:read")
+    assert not caught.value.facts["uncertain"]
 
 
 @asynccontextmanager
@@ -511,62 +474,53 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
-def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
-    async def story() -> None:
-        async with served(sqlite_url) as url:
-            for sent in (b"", ASK):  # nothing, or headers that do not end
-                reader, writer = await connect(url)
-                writer.write(sent)
-                assert await reader.read() == b""
-                writer.close()
+    async with served(sqlite_url) as url:
+        for sent in (b"", ASK):  # nothing, or headers that do not end
             reader, writer = await connect(url)
-            writer.write(ASK + b"\r\n")
-            answer = await reader.readuntil(b"}")
-            assert b" 200 " in answer
-            writer.write(ASK)
-            assert await reader.read() == b"", "nor does a second request take as long as it likes"
+            writer.write(sent)
+            assert await reader.read() == b""
             writer.close()
+        reader, writer = await connect(url)
+        writer.write(ASK + b"\r\n")
+        answer = await reader.readuntil(b"}")
+        assert b" 200 " in answer
+        writer.write(ASK)
+        assert await reader.read() == b"", "nor does a second request take as long as it likes"
+        writer.close()
 
-    asyncio.run(story())
 
-
-def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
-    async def story() -> None:
-        async with served(sqlite_url) as url, AsyncClient(url) as client:
-            with gate("mutation.ran") as ran:
-                writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
-                await ran.arrived()
-                reader, writer = await connect(url)
-                assert await reader.read() == b"", "the time of those who say nothing is over"
-                writer.close()
-                ran.open()
-                await writing
-
-    asyncio.run(story())
+    async with served(sqlite_url) as url, AsyncClient(url) as client:
+        with gate("mutation.ran") as ran:
+            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
+            await ran.arrived()
+            reader, writer = await connect(url)
+            assert await reader.read() == b"", "the time of those who say nothing is over"
+            writer.close()
+            ran.open()
+            await writing
 
 
-def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "most_connections", lambda config: 2)
 
-    async def story() -> None:
-        async with served(sqlite_url) as url:
-            idle = [await connect(url) for _ in range(2)]
-            for _, writer in idle:
-                writer.write(ASK)
-            reader, writer = await connect(url)
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
+    async with served(sqlite_url) as url:
+        idle = [await connect(url) for _ in range(2)]
+        for _, writer in idle:
+            writer.write(ASK)
+        reader, writer = await connect(url)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        for reader, writer in idle:
+            writer.write(b"\r\n")
+            assert b" 200 " in await reader.readuntil(b"}")
             writer.close()
-            for reader, writer in idle:
-                writer.write(b"\r\n")
-                assert b" 200 " in await reader.readuntil(b"}")
-                writer.close()
-
-    asyncio.run(story())
 
 
 def test_connections_leave_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

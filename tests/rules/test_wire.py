@@ -227,12 +227,19 @@ def test_whatever_comes_in_is_taken_or_refused(text: bytes | str) -> None:
 
 
 def test_formats_have_their_names() -> None:
-    assert {format_of(name) for name in (None, "json", "convex_clean_json")} == {Format.JSON}
-    assert {format_of(name) for name in ("convex_encoded_json", "convex_json")} == {Format.ENCODED}
+    assert {format_of(name, "rust-1") for name in (None, "json", "convex_clean_json")} == {Format.JSON}
+    encoded = {
+        "": Format.ENCODED,
+        "npm-1.2": Format.ENCODED,
+        "python-1": Format.ENCODED_FLOATS,
+        "rust-1": Format.TAGGED,
+    }
+    for client_kind, form in encoded.items():
+        assert {format_of(name, client_kind) for name in ("convex_encoded_json", "convex_json")} == {form}
     wrong: Any
     for wrong in ("xml", "", 1, ["json"], {}):
         with pytest.raises(InputError):
-            format_of(wrong)
+            format_of(wrong, "")
 
 
 # ----- there and back

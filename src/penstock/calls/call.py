@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
-from penstock.errors import at_the_door
+from penstock.errors import InputError
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
@@ -86,6 +86,9 @@ class PythonCall(Call):
     def read(self, *, copies: bool = False) -> Arguments:
         """Check the arguments. They are the caller's fault if the call comes from outside of all functions."""
         signature = self.function.signature
-        with at_the_door(outside=not self.depth):
+        try:
             bound = signature.bind(*self.arguments)
             return signature.check(copier(bound)(bound) if copies else bound)
+        except InputError as error:
+            error.at_the_door = not self.depth
+            raise

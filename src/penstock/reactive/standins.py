@@ -21,16 +21,8 @@ from penstock.schema.fields import Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.values import check_text
 
-METHODS = {  # of a stand-in for a value, each with how many arguments it takes
-    "in_": 1,
-    "is_none": 0,
-    "startswith": 1,
-    "endswith": 1,
-    "contains": 1,
-    "matches": 1,
-    "length": 0,
-    "has": 1,
-}
+# The methods of a stand-in for a value, each with how many arguments it takes.
+METHODS = {"in_": 1, "is_none": 0, "startswith": 1, "endswith": 1, "contains": 1, "matches": 1, "length": 0, "has": 1}
 LISTED = f"{', '.join([*METHODS][:-1])} and has"
 T = TypeVar("T")
 

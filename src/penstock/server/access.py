@@ -22,6 +22,7 @@ from penstock.observe.logs import event
 from penstock.server.answers import Answer, Exchange, refusal
 from penstock.server.callers import is_admin
 from penstock.server.opening import Opening
+from penstock.server.requests import Call
 
 REQUEST_ID = "x-request-id"
 _KEY = "penstock.exchange"
@@ -31,8 +32,11 @@ _LONGEST_PATH = 200
 _SECRET = re.compile(r"(/work/(?:job_[0-9a-z]+\.[0-9]{1,9})?)[^/]+")  # of a token all but the job and the attempt
 
 
-def exchange_of(request: Request) -> Exchange:
+def exchange_of(request: Request, call: Call | None = None) -> Exchange:
+    """The exchange of a request, which calls this function from now on."""
     found: Exchange = request.scope[_KEY]
+    if call is not None:
+        found.function, found.form = call.path, call.form
     return found
 
 
@@ -47,7 +51,8 @@ class Access:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
-        exchange = scope[_KEY] = Exchange(given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}")
+        request_id = given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
+        exchange = scope[_KEY] = Exchange(request_id, self._opening.config.dev)
         with self._opening.followed(), self._opening.request():
             await self._answer(scope, exchange, receive, send)
 

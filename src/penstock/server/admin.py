@@ -103,7 +103,7 @@ class Admin:
     def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)
         if isinstance(error, Refused | errors.TryAgain):
-            return answer_error(error, exchange, Format.CLEAN, dev=self._config.dev)
+            return answer_error(error, exchange)
         exchange.error = name_of(error)
         status = 404 if isinstance(error, _NOT_FOUND) else 400
         return refusal(status, exchange.error, str(error))

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from penstock.config import Config
 from penstock.operations.operation import Given, Kind, Operation, Parameter
-from penstock.server.requests import Refused, read_object
+from penstock.server.requests import Body, Refused, read_body
 from penstock.values import check_text
 
 _LIMITS = {"page": (50, 1000), "part": (1000, 10_000)}  # default and most; more would keep the process from its calls
@@ -28,7 +28,8 @@ _TRUTHS = {"true": True, "false": False}
 async def read_words(request: Request, operation: Operation, config: Config) -> Given:
     """Read the words of a request; in a URL each is a list of texts. Unknown ones are refused."""
     if operation.changes:
-        given: Given = await read_object(request, config, min(_LONGEST_BODY, config.max_argument_bytes))
+        limit = min(_LONGEST_BODY, config.max_argument_bytes)
+        given: Given = await read_body(request, config, Body.values, limit=limit)
     else:
         if len(request.url.query) > _LONGEST_QUERY:
             raise Refused(414, "UriTooLong", f"A query may have {_LONGEST_QUERY} bytes.")

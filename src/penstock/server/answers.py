@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -25,11 +26,25 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """The facts of a request while it is answered; `error` is the name of its error, as in the answer's ``code``."""
+    """A request while it is answered: what the form of an error depends on, and what the log is told of it.
+
+    Attributes:
+        request_id: Its id.
+        dev: Whether the caller sees the text of each error.
+        function: The function that it calls.
+        form: The form of the values in its answer.
+        error: The name of its error, as in the answer's ``code``.
+    """
 
     request_id: str
+    dev: bool
     function: str = ""
+    form: Format = Format.CLEAN
     error: str = ""
+
+    def log(self, name: str, level: int, **facts: Any) -> None:
+        """Log an event of the call."""
+        event(name, level, function=self.function, request_id=self.request_id, **facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,68 +103,59 @@ def with_lines(answer: Answer, lines: list[str]) -> Answer:
     return replace(answer, body=answer.body[:-1] + b',"logLines":' + to_json(lines) + b"}")
 
 
-def answer_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> Answer:
-    if isinstance(error, Refused):
-        exchange.error = error.code
-        return refusal(error.status, error.code, error.message, error.headers)
-    if isinstance(error, errors.TryAgain):
-        return _again(error, exchange, dev=dev)
+def answer_error(error: BaseException, exchange: Exchange) -> Answer:
+    """An error as Convex has it: most have status 200, and tell of it in the body."""
+    if isinstance(error, Refused | errors.TryAgain):
+        return _refuse(error, exchange)
     if isinstance(error, errors.RateLimited):
         exchange.error = name_of(error)
-        after = {"retry-after": str(math.ceil(error.retry_after))}
-        return refusal(429, error.data["code"], error.data["message"], after)
-    return Answer(200, function_error(error, exchange, form, dev=dev))
+        return refusal(429, error.data["code"], error.data["message"], _headers(error))
+    return Answer(200, function_error(error, exchange))
 
 
-def plain_answer(error: BaseException, exchange: Exchange, *, dev: bool) -> Answer:
+def plain_answer(error: BaseException, exchange: Exchange) -> Answer:
     """An error as HTTP has it: a status of its own, and ``{"code", "message"}``, for some with ``data``."""
     if isinstance(error, Refused | errors.TryAgain):
-        return answer_error(error, exchange, Format.CLEAN, dev=dev)
+        return _refuse(error, exchange)
     exchange.error = code = name_of(error)
-    _tell_denied(error, exchange)
+    _log_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
             data = encode_result(error.data, Format.CLEAN)
         except errors.ResultInvalid as unsayable:
             unsayable.__cause__ = error
-            return plain_answer(unsayable, exchange, dev=dev)
+            return plain_answer(unsayable, exchange)
         found = from_json(data)
         said = found.get("message") if isinstance(found, dict) else found
-        told = {
-            "code": code,
-            "message": said if isinstance(said, str) else data.decode()[:_LONGEST_DATA],
-            "data": found,
-        }
-        after = getattr(error, "retry_after", None)
-        headers = _challenge(error.status) if after is None else {"retry-after": str(math.ceil(after))}
-        return Answer(error.status, to_json(told), headers)
+        message = said if isinstance(said, str) else data.decode()[:_LONGEST_DATA]
+        return Answer(error.status, to_json({"code": code, "message": message, "data": found}), _headers(error))
     if _is_callers(error):
         status = next(_DOOR_STATUSES[kind] for kind in type(error).__mro__ if kind in _DOOR_STATUSES)
         return refusal(status, code, _printable(str(error)), _challenge(status))
     for kind, (status, message) in _STATUSES.items():
         if isinstance(error, kind):
-            _tell_refused(error, exchange, code)
-            return refusal(status, code, f"{message} {_printable(str(error))}" if dev else message)
-    return refusal(500, "InternalServerError", _fail(error, exchange, dev=dev))
+            _log_refused(error, exchange)
+            return refusal(status, code, f"{message} {_printable(str(error))}" if exchange.dev else message)
+    return refusal(500, "InternalServerError", _fail(error, exchange))
 
 
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
-    """The same inside another web framework, whose requests have no id."""
+    """The answer to an error inside another web framework, whose requests have no id."""
     function = error.raised_in if isinstance(error, errors.PenstockError) else ""
-    return plain_answer(error, Exchange(f"{SystemClock().seed():016x}", function), dev=dev)
+    return plain_answer(error, Exchange(f"{SystemClock().seed():016x}", dev, function))
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Answer:
     return Answer(status, to_json({"code": code, "message": message}), headers or {})
 
 
-def function_error(error: BaseException, exchange: Exchange, form: Format, *, dev: bool) -> bytes:
+def function_error(error: BaseException, exchange: Exchange) -> bytes:
     """The body for a call whose function raised, is unknown, or refused its arguments."""
     exchange.error = name_of(error)
-    _tell_denied(error, exchange)
+    _log_denied(error, exchange)
     if isinstance(error, errors.ApplicationError):
         try:
-            return _application_error(error, exchange, form)
+            return _application_error(error, exchange)
         except errors.ResultInvalid as unsayable:
             unsayable.__cause__ = error
             error = unsayable
@@ -157,32 +163,45 @@ def function_error(error: BaseException, exchange: Exchange, form: Format, *, de
         said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
         data = {"errorData": error.data} if isinstance(error, errors.CursorInvalid) else {}
         return to_json({"status": "error", "errorMessage": said, **data})
-    return to_json({"status": "error", "errorMessage": _fail(error, exchange, dev=dev)})
+    return to_json({"status": "error", "errorMessage": _fail(error, exchange)})
 
 
 # ----- steps
 
 
-def _fail(error: BaseException, exchange: Exchange, *, dev: bool) -> str:
+def _refuse(error: Refused | errors.TryAgain, exchange: Exchange) -> Answer:
+    """The answer to a request that reached no function, or may be sent again."""
+    if isinstance(error, Refused):
+        exchange.error = error.code
+        return refusal(error.status, error.code, error.message, error.headers)
+    code, message, after = next((kind.__name__, *_AGAIN[kind]) for kind in type(error).__mro__ if kind in _AGAIN)
+    if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
+        code, message, after = _UNCERTAIN
+    exchange.error = code
+    _log_refused(error, exchange)
+    if exchange.dev:
+        message = f"{message} {_printable(str(error))}"
+    return refusal(503, code, message, {"retry-after": str(after)})
+
+
+def _fail(error: BaseException, exchange: Exchange) -> str:
     """Log an error of a function; its text for the caller."""
-    event(
-        "call.failed",
-        logging.ERROR,
-        exc_info=error,
-        function=exchange.function,
-        request_id=exchange.request_id,
-        error=type(error).__name__,
-    )
+    exchange.log("call.failed", logging.ERROR, exc_info=error, error=type(error).__name__)
     text = f"[Request ID: {exchange.request_id}] Server Error"
-    shown = dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
+    shown = exchange.dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
     return f"{text}\nUncaught {_printable(error_text(error))}" if shown else text
 
 
-def _application_error(error: errors.ApplicationError, exchange: Exchange, form: Format) -> bytes:
-    data = encode_result(error.data, _UNTYPED.get(form, form))
+def _application_error(error: errors.ApplicationError, exchange: Exchange) -> bytes:
+    data = encode_result(error.data, _UNTYPED.get(exchange.form, exchange.form))
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
     text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
+
+
+def _headers(error: errors.ApplicationError) -> dict[str, str]:
+    after = getattr(error, "retry_after", None)
+    return _challenge(error.status) if after is None else {"retry-after": str(math.ceil(after))}
 
 
 def _challenge(status: int) -> dict[str, str]:
@@ -197,31 +216,13 @@ def _is_callers(error: BaseException) -> bool:
     return isinstance(error, errors.CursorInvalid) or (isinstance(error, errors.InputError) and error.at_the_door)
 
 
-def _again(error: errors.TryAgain, exchange: Exchange, *, dev: bool) -> Answer:
-    code, message, after = next((kind.__name__, *_AGAIN[kind]) for kind in type(error).__mro__ if kind in _AGAIN)
-    if isinstance(error, errors.DatabaseUnavailable) and error.facts.get("uncertain"):
-        code, message, after = _UNCERTAIN
-    exchange.error = code
-    _tell_refused(error, exchange, code)
-    if dev:
-        message = f"{message} {_printable(str(error))}"
-    return refusal(503, code, message, {"retry-after": str(after)})
-
-
-def _tell_denied(error: BaseException, exchange: Exchange) -> None:
+def _log_denied(error: BaseException, exchange: Exchange) -> None:
     if isinstance(error, errors.AccessDenied):  # its caller does not see which guard or rule it was
-        _tell_refused(error, exchange, "AccessDenied")
+        _log_refused(error, exchange, "AccessDenied")
 
 
-def _tell_refused(error: BaseException, exchange: Exchange, code: str) -> None:
-    event(
-        "call.refused",
-        logging.WARNING,
-        function=exchange.function,
-        code=code,
-        request_id=exchange.request_id,
-        error=_printable(str(error)),
-    )
+def _log_refused(error: BaseException, exchange: Exchange, code: str = "") -> None:
+    exchange.log("call.refused", logging.WARNING, code=code or exchange.error, error=_printable(str(error)))
 
 
 def _printable(text: str) -> str:

@@ -6,7 +6,9 @@ Owns the order of the layers around the endpoints. Leaves the endpoints to `http
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Sequence
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib.util import find_spec
@@ -19,22 +21,25 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute, Mount, Router
-from starlette.types import ASGIApp, Message, Send
+from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from penstock.app import App, Backend, ServiceName
 from penstock.config import Config
-from penstock.errors import of_extra
+from penstock.errors import TryAgain, of_extra
+from penstock.observe.logs import event
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
 from penstock.server.apidocs import docs_routes
-from penstock.server.http import Api, health_routes, not_routed
+from penstock.server.http import Api, health_routes, not_routed, refuse, refuse_plainly
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
-from penstock.server.rest import Rest
-from penstock.server.sockets.door import SocketApi
+from penstock.server.requests import Refused
+from penstock.server.sockets.socket import Socket
 from penstock.server.subscribe import WrittenAnswers
 
 _PREFLIGHT_SECONDS = 86_400
+_SOCKET_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
 _DASHBOARD_PACKAGES = frozenset({"jinja2", "markupsafe"})
 
 
@@ -42,11 +47,12 @@ class Asgi(Starlette):
     def __init__(self, opening: Opening, *, dashboard: bool = False) -> None:
         origins = [origin.strip() for origin in opening.config.cors_origins.split(",") if origin.strip()]
         self._origins = origins
-        written = WrittenAnswers(dev=opening.config.dev)
+        written = WrittenAnswers()
+        api = Api(opening, written)
         super().__init__(
             routes=[
-                Mount("/api", app=_for_web_pages(_routed(Api(opening, written).routes()), origins)),
-                Mount("/rest", app=_for_web_pages(_routed(Rest(opening).routes()), origins)),
+                Mount("/api", app=_for_web_pages(_routed(api.routes(), {Refused: refuse, TryAgain: refuse}), origins)),
+                Mount("/rest", app=_for_web_pages(_routed(api.rest_routes(), {Exception: refuse_plainly}), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
@@ -54,7 +60,7 @@ class Asgi(Starlette):
                 *(_dashboard(opening) if dashboard else ()),
             ],
             middleware=[
-                Middleware(SocketApi, opening=opening, written=written, origins=origins),
+                Middleware(_SocketDoor, opening=opening, written=written, origins=origins),
                 Middleware(Access, opening=opening),
             ],
             exception_handlers={HTTPException: not_routed},
@@ -134,8 +140,9 @@ class _MountedCors(CORSMiddleware):
             await super().send(message, send, request_headers)
 
 
-def _routed(routes: Sequence[BaseRoute]) -> ASGIApp:
-    return ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers={HTTPException: not_routed})
+def _routed(routes: Sequence[BaseRoute], handlers: Mapping[type[Exception], ExceptionHandler]) -> ASGIApp:
+    router = Router(routes, redirect_slashes=False)
+    return ExceptionMiddleware(router, handlers={HTTPException: not_routed, **handlers})
 
 
 def _for_web_pages(web: ASGIApp, origins: Collection[str], cors: type[CORSMiddleware] = CORSMiddleware) -> ASGIApp:
@@ -153,3 +160,40 @@ def _for_web_pages(web: ASGIApp, origins: Collection[str], cors: type[CORSMiddle
         expose_headers=(REQUEST_ID, "retry-after"),
         max_age=_PREFLIGHT_SECONDS,
     )
+
+
+class _SocketDoor:
+    """The endpoint of web sockets. It stands before the layers of HTTP, which would take 7 KB for each that is open."""
+
+    def __init__(self, app: ASGIApp, opening: Opening, written: WrittenAnswers, origins: Collection[str]) -> None:
+        self._app = app
+        self._opening = opening
+        self._written = written
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_one = scope["type"] == "websocket"
+        path = _SOCKET_PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) if is_one else None
+        if path is None:
+            await self._app(scope, receive, send)
+            return
+        websocket = WebSocket(scope, receive, send)
+        client = self._client(scope, path["version"] or "")
+        if client is None:
+            await websocket.close()
+            return
+        await websocket.accept()
+        scope["headers"] = []  # they have been read, and may take some KB
+        await Socket(websocket, client, self._opening, self._written).run()
+
+    def _client(self, scope: Scope, version: str) -> str | None:
+        """What a client says of itself; None if it is refused."""
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        if origin and not self._may_call(origin, headers.get("host", "")):
+            event("socket.refused", logging.WARNING, origin=origin[:200], fix="Name it in the setting cors_origins.")
+            return None
+        return headers.get("convex-client") or f"npm-{version}"
+
+    def _may_call(self, origin: str, host: str) -> bool:
+        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from pydantic_core import to_json
@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.app import Backend
-from penstock.calls.run.dispatch import Dispatch
 from penstock.distribution import __version__
 from penstock.errors import (
     InputError,
@@ -33,12 +32,31 @@ from penstock.functions.function import FunctionKind
 from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.access import admit, exchange_of
-from penstock.server.answers import Answer, answer_error, function_error, name_of, refusal, success, with_lines
+from penstock.server.answers import (
+    Answer,
+    answer_error,
+    function_error,
+    name_of,
+    plain_answer,
+    refusal,
+    success,
+    with_lines,
+)
 from penstock.server.callers import Credentials, credentials_of
 from penstock.server.opening import Opening
-from penstock.server.requests import Refused, ending_in, for_client, queries_in, query_at_in, read_body, read_call
+from penstock.server.requests import (
+    Call,
+    Refused,
+    ending_in,
+    function_path,
+    path_in_url,
+    queries_in,
+    query_at_in,
+    read_body,
+    read_call,
+    read_plain_call,
+)
 from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
-from penstock.wire.outgoing import Format, encode_result
 from penstock.wire.tags import u64_text
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -67,21 +85,22 @@ class Api:
             self._route("/work/{token}", self._end_work),
         ]
 
+    def rest_routes(self) -> list[Route]:
+        return [self._route("/{function:path}", self._call_plainly, "GET", "POST")]
+
     # ----- endpoints
 
     async def _call(self, kind: FunctionKind | None, request: Request, *, internal: bool = False) -> Response:
-        call, exchange = await read_call(request, self._config), exchange_of(request)
-        exchange.function = call.path
-        dispatch, credentials = await self._caller(request)
-        encode, caller = partial(encode_result, form=call.form), credentials.caller
+        call = await read_call(request, self._config)
+        exchange, (backend, credentials) = exchange_of(request, call), await self._caller(request)
         with log_lines(told=self._config.dev) as lines:
             try:
-                result = await dispatch.call(
-                    call.path, kind, call.args, internal=internal, caller=caller, finish=encode
+                result = await backend.dispatch.call(
+                    call.path, kind, call.args, internal=internal, caller=credentials.caller, finish=call.encode
                 )
                 answer = Answer(200, success(result))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
-                answer = answer_error(error, exchange, call.form, dev=self._config.dev)
+                answer = answer_error(error, exchange)
         return send_answer(with_lines(answer, lines))
 
     async def _call_any(self, request: Request) -> Response:
@@ -89,46 +108,40 @@ class Api:
         admit(request, self._config.admin_token)
         return await self._call(None, request, internal=True)
 
+    async def _call_plainly(self, request: Request) -> Response:
+        """Call a function as REST has it: the bare result, and a real status for errors."""
+        dispatch = (await opened(self._opening)).dispatch
+        path = exchange_of(request).function = function_path(path_in_url(request))
+        kind, call = await read_plain_call(request, self._config, dispatch, path)
+        _, credentials = await self._caller(request)
+        return send_json(await dispatch.call(path, kind, call.args, caller=credentials.caller, finish=call.encode))
+
     async def _take_snapshot(self, _request: Request) -> Response:
         number = await (await opened(self._opening)).dispatch.snapshots.take()
         return send_json(to_json({"ts": u64_text(number)}))
 
     async def _query_at(self, request: Request) -> Response:
-        (number, call), exchange = await read_body(request, self._config, query_at_in), exchange_of(request)
-        exchange.function, call = call.path, for_client(request, call)
-        dispatch, credentials = await self._caller(request)
-        query = call.path, call.args, partial(encode_result, form=call.form)
-        (result,) = await dispatch.call_queries([query], number, credentials.caller)
+        number, call = await read_body(request, self._config, query_at_in)
+        exchange = exchange_of(request, call)
+        (result,) = await self._run_queries(request, [call], number)
         if isinstance(result, Exception):
-            return send_answer(answer_error(result, exchange, call.form, dev=self._config.dev))
+            return send_answer(answer_error(result, exchange))
         return send_json(success(result))
 
     async def _call_batch(self, request: Request) -> Response:
-        read, exchange = await read_body(request, self._config, queries_in), exchange_of(request)
-        calls = [for_client(request, call) for call in read]
-        dispatch, credentials = await self._caller(request)
-        try:
-            found = await dispatch.call_queries(
-                [(call.path, call.args, partial(encode_result, form=call.form)) for call in calls],
-                caller=credentials.caller,
-            )
-        except TryAgain as error:
-            return send_answer(answer_error(error, exchange, Format.CLEAN, dev=self._config.dev))
+        calls = await read_body(request, self._config, queries_in)
         results = []
-        for call, result in zip(calls, found, strict=True):
+        for call, result in zip(calls, await self._run_queries(request, calls), strict=True):
             if isinstance(result, Exception):
-                exchange.function = call.path
-                results.append(function_error(result, exchange, call.form, dev=self._config.dev))
+                results.append(function_error(result, exchange_of(request, call)))
             else:
                 results.append(success(result))
         return send_json(b'{"results":[' + b",".join(results) + b"]}")
 
     async def _subscribe(self, request: Request) -> Response:
         """Watch a query; its answers as server-sent events."""
-        call, exchange = await read_call(request, self._config), exchange_of(request)
-        exchange.function = call.path
-        backend = await opened(self._opening)
-        _, credentials = await self._caller(request)
+        call = await read_call(request, self._config)
+        exchange, (backend, credentials) = exchange_of(request, call), await self._caller(request)
         check_room(backend)
         view = backend.live_queries.view(credentials.caller)
         try:
@@ -136,10 +149,10 @@ class Api:
             view.add(0, function, arguments)
         except InputError as error:
             view.close()
-            return send_answer(answer_error(error, exchange, call.form, dev=self._config.dev))
+            return send_answer(answer_error(error, exchange))
         if request.method == "HEAD":
             view.close()  # and so the stream
-        encode = partial(self._written.write, exchange=exchange, form=call.form, function=function)
+        encode = partial(self._written.write, exchange=exchange, function=function)
         check = partial(credentials.check, backend.tokens)
         events = answer_events(view, encode, backend.engine.clock, check)
         return EventStream(events, self._opening, view.close)
@@ -165,25 +178,38 @@ class Api:
 
     # ----- steps
 
-    async def _caller(self, request: Request) -> tuple[Dispatch, Credentials]:
+    async def _run_queries(
+        self, request: Request, calls: Sequence[Call], at: int | None = None
+    ) -> list[bytes | Exception]:
+        """Run queries in one snapshot; for each its answer or its error."""
+        backend, credentials = await self._caller(request)
+        queries = [(call.path, call.args, call.encode) for call in calls]
+        return await backend.dispatch.call_queries(queries, at, credentials.caller)
+
+    async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
         """What answers calls, and who has sent one."""
         backend = await opened(self._opening)
         try:
-            return backend.dispatch, await credentials_of(request, backend.tokens, self._config.admin_token)
+            return backend, await credentials_of(request, backend.tokens, self._config.admin_token)
         except Unauthenticated as error:
             raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
-        """A route that also answers requests which cannot be read, or cannot be served now."""
+        async def traced(request: Request) -> Response:
+            with self._opening.traced(request.headers):
+                return await endpoint(request)
 
-        async def guarded(request: Request) -> Response:
-            try:
-                with self._opening.traced(request.headers):
-                    return await endpoint(request)
-            except (Refused, TryAgain) as error:
-                return send_answer(answer_error(error, exchange_of(request), Format.CLEAN, dev=self._config.dev))
+        return Route(path, traced, methods=methods or ["POST"])
 
-        return Route(path, guarded, methods=methods or ["POST"])
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answer a request that cannot be read, or cannot be served now."""
+    return send_answer(answer_error(error, exchange_of(request)))
+
+
+async def refuse_plainly(request: Request, error: Exception) -> Response:
+    """Answer any error as REST has it."""
+    return send_answer(plain_answer(error, exchange_of(request)))
 
 
 def health_routes(opening: Opening) -> list[Route]:

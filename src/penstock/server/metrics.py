@@ -26,7 +26,6 @@ from penstock.server.http import HEADERS, send_answer
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.store.nouns.changes import see_feed
-from penstock.wire.outgoing import Format
 
 _MOST = 100_000
 _MOST_CHANGES = 10_000
@@ -40,7 +39,7 @@ def metrics_route(opening: Opening) -> Route:
         try:
             backend = await opening.backend()
         except (Refused, TryAgain) as error:
-            return send_answer(answer_error(error, exchange_of(request), Format.CLEAN, dev=False))
+            return send_answer(answer_error(error, exchange_of(request)))
         return await _answer(request, backend)
 
     return Route("/metrics", metrics)

@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
+from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.threads import offload
 from penstock.config import Config
-from penstock.errors import InputError, LimitExceeded
+from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, at_the_door
+from penstock.functions.function import FunctionKind
+from penstock.schema.ids import WRONG_ID
 from penstock.wire.incoming import BYTES_PER_BRACKET, Message, check_keys, count_brackets
-from penstock.wire.outgoing import Format, encoded_for, format_of
+from penstock.wire.outgoing import Format, encode_result, format_of
 from penstock.wire.tags import read_u64
 
 T = TypeVar("T")
@@ -51,6 +53,50 @@ class Call:
     args: bytes
     form: Format
 
+    def encode(self, result: Any) -> bytes:
+        """A result in the form that the caller asks for."""
+        return encode_result(result, self.form)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON text that was sent, and what its client says of itself."""
+
+    message: Message
+    client: str
+
+    @property
+    def fields(self) -> Any:
+        """Its value; tags are not resolved."""
+        return self.message.value
+
+    def values(self) -> dict[str, Any]:
+        """Its value, an object, with tags resolved."""
+        found: dict[str, Any] = from_json(self.arguments(self.fields))
+        return found
+
+    def call(self, fields: dict[str, Any]) -> Call:
+        """The call that an object in it describes, its result in the form for this client."""
+        if fields.get("componentPath"):
+            raise Refused(400, "BadRequest", "There are no components here. Leave componentPath out.")
+        path, args = function_path(fields.get("path")), self.arguments(fields.get("args"))
+        try:
+            form = format_of(fields.get("format"), self.client)
+            if form is Format.ENCODED:
+                check_keys(args)
+        except InputError as error:
+            raise Refused(400, "BadRequest", str(error)) from error
+        return Call(path, args, form)
+
+    def arguments(self, given: Any) -> bytes:
+        """The arguments of a call as JSON text, with tags resolved."""
+        try:
+            return self.message.arguments(given)
+        except LimitExceeded as error:
+            raise Refused(400, "NestedTooDeeply", str(error)) from error
+        except InputError as error:
+            raise Refused(400, "BadRequest", str(error)) from error
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -67,27 +113,25 @@ async def read_call(request: Request, config: Config) -> Call:
     The path of the URL may name the function: ``a/b/fn`` is the function ``fn`` of the module ``a.b``.
     """
     if request.method != "POST":
-        return for_client(request, _call_in_url(request, config))
-    path = path_in_url(request) if "function" in request.path_params else None
-    return for_client(request, await read_body(request, config, partial(_call_in, path=path)))
+        return _call_in_url(request, config)
+    named = {"path": path_in_url(request)} if "function" in request.path_params else {}
+    return await read_body(request, config, lambda body: body.call({**body.fields, **named}))
 
 
-def for_client(request: Request, call: Call) -> Call:
-    """The call with its result in the form for the client that sends the request."""
-    if call.form is not Format.ENCODED:
-        return call
-    call = replace(call, form=encoded_for(request.headers.get("convex-client", "")))
-    if call.form is Format.ENCODED:
-        try:
-            check_keys(call.args)
-        except InputError as error:
-            raise Refused(400, "BadRequest", str(error)) from error
-    return call
+async def read_plain_call(
+    request: Request, config: Config, dispatch: Dispatch, path: str
+) -> tuple[FunctionKind | None, Call]:
+    """The call of a function as REST has it: arguments as the body, or each by its name in the URL of a GET.
 
+    With the kind that the function must have.
+    """
 
-def call_in(path: str, arguments: bytes) -> Call:
-    message = _object_in(arguments or b"{}")
-    return _call_of(message, {"path": path, "args": message.value})
+    def read(body: Body) -> Call:
+        return Call(path, body.arguments(body.fields), Format.JSON)
+
+    if request.method == "POST":
+        return None, await read_body(request, config, read, empty=b"{}")
+    return FunctionKind.QUERY, read(object_in(_arguments_in_url(request, dispatch, path), request))
 
 
 def path_in_url(request: Request) -> str:
@@ -99,18 +143,20 @@ def path_in_url(request: Request) -> str:
     return f"{module}:{name}"
 
 
-async def read_body(request: Request, config: Config, read: Callable[[bytes], T]) -> T:
-    """What is read from a body; away from the event loop if it is large."""
-    body = await _read_body(request, config)
-    return await offload(len(body), lambda: read(body))
+async def read_body(
+    request: Request, config: Config, read: Callable[[Body], T], *, limit: int | None = None, empty: bytes = b""
+) -> T:
+    """What is read from the JSON object in a body; away from the event loop if it is large.
 
-
-async def read_object(request: Request, config: Config, limit: int) -> dict[str, Any]:
-    """A JSON object of `limit` bytes at most, with its tags resolved."""
-    body = await _read_body(request, config, limit)
-    message = _object_in(body)
-    found: dict[str, Any] = from_json(_arguments(message, message.value))
-    return found
+    Args:
+        request: The request.
+        config: The settings.
+        read: Reads the object.
+        limit: The bytes that the body may have; those that arguments may have by default.
+        empty: What stands for an empty body.
+    """
+    text = await _read_text(request, config, limit or config.max_argument_bytes)
+    return await offload(len(text), lambda: read(object_in(text or empty, request)))
 
 
 # ----- bodies
@@ -121,58 +167,81 @@ def _call_in_url(request: Request, config: Config) -> Call:
     args = given.get("args") or "{}"
     if len(args) > config.max_argument_bytes:
         raise _too_large(config.max_argument_bytes)
-    message = _parse(args.encode())
-    return _call_of(message, {"path": given.get("path"), "args": message.value, "format": given.get("format")})
+    body = Body(_parse(args.encode()), _client_of(request))
+    return body.call({"path": given.get("path"), "args": body.fields, "format": given.get("format")})
 
 
-def _call_in(body: bytes, path: str | None) -> Call:
-    message = _object_in(body)
-    return _call_of(message, message.value if path is None else {**message.value, "path": path})
+def _arguments_in_url(request: Request, dispatch: Dispatch, path: str) -> bytes:
+    """Each is text where the function takes text, else JSON: ``limit=5``. A name that comes twice has a list."""
+    given = {name: request.query_params.getlist(name) for name in request.query_params}
+    found: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in given.items()}
+    with at_the_door():
+        kind = dispatch.find(path, None).kind
+    if kind is not FunctionKind.QUERY:
+        what = f"{path} is a {kind.value}; only queries take {request.method}. Use POST."
+        raise Refused(405, "MethodNotAllowed", what, {"allow": "POST"})
+    try:
+        dispatch.prepare_query(path, to_json(found))
+    except ArgumentsInvalid as error:
+        wrong = {one["loc"][0] for one in error.facts["errors"] if one["loc"] and one["type"] != WRONG_ID}
+        for name in wrong & found.keys():
+            found[name] = _value(found[name])
+    return to_json(found)
 
 
-def queries_in(body: bytes) -> list[Call]:
+def _value(given: str | list[str]) -> Any:
+    if isinstance(given, list):
+        return [_value(text) for text in given]
+    try:
+        return from_json(given)
+    except ValueError:
+        return given
+
+
+def queries_in(body: Body) -> list[Call]:
     """The calls of a batch: ``{queries: [{path, args, format}]}``."""
-    message = _object_in(body)
-    queries = message.value.get("queries")
+    queries = body.fields.get("queries")
     if not isinstance(queries, list) or not all(isinstance(query, dict) for query in queries):
         raise Refused(400, "BadRequest", "queries must be an array of objects.")
     if len(queries) > _MOST_QUERIES:
         raise Refused(400, "TooManyQueries", f"A batch may have {_MOST_QUERIES} queries, not {len(queries)}.")
-    return [_call_of(message, query) for query in queries]
+    return [body.call(query) for query in queries]
 
 
-def query_at_in(body: bytes) -> tuple[int, Call]:
+def query_at_in(body: Body) -> tuple[int, Call]:
     """The call of a query at a snapshot, and its number: ``{path, args, ts, format}``."""
-    message = _object_in(body)
     try:
-        number = read_u64(message.value.get("ts"))
+        number = read_u64(body.fields.get("ts"))
     except InputError as error:
         raise Refused(400, "BadRequest", f"ts is not what /api/query_ts answered: {error}") from error
-    return number, _call_of(message, message.value)
+    return number, body.call(body.fields)
 
 
-def ending_in(body: bytes) -> Ending:
+def ending_in(body: Body) -> Ending:
     """The end of work: ``{"result": …}``, or ``{"error": "…", "retryable": true}``."""
-    message = _object_in(body)
-    if message.value.keys() == {"result"}:
-        return Ending(result=from_json(_arguments(message, message.value))["result"])
-    error, retryable = message.value.get("error"), message.value.get("retryable", True)
-    known = message.value.keys() <= {"error", "retryable"}
+    if body.fields.keys() == {"result"}:
+        return Ending(result=body.values()["result"])
+    error, retryable = body.fields.get("error"), body.fields.get("retryable", True)
+    known = body.fields.keys() <= {"error", "retryable"}
     if known and isinstance(error, str) and error and isinstance(retryable, bool):
         return Ending(error=error, retryable=retryable)
     raise Refused(400, "BadRequest", 'Send {"result": …}, or {"error": "…", "retryable": true or false}.')
 
 
-def _object_in(body: bytes) -> Message:
-    message = _parse(body)
-    if not isinstance(message.value, dict):
+def object_in(text: bytes, request: Request) -> Body:
+    """The JSON object in a text that a client has sent."""
+    body = Body(_parse(text), _client_of(request))
+    if not isinstance(body.fields, dict):
         raise Refused(400, "BadRequest", "The body must be a JSON object.")
-    return message
+    return body
 
 
-async def _read_body(request: Request, config: Config, limit: int | None = None) -> bytes:
+def _client_of(request: Request) -> str:
+    return request.headers.get("convex-client", "")
+
+
+async def _read_text(request: Request, config: Config, limit: int) -> bytes:
     _check_headers(request.headers)
-    limit = limit or config.max_argument_bytes
     try:
         async with asyncio.timeout(config.call_timeout):
             body = await _receive_body(request.headers, request.receive, limit)
@@ -232,28 +301,6 @@ def _parse(text: bytes) -> Message:
         return Message(text)
     except InputError as error:
         raise Refused(400, "BadJson", str(error)) from error
-
-
-# ----- calls
-
-
-def _call_of(message: Message, fields: dict[str, Any]) -> Call:
-    if fields.get("componentPath"):
-        raise Refused(400, "BadRequest", "There are no components here. Leave componentPath out.")
-    path, args = function_path(fields.get("path")), _arguments(message, fields.get("args"))
-    try:
-        return Call(path, args, format_of(fields.get("format")))
-    except InputError as error:
-        raise Refused(400, "BadRequest", str(error)) from error
-
-
-def _arguments(message: Message, given: Any) -> bytes:
-    try:
-        return message.arguments(given)
-    except LimitExceeded as error:
-        raise Refused(400, "NestedTooDeeply", str(error)) from error
-    except InputError as error:
-        raise Refused(400, "BadRequest", str(error)) from error
 
 
 def function_path(path: Any) -> str:

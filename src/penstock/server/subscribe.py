@@ -34,22 +34,19 @@ Encode = Callable[[Answer], bytes]
 class WrittenAnswers:
     """Answers as JSON, each written once for all who watch its query."""
 
-    def __init__(self, *, dev: bool) -> None:
-        self._dev = dev
+    def __init__(self) -> None:
         self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
 
-    def write(
-        self, answer: Answer, exchange: Exchange, form: Format, function: AnyFunction, *, alone: bool = False
-    ) -> bytes:
+    def write(self, answer: Answer, exchange: Exchange, function: AnyFunction, *, alone: bool = False) -> bytes:
         """The answer as a call of the query gives it. A mistake is logged with the first request that has it.
 
         Args:
             answer: The answer.
             exchange: The request.
-            form: The form of its values.
             function: The query.
             alone: Whether nobody else watches the query, so that a value need not be kept.
         """
+        form = exchange.form
         forms = {} if alone and answer.error is None else self._written.setdefault(answer, {})
         if form not in forms:
             error, written = answer.error, b""
@@ -58,7 +55,7 @@ class WrittenAnswers:
                     written = success(encode_result(function.signature.marked(answer.result), form))
                 except ResultInvalid as unsayable:
                     error = unsayable
-            forms[form] = written if error is None else function_error(error, exchange, form, dev=self._dev)
+            forms[form] = written if error is None else function_error(error, exchange)
         return forms[form]
 
 

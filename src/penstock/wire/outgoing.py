@@ -61,22 +61,22 @@ _FORMATS = {
     "json": Format.JSON,
     "convex_clean_json": Format.JSON,
 }
+_ENCODED = {"npm": Format.ENCODED, "": Format.ENCODED, "python": Format.ENCODED_FLOATS}  # by the kind of client
 
 
-def format_of(name: Any) -> Format:
-    """The format that a caller asks for; plain JSON by default."""
+def format_of(name: Any, client: str) -> Format:
+    """The format that a caller asks for; plain JSON by default.
+
+    Args:
+        name: The name of the format. Convex's clients call them all by the same name.
+        client: What the client says of itself.
+    """
     if name is None:
         return Format.JSON
     found = _FORMATS.get(name) if isinstance(name, str) else None
     if found is None:
         raise InputError(f"{name!r} is no format.", fix=f"Formats are {', '.join(_FORMATS)}.")
-    return found
-
-
-def encoded_for(client: str) -> Format:
-    """The encoded format for a client of Convex's protocol, by what it says of itself."""
-    kind = client.partition("-")[0] or "npm"
-    return {"npm": Format.ENCODED, "python": Format.ENCODED_FLOATS}.get(kind, Format.TAGGED)
+    return _ENCODED.get(client.partition("-")[0], Format.TAGGED) if found is Format.ENCODED else found
 
 
 def encode_result(value: Any, form: Format) -> bytes:

@@ -126,10 +126,10 @@ class Tries:
                 self.queue = await self._turn.begin()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        conflicts = isinstance(error, Conflict) and not error.from_function
+        conflicts = error is not None and isinstance(error, Conflict) and not error.from_function
         if self._turn is not None:
             self._turn.end(conflict=conflicts)
-        if not isinstance(error, TryAgain):
+        if error is None or not isinstance(error, TryAgain):
             return False
         late = not self._for_ever and self.number >= self._engine.config.conflict_attempts
         if conflicts and late:

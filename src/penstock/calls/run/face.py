@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.calls.run.bridge import Wait
 
+_CALL = "Coroutine[Any, Any, "
 FACES: dict[type[Any], Callable[[Any, Wait], Any]] = {}  # by class: what makes the faces of its objects
 
 
@@ -70,7 +71,16 @@ def _make_attribute(name: str, given: Any) -> Any:
         result = getattr(twin, name)(*args, **kwargs)
         return wait(result) if inspect.iscoroutine(result) else face_of(result, wait)
 
+    del call.__wrapped__  # by which tools take it for a coroutine function
+    call.__signature__ = _signature_of(given)  # type: ignore[attr-defined]
     return call
+
+
+def _signature_of(method: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a method without the coroutine around its result."""
+    signature = inspect.signature(method)
+    kind = str(signature.return_annotation)
+    return signature.replace(return_annotation=kind[len(_CALL) : -1]) if kind.startswith(_CALL) else signature
 
 
 def _iterate(self: Face) -> Iterator[Any]:

@@ -82,9 +82,10 @@ class Runner(Attempts):
 
     def start(self, call: Call) -> Coroutine[Any, Any, Any]:
         """Run a function of any kind, in a transaction of its own."""
-        if call.function.kind is FunctionKind.MUTATION:
+        kind = call.function.kind
+        if kind is FunctionKind.MUTATION:
             return self.mutation(call)
-        return self.query(call) if call.function.kind is FunctionKind.QUERY else self.action(call)
+        return self.query(call) if kind is FunctionKind.QUERY else self.action(call)
 
     async def query(self, call: Call) -> Any:
         """Run a query in a snapshot; on another connection if one was lost."""

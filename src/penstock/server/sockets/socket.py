@@ -95,7 +95,7 @@ class Socket:
         self._websocket = websocket
         self._opening = opening
         self._written = written
-        self._exchange = Exchange(f"{self._clock.seed():016x}")
+        self._request_id = f"{self._clock.seed():016x}"
         self._credentials = anonymous(websocket)
         self._backend: Backend
         self._view: View | None = None
@@ -219,7 +219,7 @@ class Socket:
             event("socket.overloaded", logging.WARNING, error=error)
             self.hang_up(TRY_LATER, TOO_MUCH)
         else:
-            event("socket.failed", logging.ERROR, exc_info=error, request_id=self._exchange.request_id)
+            event("socket.failed", logging.ERROR, exc_info=error, request_id=self._request_id)
             self.hang_up(OUR_FAULT, FAILED)
 
     async def _receive(self) -> sockets.Incoming:
@@ -351,46 +351,56 @@ class Socket:
             if self._mutating is None:
                 self._mutating = asyncio.create_task(self._mutate_all(), name="penstock-socket-mutations")
         else:
-            task = asyncio.create_task(self._act(call, self._credentials), name="penstock-socket-action")
+            task = asyncio.create_task(self._run_call(call, self._credentials), name="penstock-socket-action")
             self._actions.add(task)
             task.add_done_callback(self._actions.discard)
-            task.add_done_callback(lambda _: self._end_call(call))
-
-    def _end_call(self, call: sockets.Call) -> None:
-        self._calls -= 1
-        self._bytes_of_calls -= size_of(call)
-        self._call_ended.set()
 
     async def _mutate_all(self) -> None:
         """Run mutations one after another, in the order in which they came."""
         while self._mutations:
-            call, credentials = self._mutations.pop(0)
-            with self._opening.request():
-                await self._guarded(partial(self._mutate, call, credentials))
-            self._end_call(call)
-            self._watching.moved.set()
+            await self._run_call(*self._mutations.pop(0))
         self._mutating = None
 
-    async def _mutate(self, call: sockets.Call, credentials: Credentials) -> None:
-        lines: Sequence[str] = ()
+    async def _run_call(self, call: sockets.Call, credentials: Credentials) -> None:
+        with self._opening.request():
+            await self._guarded(partial(self._answer_call, call, credentials))
+        self._calls -= 1
+        self._bytes_of_calls -= size_of(call)
+        self._call_ended.set()
+        self._watching.moved.set()
+
+    async def _answer_call(self, call: sockets.Call, credentials: Credentials) -> None:
+        """Run a call, and respond; a mutation's response is held until a tick shows what it wrote."""
+        key, lines = None, list[str]()
+        dispatch, caller = self._backend.dispatch, credentials.caller
         try:
             await self._check(credentials)
             path, args = called(call, is_npm=self._is_npm)
-            if not self._session:
-                await self._begin_session()
-            key = RequestKey(self._session, call.request_id, _hash_of(path, args, credentials.caller))
-            call_once = partial(self._backend.dispatch.call_once, resent=self._resends, caller=credentials.caller)
+            if call.type == "Mutation":
+                key = await self._key_of(call.request_id, path, args, caller)
             with log_lines(told=self._opening.config.dev) as lines:
-                result = await call_once(path, args, key, partial(self._end_mutation, key))
+                if key is None:
+                    result = await dispatch.call(path, FunctionKind.ACTION, args, caller=caller, finish=self._encode)
+                else:
+                    encode = partial(self._end_mutation, key)
+                    result = await dispatch.call_once(path, args, key, encode, resent=self._resends, caller=caller)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             self._respond(call, self._call_failure(error, call.udf_path), lines, failed=True)
-            self._responded = True
+            self._responded |= call.type == "Mutation"
         else:
-            self._hold(call.request_id, result, lines, key)
+            if key is None:
+                self._respond(call, result, lines, failed=False)
+            else:
+                self._hold(call.request_id, result, lines, key)
         finally:
-            if self._committing is not None:
-                self._backend.live_queries.let_go(self._committing)
+            if self._committing is not None and self._committing == key:
+                self._backend.live_queries.let_go(key)
                 self._committing = None
+
+    async def _key_of(self, request: int, path: str, args: bytes, caller: Caller) -> RequestKey:
+        if not self._session:
+            await self._begin_session()
+        return RequestKey(self._session, request, _hash_of(path, args, caller))
 
     def _end_mutation(self, key: RequestKey, result: Any) -> bytes:
         """Write the result of a mutation, whose commit comes next: a tick may show it before its response is here."""
@@ -423,25 +433,6 @@ class Socket:
         self._committing = None
         self._held.append(_Held(request, result, lines, key))
 
-    async def _act(self, call: sockets.Call, credentials: Credentials) -> None:
-        with self._opening.request():
-            await self._guarded(partial(self._run_action, call, credentials))
-        self._watching.moved.set()
-
-    async def _run_action(self, call: sockets.Call, credentials: Credentials) -> None:
-        lines: Sequence[str] = ()
-        try:
-            await self._check(credentials)
-            path, args = called(call, is_npm=self._is_npm)
-            with log_lines(told=self._opening.config.dev) as lines:
-                outcome = await self._backend.dispatch.call(
-                    path, FunctionKind.ACTION, args, caller=credentials.caller, finish=self._encode
-                )
-            failed = False
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            outcome, failed = self._call_failure(error, call.udf_path), True
-        self._respond(call, outcome, lines, failed=failed)
-
     def _call_failure(self, error: Exception, path: str) -> bytes:
         """The message of an error, and perhaps the field of its data.
 
@@ -450,7 +441,7 @@ class Socket:
             HangUp: Its token holds no more.
         """
         if isinstance(error, CallTimeout):
-            return to_json(f"[Request ID: {self._exchange.request_id}] {path} took longer than it may.")
+            return to_json(f"[Request ID: {self._request_id}] {path} took longer than it may.")
         if isinstance(error, TryAgain | HangUp):
             raise error
         return self._failure(error, path)[_MESSAGE:-1]
@@ -459,8 +450,10 @@ class Socket:
         return self._failure(error, path)[len(_ERROR) : -1]
 
     def _failure(self, error: Exception, path: str) -> bytes:
-        exchange = Exchange(self._exchange.request_id, path)
-        return function_error(error, exchange, self._form, dev=self._opening.config.dev)
+        return function_error(error, self._exchange(path))
+
+    def _exchange(self, path: str) -> Exchange:
+        return Exchange(self._request_id, self._opening.config.dev, path, self._form)
 
     # ----- messages for the client
 
@@ -540,8 +533,8 @@ class Socket:
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
-            exchange, alone = Exchange(self._exchange.request_id, entry.function.name), len(entry.watchers) == 1
-            written = self._written.write(answer, exchange, self._form, entry.function, alone=alone)
+            exchange, alone = self._exchange(entry.function.name), len(entry.watchers) == 1
+            written = self._written.write(answer, exchange, entry.function, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]
             try:

@@ -42,6 +42,8 @@ def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[A
         finally:
             connection.text_factory = str
         raise text_invalid(error, statement.of, rows) from error
+    finally:
+        cursor.close()  # the traceback of an error would keep it, and its snapshot
 
 
 class SqliteSession:
