@@ -56,6 +56,11 @@ def codes(*args: str) -> list[str]:
     return [one["code"] for one in json.loads(run(*args, "--json").stdout)]
 
 
+def mended(text: str) -> str:
+    """What ``--fix`` makes of a program."""
+    return text.replace("datetime.now(UTC)", "ctx.now()").replace("    ctx.db.insert", "    await ctx.db.insert")
+
+
 def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
     found = run()
     assert found.exit_code == 1
@@ -108,9 +113,7 @@ def test_mends_what_is_safe(folder: Path) -> None:
     assert "+    await ctx.db.insert(Plan(name=name, made_at=ctx.now()))" in shown.stdout
     assert (folder / "app.py").read_text("utf-8") == PROGRAM
     assert "Mended 2." in run("--fix").stderr
-    assert (folder / "app.py").read_text("utf-8") == PROGRAM.replace("datetime.now(UTC)", "ctx.now()").replace(
-        "    ctx.db.insert", "    await ctx.db.insert"
-    )
+    assert (folder / "app.py").read_text("utf-8") == mended(PROGRAM)
     assert codes() == ["PEN003"]
 
 
@@ -131,9 +134,7 @@ def test_mends_lines_in_other_scripts_and_other_line_ends(folder: Path) -> None:
     text = PROGRAM.replace("Plan(name=name", 'Plan(name="Žluťoučký 🐎" or name').replace("\n", "\r\n")
     (folder / "app.py").write_bytes(text.encode())
     run("--fix")
-    assert (folder / "app.py").read_bytes().decode() == text.replace("datetime.now(UTC)", "ctx.now()").replace(
-        "    ctx.db.insert", "    await ctx.db.insert"
-    )
+    assert (folder / "app.py").read_bytes().decode() == mended(text)
 
 
 def test_lines_are_those_that_python_counts(folder: Path) -> None:
@@ -142,9 +143,7 @@ def test_lines_are_those_that_python_counts(folder: Path) -> None:
     shown = run("--select", "PEN003").stdout
     assert "16 |     return await ctx.db.query(Plan).collect()" in shown
     run("--fix")
-    assert (folder / "app.py").read_text("utf-8") == text.replace("datetime.now(UTC)", "ctx.now()").replace(
-        "    ctx.db.insert", "    await ctx.db.insert"
-    )
+    assert (folder / "app.py").read_text("utf-8") == mended(text)
 
 
 def test_selects_and_ignores_rules(folder: Path) -> None:

@@ -24,7 +24,7 @@ def _is_run(call: Call, *names: str) -> bool:
     return call.is_of(Ctx, *(names or RUNS))
 
 
-@rule("PEN008", "Declare a cron of an internal function, and share a helper with this one.")
+@rule("PEN008")
 def internal_only(facts: Facts, rule: Rule) -> Places:
     """A public function is called from within."""
     for body, call in facts.called(object, *RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
@@ -36,7 +36,10 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
                 fix = f"Call an internal {function.kind}, and share a helper with {function.name}."
                 yield rule.at(body, node, message, fix)
     for module, node, function in _crons(facts):
-        yield rule.at(module, node, f"{function.name} is public: it checks its callers, and a cron has none.")
+        message = f"{function.name} is public: it checks its callers, and a cron has none."
+        yield rule.at(
+            module, node, message, "Declare a cron of an internal function, and share a helper with this one."
+        )
     for function in facts.program.declared():
         if function.handles == "cron" and function.is_public:
             message = f"{function.name} is a cron, and public: anyone may run it."
