@@ -120,174 +120,147 @@ async def drained(backend: Backend, worker: Worker, jobs: list[JobId]) -> list[W
     return [one.result for one in await sms.status_batch(backend, jobs) if isinstance(one, Finished)]
 
 
-def test_many_jobs_are_one_call_and_each_has_its_result(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            sent.clear()
-            jobs = [await sms.enqueue(backend, send, to=f"n{number}", text="Hi") for number in range(25)]
-            worker = make_worker(backend)
-            found = await drained(backend, worker, jobs)
-            assert found == [Success(f"Hi n{number}") for number in range(25)]
-            assert [len(calls) for calls in sent] == [10, 10, 5]
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_many_jobs_are_one_call_and_each_has_its_result(database_url: str) -> None:
+    async with app.open(database_url) as backend:
+        sent.clear()
+        jobs = [await sms.enqueue(backend, send, to=f"n{number}", text="Hi") for number in range(25)]
+        worker = make_worker(backend)
+        found = await drained(backend, worker, jobs)
+        assert found == [Success(f"Hi n{number}") for number in range(25)]
+        assert [len(calls) for calls in sent] == [10, 10, 5]
+        await worker.finish()
 
 
-def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            sent.clear()
-            again = sms.with_options(retry=True)
-            jobs = [await again.enqueue(backend, send, to) for to in ("ada", "nobody", "busy", "strange")]
-            worker = make_worker(backend)
-            ada, nobody, busy, strange = await drained(backend, worker, jobs)
-            assert ada == Success("Hello ada")
-            assert isinstance(nobody, Failed)
-            assert isinstance(busy, Failed)
-            assert isinstance(strange, Failed)
-            assert "unknown number" in nobody.error
-            assert busy.error == "ConnectionError: busy"
-            assert strange.error.startswith("ResultInvalid")
-            tried = [to for calls in sent for to in calls]
-            assert (tried.count("ada"), tried.count("nobody"), tried.count("busy")) == (1, 1, 3)
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_one_that_fails_fails_alone_and_is_retried_by_its_own_policy(database_url: str) -> None:
+    async with app.open(database_url) as backend:
+        sent.clear()
+        again = sms.with_options(retry=True)
+        jobs = [await again.enqueue(backend, send, to) for to in ("ada", "nobody", "busy", "strange")]
+        worker = make_worker(backend)
+        ada, nobody, busy, strange = await drained(backend, worker, jobs)
+        assert ada == Success("Hello ada")
+        assert isinstance(nobody, Failed)
+        assert isinstance(busy, Failed)
+        assert isinstance(strange, Failed)
+        assert "unknown number" in nobody.error
+        assert busy.error == "ConnectionError: busy"
+        assert strange.error.startswith("ResultInvalid")
+        tried = [to for calls in sent for to in calls]
+        assert (tried.count("ada"), tried.count("nobody"), tried.count("busy")) == (1, 1, 3)
+        await worker.finish()
 
 
 @pytest.mark.parametrize("how", ["all fail", "too few", "cancel"])
-def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            jobs = [await sms.enqueue(backend, send, to) for to in ("ada", how, "bob")]
-            worker = make_worker(backend)
-            found = {one.error for one in await drained(backend, worker, jobs) if isinstance(one, Failed)}
-            (error,) = found
-            expected = {
-                "all fail": "ConnectionError: no network",
-                "too few": "returned 0 results for 3 calls",
-                "cancel": "CancelledError",
-            }
-            assert expected[how] in error
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_what_the_handler_raises_or_a_wrong_number_of_results_fails_all(database_url: str, how: str) -> None:
+    async with app.open(database_url) as backend:
+        jobs = [await sms.enqueue(backend, send, to) for to in ("ada", how, "bob")]
+        worker = make_worker(backend)
+        found = {one.error for one in await drained(backend, worker, jobs) if isinstance(one, Failed)}
+        (error,) = found
+        expected = {
+            "all fail": "ConnectionError: no network",
+            "too few": "returned 0 results for 3 calls",
+            "cancel": "CancelledError",
+        }
+        assert expected[how] in error
+        await worker.finish()
 
 
-def test_a_limit_counts_jobs_and_not_calls(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            sent.clear()
-            jobs = [await mail.enqueue(backend, send, to=str(number)) for number in range(9)]
-            worker = make_worker(backend)
-            assert len(await drained(backend, worker, jobs)) == len(jobs)
-            assert max(len(calls) for calls in sent) <= 3
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_a_limit_counts_jobs_and_not_calls(database_url: str) -> None:
+    async with app.open(database_url) as backend:
+        sent.clear()
+        jobs = [await mail.enqueue(backend, send, to=str(number)) for number in range(9)]
+        worker = make_worker(backend)
+        assert len(await drained(backend, worker, jobs)) == len(jobs)
+        assert max(len(calls) for calls in sent) <= 3
+        await worker.finish()
 
 
-def test_on_complete_cancels_and_timeouts_are_of_each_job(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            jobs = []
-            for to, timeout in (("wait", None), ("busy", timedelta(hours=1)), ("ada", None)):
-                pool = sms.with_options(on_complete=told, context=to, timeout=timeout)
-                jobs.append(await pool.enqueue(backend, send, to))
-            worker = make_worker(backend)
+async def test_on_complete_cancels_and_timeouts_are_of_each_job(database_url: str) -> None:
+    async with app.open(database_url) as backend:
+        jobs = []
+        for to, timeout in (("wait", None), ("busy", timedelta(hours=1)), ("ada", None)):
+            pool = sms.with_options(on_complete=told, context=to, timeout=timeout)
+            jobs.append(await pool.enqueue(backend, send, to))
+        worker = make_worker(backend)
+        await worker.tick()
+        await sms.cancel(backend, jobs[1])
+        await worker.tick()
+        assert len(worker.running) == len(jobs)
+        await sms.cancel_all(backend, send)
+        found = await drained(backend, worker, jobs)
+        assert found == [Success("Hello wait"), Canceled(), Success("Hello ada")], "what was done is done"
+        assert await backend.run_query(all_told) == ["ada: Success", "busy: Canceled", "wait: Success"]
+
+        late = [
+            await sms.with_options(timeout=timedelta(seconds=seconds)).enqueue(backend, send, to)
+            for to, seconds in (("wait", 3600), ("ada", 0.01))
+        ]
+        assert ["CallTimeout" in one.error for one in await drained(backend, worker, late)] == [True, True]  # type: ignore[union-attr]
+        await worker.finish()
+
+
+async def test_the_first_lingers_for_those_who_come_shortly_after(database_url: str) -> None:
+    async with app.open(database_url, worker_jobs=200) as backend:
+        sent.clear()
+        worker = make_worker(backend)
+        jobs = [await sms.enqueue(backend, post, to="n0")]
+        await worker.tick()
+        gone = await sms.enqueue(backend, post, to="gone")
+        await worker.tick()
+        await sms.cancel(backend, gone)
+        await worker.tick()
+        for start in (0, 49):
+            jobs += await sms.enqueue_batch(
+                backend, post, [{"to": f"m{number}", "pages": number} for number in range(start, start + 49)]
+            )
             await worker.tick()
-            await sms.cancel(backend, jobs[1])
-            await worker.tick()
-            assert len(worker.running) == len(jobs)
-            await sms.cancel_all(backend, send)
-            found = await drained(backend, worker, jobs)
-            assert found == [Success("Hello wait"), Canceled(), Success("Hello ada")], "what was done is done"
-            assert await backend.run_query(all_told) == ["ada: Success", "busy: Canceled", "wait: Success"]
-
-            late = [
-                await sms.with_options(timeout=timedelta(seconds=seconds)).enqueue(backend, send, to)
-                for to, seconds in (("wait", 3600), ("ada", 0.01))
-            ]
-            assert ["CallTimeout" in one.error for one in await drained(backend, worker, late)] == [True, True]  # type: ignore[union-attr]
-            await worker.finish()
-
-    asyncio.run(story())
+        jobs += [gone]
+        found = await drained(backend, worker, jobs)
+        assert found.pop() == Canceled()
+        assert found == [Success(1), *[Success(number) for number in range(98)]]
+        assert [len(calls) for calls in sent] == [99]
+        await worker.finish()
 
 
-def test_the_first_lingers_for_those_who_come_shortly_after(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url, worker_jobs=200) as backend:
-            sent.clear()
-            worker = make_worker(backend)
-            jobs = [await sms.enqueue(backend, post, to="n0")]
-            await worker.tick()
-            gone = await sms.enqueue(backend, post, to="gone")
-            await worker.tick()
-            await sms.cancel(backend, gone)
-            await worker.tick()
-            for start in (0, 49):
-                jobs += await sms.enqueue_batch(
-                    backend, post, [{"to": f"m{number}", "pages": number} for number in range(start, start + 49)]
-                )
-                await worker.tick()
-            jobs += [gone]
-            found = await drained(backend, worker, jobs)
-            assert found.pop() == Canceled()
-            assert found == [Success(1), *[Success(number) for number in range(98)]]
-            assert [len(calls) for calls in sent] == [99]
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_if_no_more_can_come_it_does_not_linger(database_url: str) -> None:
+    async with app.open(database_url, worker_jobs=3) as backend:
+        sent.clear()
+        worker = make_worker(backend)
+        jobs = [await sms.enqueue(backend, post, to=str(number)) for number in range(3)]
+        assert len(await drained(backend, worker, jobs)) == len(jobs)
+        await worker.finish()
 
 
-def test_if_no_more_can_come_it_does_not_linger(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url, worker_jobs=3) as backend:
-            sent.clear()
-            worker = make_worker(backend)
-            jobs = [await sms.enqueue(backend, post, to=str(number)) for number in range(3)]
-            assert len(await drained(backend, worker, jobs)) == len(jobs)
-            await worker.finish()
-
-    asyncio.run(story())
-
-
-def test_those_of_a_worker_that_stops_while_they_linger_are_handed_back(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url, grace=0.0) as backend:
-            worker = make_worker(backend)
-            job = await sms.enqueue(backend, post, to="ada")
-            await worker.tick()
-            assert len(worker.running) == 1
-            await worker.finish()
-            status = await backend.job(job)
-            assert status is not None
-            assert (status.state.value, status.attempt) == ("pending", 0)
-
-    asyncio.run(story())
+async def test_those_of_a_worker_that_stops_while_they_linger_are_handed_back(database_url: str) -> None:
+    async with app.open(database_url, grace=0.0) as backend:
+        worker = make_worker(backend)
+        job = await sms.enqueue(backend, post, to="ada")
+        await worker.tick()
+        assert len(worker.running) == 1
+        await worker.finish()
+        status = await backend.job(job)
+        assert status is not None
+        assert (status.state.value, status.attempt) == ("pending", 0)
 
 
-def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str) -> None:
-    async def story() -> None:
-        async with app.open(database_url) as backend:
-            assert await backend.run_action(send, to="ada") == "Hello ada"
-            assert await backend.run_action(post, to="ada", pages=3) == 3
-            with pytest.raises(ConnectionError, match="busy"):
-                await backend.run_action(send, "busy")
-            with pytest.raises(ResultInvalid, match="returned 0 results for 1 calls"):
-                await backend.run_action(send, to="too few")
-            with pytest.raises(ArgumentsInvalid):
-                await sms.enqueue(backend, send, to=1)  # type: ignore[call-overload]
-            with pytest.raises(ArgumentsInvalid, match="nobody"):
-                await backend.run_action(post, to="")
-            job = await backend.scheduler.run_after(NOW, send, to="bob")
-            worker = make_worker(backend)
-            assert await drained(backend, worker, [job]) == [Success("Hello bob")]
-            await until(lambda: answer(not worker.running))
-            await worker.finish()
-
-    asyncio.run(story())
+async def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str) -> None:
+    async with app.open(database_url) as backend:
+        assert await backend.run_action(send, to="ada") == "Hello ada"
+        assert await backend.run_action(post, to="ada", pages=3) == 3
+        with pytest.raises(ConnectionError, match="busy"):
+            await backend.run_action(send, "busy")
+        with pytest.raises(ResultInvalid, match="returned 0 results for 1 calls"):
+            await backend.run_action(send, to="too few")
+        with pytest.raises(ArgumentsInvalid):
+            await sms.enqueue(backend, send, to=1)  # type: ignore[call-overload]
+        with pytest.raises(ArgumentsInvalid, match="nobody"):
+            await backend.run_action(post, to="")
+        job = await backend.scheduler.run_after(NOW, send, to="bob")
+        worker = make_worker(backend)
+        assert await drained(backend, worker, [job]) == [Success("Hello bob")]
+        await until(lambda: answer(not worker.running))
+        await worker.finish()
 
 
 def test_what_cannot_be_a_batch_function_is_refused_where_it_is_declared() -> None:

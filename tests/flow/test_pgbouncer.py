@@ -348,27 +348,24 @@ def narrow(postgres_url: str) -> Iterator[PgBouncer]:
         yield own
 
 
-def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBouncer, postgres_url: str) -> None:
-    async def story() -> None:
-        await narrow.start()
-        async with (
-            ledger.app.open(narrow.url, direct_database=postgres_url) as holder,
-            ledger.app.open(narrow.url, direct_database=postgres_url) as other,
-        ):
-            connections = cast("Any", other.engine.store)._connections
-            usual, connections.wait = connections.wait, 0.3
-            with gate("mutation.ran", most=1) as held:
-                call = asyncio.create_task(holder.run_mutation(ledger.enter, what="x"))
-                await held.arrived()
-                for refused in (
-                    other.run_query(ledger.entries, what="x"),
-                    other.run_mutation(ledger.enter, what="x"),
-                ):
-                    with pytest.raises(Overloaded, match="The pooler gave no connection"):
-                        await refused
-                held.open()
-                await call
-            connections.wait = usual
-            assert await other.run_query(ledger.entries, what="x") == [0]
-
-    asyncio.run(story())
+async def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBouncer, postgres_url: str) -> None:
+    await narrow.start()
+    async with (
+        ledger.app.open(narrow.url, direct_database=postgres_url) as holder,
+        ledger.app.open(narrow.url, direct_database=postgres_url) as other,
+    ):
+        connections = cast("Any", other.engine.store)._connections
+        usual, connections.wait = connections.wait, 0.3
+        with gate("mutation.ran", most=1) as held:
+            call = asyncio.create_task(holder.run_mutation(ledger.enter, what="x"))
+            await held.arrived()
+            for refused in (
+                other.run_query(ledger.entries, what="x"),
+                other.run_mutation(ledger.enter, what="x"),
+            ):
+                with pytest.raises(Overloaded, match="The pooler gave no connection"):
+                    await refused
+            held.open()
+            await call
+        connections.wait = usual
+        assert await other.run_query(ledger.entries, what="x") == [0]

@@ -218,26 +218,25 @@ def test_what_cannot_be_a_batch_is_refused() -> None:
 # ----- circuit breakers
 
 
-def test_failures_on_two_machines_open_the_breaker_of_both(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with two_on(app, database_url) as (first, second):
-            broken.append(True)
-            for number, t in enumerate((first, second, first)):
-                await first.run_mutation(place, "fragile", [str(number)])
-                await first.plan()
-                await t.run_until_idle(advance=False, raise_errors=False)
-            await first.worker.tick()
-            assert caplog.text.count("task.breaker_opened") == 1
-            await first.run_mutation(place, "fragile", [""] * 4)
+async def test_failures_on_two_machines_open_the_breaker_of_both(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_on(app, database_url) as (first, second):
+        broken.append(True)
+        for number, t in enumerate((first, second, first)):
+            await first.run_mutation(place, "fragile", [str(number)])
             await first.plan()
-            seen.clear()
-            for t in (second, first):
-                await t.run_until_idle(advance=False, raise_errors=False)
-            assert seen == []
-            (row,) = [row for row in await first.engine.store.tasks.list() if row.plan.function.endswith(":fragile")]
-            assert row.held_until == first.clock.now() + timedelta(minutes=5)
-
-    asyncio.run(run())
+            await t.run_until_idle(advance=False, raise_errors=False)
+        await first.worker.tick()
+        assert caplog.text.count("task.breaker_opened") == 1
+        await first.run_mutation(place, "fragile", [""] * 4)
+        await first.plan()
+        seen.clear()
+        for t in (second, first):
+            await t.run_until_idle(advance=False, raise_errors=False)
+        assert seen == []
+        (row,) = [row for row in await first.engine.store.tasks.list() if row.plan.function.endswith(":fragile")]
+        assert row.held_until == first.clock.now() + timedelta(minutes=5)
 
 
 def test_an_open_breaker_tries_one_run_and_opens_again_or_closes(

@@ -265,47 +265,41 @@ def test_fc3_fc4_a_throttled_task_starts_no_other_run(database_url: str, *, abso
     story(database_url, tell)
 
 
-def test_f17_a_throttle_holds_on_all_machines_though_its_handler_raised(database_url: str) -> None:
+async def test_f17_a_throttle_holds_on_all_machines_though_its_handler_raised(database_url: str) -> None:
     async def throttles(ctx: Any) -> None:
         ctx.throttle_all(MINUTE)
         ctx.defer_current(timedelta(days=1))
         raise ConnectionError("429")
 
-    async def run() -> None:
-        async with two_on(app, database_url) as (first, second):
-            steps["sync"] = [throttles, document]
-            await first.run_mutation(place)
-            await first.settle_down(advance=False)
-            await first.worker.tick()
-            await first.run_mutation(place, amount=5)
-            await first.plan()
-            await second.run_until_idle(advance=False)
+    async with two_on(app, database_url) as (first, second):
+        steps["sync"] = [throttles, document]
+        await first.run_mutation(place)
+        await first.settle_down(advance=False)
+        await first.worker.tick()
+        await first.run_mutation(place, amount=5)
+        await first.plan()
+        await second.run_until_idle(advance=False)
+        assert seen == []
+        async with TaskApp(app, database_url, clock=first.clock) as restarted:
+            await restarted.run_until_idle(advance=False)
             assert seen == []
-            async with TaskApp(app, database_url, clock=first.clock) as restarted:
-                await restarted.run_until_idle(advance=False)
-                assert seen == []
-            first.clock.advance(MINUTE)
-            await second.run_until_idle(advance=False)
-            assert seen == [5]
-
-    asyncio.run(run())
+        first.clock.advance(MINUTE)
+        await second.run_until_idle(advance=False)
+        assert seen == [5]
 
 
-def test_a_local_throttle_holds_in_its_own_process_only(database_url: str) -> None:
+async def test_a_local_throttle_holds_in_its_own_process_only(database_url: str) -> None:
     async def throttles(ctx: Any) -> None:
         ctx.throttle_all(MINUTE, local=True)
 
-    async def run() -> None:
-        async with two_on(app, database_url) as (first, second):
-            steps["sync"] = [throttles, document]
-            await first.run_mutation(place)
-            await first.settle_down(advance=False)
-            await first.run_mutation(place, amount=5)
-            await first.plan()
-            await second.run_until_idle(advance=False)
-            assert seen == [5]
-
-    asyncio.run(run())
+    async with two_on(app, database_url) as (first, second):
+        steps["sync"] = [throttles, document]
+        await first.run_mutation(place)
+        await first.settle_down(advance=False)
+        await first.run_mutation(place, amount=5)
+        await first.plan()
+        await second.run_until_idle(advance=False)
+        assert seen == [5]
 
 
 # ----- WC: the row as it is when the handler asks for it

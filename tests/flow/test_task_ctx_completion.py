@@ -144,23 +144,20 @@ def test_tx1_the_write_and_the_end_of_the_run_commit_together(kind: Kind, reques
     asyncio.run(story())
 
 
-def test_tx2_without_it_a_run_ends_as_its_handler_does(database_url: str) -> None:
-    async def story() -> None:
-        async with TaskApp(app, database_url) as t:
+async def test_tx2_without_it_a_run_ends_as_its_handler_does(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
 
-            async def step(ctx: TaskCtx[Order]) -> None:
-                async with kind_for(database_url).open(database_url) as visit:
-                    await answer(visit.begin())
-                    await write(visit, "booked")
-                    await answer(visit.commit())
+        async def step(ctx: TaskCtx[Order]) -> None:
+            async with kind_for(database_url).open(database_url) as visit:
+                await answer(visit.begin())
+                await write(visit, "booked")
+                await answer(visit.commit())
 
-            steps.append(step)
-            await t.run_mutation(place)
-            await t.settle_down()
-            assert (await t.only_job()).state.value == "success"
-            assert await t.run_query(entries) == ["booked"]
-
-    asyncio.run(story())
+        steps.append(step)
+        await t.run_mutation(place)
+        await t.settle_down()
+        assert (await t.only_job()).state.value == "success"
+        assert await t.run_query(entries) == ["booked"]
 
 
 def test_tx3_what_is_rolled_back_does_not_count(kind: Kind, request: pytest.FixtureRequest) -> None:
@@ -266,15 +263,12 @@ def test_the_rights_that_the_docs_name_are_enough_and_needed(guest: Kind, grante
         asyncio.run(as_owner(f"drop owned by {role}; drop role {role}"))
 
 
-def test_a_mutation_needs_none_of_it(database_url: str) -> None:
-    async def story() -> None:
-        async with TaskApp(app, database_url) as t:
-            await t.run_mutation(place, "mutation")
-            assert await t.settle_down() == 2
-            assert await t.run_query(entries) == ["mutation"]
-            assert not hasattr(MutationTaskCtx, "mark_completed")
-
-    asyncio.run(story())
+async def test_a_mutation_needs_none_of_it(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
+        await t.run_mutation(place, "mutation")
+        assert await t.settle_down() == 2
+        assert await t.run_query(entries) == ["mutation"]
+        assert not hasattr(MutationTaskCtx, "mark_completed")
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS, ids=lambda kind: kind.name)
@@ -338,66 +332,60 @@ def test_whatever_comes_after_the_commit_is_ignored_and_told(
     assert caplog.text.count("task.end_ignored") == 3
 
 
-def test_a_change_that_comes_after_it_is_one_more_run(database_url: str) -> None:
-    async def story() -> None:
-        async with TaskApp(app, database_url) as t:
+async def test_a_change_that_comes_after_it_is_one_more_run(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
 
-            async def step(ctx: TaskCtx[Order]) -> None:
-                await ctx.mark_completed()
-                await t.run_mutation(change, ctx.doc_id, "other")
-                await t.run_mutation(change, ctx.doc_id, "paid")
-                await t.plan()
+        async def step(ctx: TaskCtx[Order]) -> None:
+            await ctx.mark_completed()
+            await t.run_mutation(change, ctx.doc_id, "other")
+            await t.run_mutation(change, ctx.doc_id, "paid")
+            await t.plan()
 
-            async def nothing(ctx: TaskCtx[Order]) -> None:
-                await ctx.get_document()
+        async def nothing(ctx: TaskCtx[Order]) -> None:
+            await ctx.get_document()
 
-            steps.extend((step, nothing))
-            await t.run_mutation(place)
-            assert await t.settle_down() == 2
-            job = await t.only_job()
-            assert [attempt.what for attempt in job.attempts] == ["success"]
-            assert job.state.value == "success"
-
-    asyncio.run(story())
+        steps.extend((step, nothing))
+        await t.run_mutation(place)
+        assert await t.settle_down() == 2
+        job = await t.only_job()
+        assert [attempt.what for attempt in job.attempts] == ["success"]
+        assert job.state.value == "success"
 
 
-def test_a_transaction_that_is_open_at_the_end_holds_up_nobody_else(
+async def test_a_transaction_that_is_open_at_the_end_holds_up_nobody_else(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is waited for; on PostgreSQL the worker goes on meanwhile, and plans are made."""
     if database_url.startswith("sqlite"):
         pytest.skip("on SQLite an open transaction that writes keeps all others from writing, whoever they are")
 
-    async def story() -> None:
-        async with TaskApp(app, database_url) as t:
-            async with kind_for(database_url).open(database_url) as visit:
+    async with TaskApp(app, database_url) as t:
+        async with kind_for(database_url).open(database_url) as visit:
 
-                async def leaves_it_open(ctx: TaskCtx[Order]) -> None:
-                    await completed(visit, ctx, "booked")
-                    raise ConnectionError("which does not matter")
+            async def leaves_it_open(ctx: TaskCtx[Order]) -> None:
+                await completed(visit, ctx, "booked")
+                raise ConnectionError("which does not matter")
 
-                async def plain(ctx: TaskCtx[Order]) -> None:
-                    await ctx.get_document()
+            async def plain(ctx: TaskCtx[Order]) -> None:
+                await ctx.get_document()
 
-                steps.extend((leaves_it_open, plain))
-                first = await t.run_mutation(place)
-                await t.plan()
+            steps.extend((leaves_it_open, plain))
+            first = await t.run_mutation(place)
+            await t.plan()
+            await t.worker.tick()
+            await t.run_mutation(place)
+            await t.run_mutation(change, first, "other")
+            await t.run_mutation(change, first, "paid")
+            await t.plan()
+
+            async def other_has_ended() -> bool:
                 await t.worker.tick()
-                await t.run_mutation(place)
-                await t.run_mutation(change, first, "other")
-                await t.run_mutation(change, first, "paid")
-                await t.plan()
+                return any(job.state.value == "success" for job in await t.jobs())
 
-                async def other_has_ended() -> bool:
-                    await t.worker.tick()
-                    return any(job.state.value == "success" for job in await t.jobs())
-
-                await until(other_has_ended)
-                assert sorted(job.state.value for job in await t.jobs()) == ["running", "success"]
-                await answer(visit.commit())
-            await t.settle_down()
-            assert [job.state.value for job in await t.jobs()] == ["success"] * 2
-            assert sorted(len(job.attempts) for job in await t.jobs()) == [0, 1], "the change was one more run"
-            assert await t.run_query(entries) == ["booked"]
-
-    asyncio.run(story())
+            await until(other_has_ended)
+            assert sorted(job.state.value for job in await t.jobs()) == ["running", "success"]
+            await answer(visit.commit())
+        await t.settle_down()
+        assert [job.state.value for job in await t.jobs()] == ["success"] * 2
+        assert sorted(len(job.attempts) for job in await t.jobs()) == [0, 1], "the change was one more run"
+        assert await t.run_query(entries) == ["booked"]

@@ -39,24 +39,21 @@ async def survive(backend: Backend, url: str, *works: WorkId) -> list[object]:
 
 
 @pytest.mark.parametrize(("retry", "times"), [(mortal.THRICE, 3), (None, 1)])
-def test_work_that_kills_its_process_ends_failed_and_frees_its_slot(
+async def test_work_that_kills_its_process_ends_failed_and_frees_its_slot(
     database_url: str, tmp_path: Path, retry: Retry | None, times: int
 ) -> None:
-    async def story() -> None:
-        async with mortal.app.open(database_url) as backend:
-            pool = mortal.deadly.with_options(retry=retry, on_complete=mortal.tell, context="buried", priority=1)
-            poison = await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path))
-            behind = await mortal.deadly.enqueue(backend, mortal.works)
-            await die(database_url, times)
-            lost, done = await survive(backend, database_url, poison, behind)
-            assert isinstance(lost, Failed)
-            assert lost.error.startswith("WorkerLost")
-            assert done == Success("done"), "there is but one slot, and it came back"
-            assert (tmp_path / "deaths").read_text() == "x" * times
-            found = await backend.job(poison)
-            assert found is not None
-            assert (found.state.value, found.attempt) == ("failed", times)
-            assert [one.what for one in found.attempts] == ["lost"] * (times - 1) + ["abandoned"]
-            assert await backend.run_query(mortal.told) == [(poison, "failed", "buried")]
-
-    asyncio.run(story())
+    async with mortal.app.open(database_url) as backend:
+        pool = mortal.deadly.with_options(retry=retry, on_complete=mortal.tell, context="buried", priority=1)
+        poison = await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path))
+        behind = await mortal.deadly.enqueue(backend, mortal.works)
+        await die(database_url, times)
+        lost, done = await survive(backend, database_url, poison, behind)
+        assert isinstance(lost, Failed)
+        assert lost.error.startswith("WorkerLost")
+        assert done == Success("done"), "there is but one slot, and it came back"
+        assert (tmp_path / "deaths").read_text() == "x" * times
+        found = await backend.job(poison)
+        assert found is not None
+        assert (found.state.value, found.attempt) == ("failed", times)
+        assert [one.what for one in found.attempts] == ["lost"] * (times - 1) + ["abandoned"]
+        assert await backend.run_query(mortal.told) == [(poison, "failed", "buried")]

@@ -27,140 +27,116 @@ async def answer(true: bool) -> bool:
     return true
 
 
-def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            await backend.run_mutation(ledger.open_account, owner="ada")
-            with gate("commit.before", most=1) as held:
-                call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
-                await held.arrived()
-                connection = held.arrivals[0]["transaction"].session._connection
-                await end_all_connections(admin)
-                await until(lambda: answer(connection.is_closed()))
-                held.open()
-                assert await call == 1
-            assert await backend.run_query(ledger.balance, owner="ada") == 1
-
-    asyncio.run(story())
-
-
-def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            await asyncio.gather(*(backend.run_mutation(ledger.enter, what="before") for _ in range(10)))
+async def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        await backend.run_mutation(ledger.open_account, owner="ada")
+        with gate("commit.before", most=1) as held:
+            call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+            await held.arrived()
+            connection = held.arrivals[0]["transaction"].session._connection
             await end_all_connections(admin)
-            await asyncio.gather(*(backend.run_mutation(ledger.enter, what="after") for _ in range(10)))
-            assert len(await backend.run_query(ledger.entries, what="after")) == 10
-            await end_all_connections(admin)
-            assert len(await backend.run_query(ledger.entries, what="after")) == 10
+            await until(lambda: answer(connection.is_closed()))
+            held.open()
+            assert await call == 1
+        assert await backend.run_query(ledger.balance, owner="ada") == 1
 
-    asyncio.run(story())
+
+async def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        await asyncio.gather(*(backend.run_mutation(ledger.enter, what="before") for _ in range(10)))
+        await end_all_connections(admin)
+        await asyncio.gather(*(backend.run_mutation(ledger.enter, what="after") for _ in range(10)))
+        assert len(await backend.run_query(ledger.entries, what="after")) == 10
+        await end_all_connections(admin)
+        assert len(await backend.run_query(ledger.entries, what="after")) == 10
 
 
 @pytest.mark.parametrize("function", [ledger.balance_twice, ledger.balance_twice_or_nothing])
-def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str, function: Any) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            await backend.run_mutation(ledger.open_account, owner="ada", balance=7)
-            with ledger.held_between(1) as held:
-                call = asyncio.create_task(backend.run_query(function, owner="ada"))
-                await held.arrived()
-                await end_all_connections(admin)
-                held.open()
-                assert await call == [7, 7]
-
-    asyncio.run(story())
-
-
-def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(postgres_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            await backend.run_mutation(ledger.open_account, owner="ada")
-            name = await admin.fetchval("select current_database()")
-            await admin.execute(f"alter database {name} set default_transaction_read_only = on")
+async def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str, function: Any) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        await backend.run_mutation(ledger.open_account, owner="ada", balance=7)
+        with ledger.held_between(1) as held:
+            call = asyncio.create_task(backend.run_query(function, owner="ada"))
+            await held.arrived()
             await end_all_connections(admin)
-            async with ledger.app.open(postgres_url, database_wait=1.0, push_schema=False) as hasty:
-                with pytest.raises(DatabaseUnavailable, match=r"is read-only: .* Connect to the primary") as caught:
-                    await hasty.run_mutation(ledger.add, owner="ada", amount=1)
-                assert not caught.value.facts.get("uncertain")
-            assert await backend.run_query(ledger.balance, owner="ada") == 0
-            with ledger.held_between(1) as held:
-                call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
-                await held.arrived()
-                await admin.execute(f"alter database {name} reset default_transaction_read_only")
-                held.open()
-                assert await call == 1
-
-    asyncio.run(story())
+            held.open()
+            assert await call == [7, 7]
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
-    async def story() -> None:
-        async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
-            await backend.run_mutation(ledger.open_account, owner="ada")
-            proxy.cut(moment)
-            with pytest.raises(DatabaseUnavailable) as caught:
-                await backend.run_mutation(ledger.add, owner="ada", amount=1)
-            assert caught.value.facts["uncertain"] is True
-            assert proxy.cuts == 1, "it is not tried again behind the caller's back"
-            assert await backend.run_query(ledger.balance, owner="ada") == (1 if moment == "after" else 0)
-            assert await backend.run_mutation(ledger.add, owner="ada", amount=10) >= 10
-
-    asyncio.run(story())
+async def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        await backend.run_mutation(ledger.open_account, owner="ada")
+        name = await admin.fetchval("select current_database()")
+        await admin.execute(f"alter database {name} set default_transaction_read_only = on")
+        await end_all_connections(admin)
+        async with ledger.app.open(postgres_url, database_wait=1.0, push_schema=False) as hasty:
+            with pytest.raises(DatabaseUnavailable, match=r"is read-only: .* Connect to the primary") as caught:
+                await hasty.run_mutation(ledger.add, owner="ada", amount=1)
+            assert not caught.value.facts.get("uncertain")
+        assert await backend.run_query(ledger.balance, owner="ada") == 0
+        with ledger.held_between(1) as held:
+            call = asyncio.create_task(backend.run_mutation(ledger.add, owner="ada", amount=1))
+            await held.arrived()
+            await admin.execute(f"alter database {name} reset default_transaction_read_only")
+            held.open()
+            assert await call == 1
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_connection_lost_while_a_job_is_stored_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
+async def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
+    async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
+        await backend.run_mutation(ledger.open_account, owner="ada")
+        proxy.cut(moment)
+        with pytest.raises(DatabaseUnavailable) as caught:
+            await backend.run_mutation(ledger.add, owner="ada", amount=1)
+        assert caught.value.facts["uncertain"] is True
+        assert proxy.cuts == 1, "it is not tried again behind the caller's back"
+        assert await backend.run_query(ledger.balance, owner="ada") == (1 if moment == "after" else 0)
+        assert await backend.run_mutation(ledger.add, owner="ada", amount=10) >= 10
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_connection_lost_while_a_job_is_stored_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
     """It is stored in one round trip: the statement is its own commit."""
 
-    async def story() -> None:
-        async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
-            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="bob", amount=1)
-            proxy.cut(moment, word=b"carol")
-            with pytest.raises(DatabaseUnavailable) as caught:
-                await backend.scheduler.run_after(timedelta(0), ledger.add, owner="carol", amount=1)
-            assert caught.value.facts["uncertain"] is True
-            assert proxy.cuts == 1, "it is not stored again behind the caller's back"
-            assert (await backend.job_counts())["ready"] == (2 if moment == "after" else 1)
-            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="dora", amount=1)
-
-    asyncio.run(story())
+    async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
+        await backend.scheduler.run_after(timedelta(0), ledger.add, owner="bob", amount=1)
+        proxy.cut(moment, word=b"carol")
+        with pytest.raises(DatabaseUnavailable) as caught:
+            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="carol", amount=1)
+        assert caught.value.facts["uncertain"] is True
+        assert proxy.cuts == 1, "it is not stored again behind the caller's back"
+        assert (await backend.job_counts())["ready"] == (2 if moment == "after" else 1)
+        await backend.scheduler.run_after(timedelta(0), ledger.add, owner="dora", amount=1)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_job_whose_commit_was_lost_takes_effect_once(postgres_url: str, moment: Moment) -> None:
-    async def story() -> None:
-        async with (
-            Proxy(postgres_url).running() as proxy,
-            ledger.app.open(postgres_url) as outside,
-            ledger.app.open(proxy.url, services=("worker",)) as backend,
-        ):
-            await outside.run_mutation(ledger.open_account, owner="ada")
-            proxy.cut(moment, times=3)
-            for _ in range(4):
-                await outside.scheduler.run_after(timedelta(0), ledger.add, owner="ada", amount=1)
-            await finished(outside, 4)
-            # They share a transaction: if that was committed, there is nothing left to commit.
-            assert proxy.cuts >= (3 if moment == "before" else 1)
-            assert await backend.run_query(ledger.balance, owner="ada") == 4
-
-    asyncio.run(story())
+async def test_a_job_whose_commit_was_lost_takes_effect_once(postgres_url: str, moment: Moment) -> None:
+    async with (
+        Proxy(postgres_url).running() as proxy,
+        ledger.app.open(postgres_url) as outside,
+        ledger.app.open(proxy.url, services=("worker",)) as backend,
+    ):
+        await outside.run_mutation(ledger.open_account, owner="ada")
+        proxy.cut(moment, times=3)
+        for _ in range(4):
+            await outside.scheduler.run_after(timedelta(0), ledger.add, owner="ada", amount=1)
+        await finished(outside, 4)
+        # They share a transaction: if that was committed, there is nothing left to commit.
+        assert proxy.cuts >= (3 if moment == "before" else 1)
+        assert await backend.run_query(ledger.balance, owner="ada") == 4
 
 
-def test_a_table_that_is_changed_under_a_running_program_costs_one_more_run(postgres_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            for number in range(3):  # statements are prepared on the connection by now
-                await backend.run_mutation(ledger.enter, what="x", number=number)
-                assert len(await backend.run_query(ledger.entries, what="x")) == number + 1
-            await admin.execute("alter table entry alter column what type varchar(100)")
-            assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2]
-            await admin.execute("alter table entry alter column what type text")
-            await backend.run_mutation(ledger.enter_after_looking, what="x")
-            assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2, 3]
-
-    asyncio.run(story())
+async def test_a_table_that_is_changed_under_a_running_program_costs_one_more_run(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        for number in range(3):  # statements are prepared on the connection by now
+            await backend.run_mutation(ledger.enter, what="x", number=number)
+            assert len(await backend.run_query(ledger.entries, what="x")) == number + 1
+        await admin.execute("alter table entry alter column what type varchar(100)")
+        assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2]
+        await admin.execute("alter table entry alter column what type text")
+        await backend.run_mutation(ledger.enter_after_looking, what="x")
+        assert await backend.run_query(ledger.entries, what="x") == [0, 1, 2, 3]
 
 
 def limit(backend: Backend, setting: str, milliseconds: int) -> None:
@@ -170,25 +146,22 @@ def limit(backend: Backend, setting: str, milliseconds: int) -> None:
     connections.drop_free()
 
 
-def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_url: str) -> None:
-    async def story() -> None:
-        async with (
-            ledger.app.open(postgres_url, max_connections=1) as backend,
-            administrator(postgres_url) as admin,
-        ):
-            limit(backend, "statement_timeout", 500)
-            with pytest.raises(DatabaseBusy):
-                await backend.run_query(ledger.sleep_in_the_database, seconds=600.0)
+async def test_a_statement_that_is_too_slow_is_stopped_in_the_database_too(postgres_url: str) -> None:
+    async with (
+        ledger.app.open(postgres_url, max_connections=1) as backend,
+        administrator(postgres_url) as admin,
+    ):
+        limit(backend, "statement_timeout", 500)
+        with pytest.raises(DatabaseBusy):
+            await backend.run_query(ledger.sleep_in_the_database, seconds=600.0)
 
-            async def nothing_runs() -> bool:
-                found = "select count(*) = 0 from pg_stat_activity where state = 'active' and query like '%pg_sleep(%'"
-                return bool(await admin.fetchval(found + " and pid <> pg_backend_pid()"))
+        async def nothing_runs() -> bool:
+            found = "select count(*) = 0 from pg_stat_activity where state = 'active' and query like '%pg_sleep(%'"
+            return bool(await admin.fetchval(found + " and pid <> pg_backend_pid()"))
 
-            await until(nothing_runs)
-            await backend.run_mutation(ledger.enter, what="after")
-            assert await backend.run_query(ledger.entries, what="after") == [0]
-
-    asyncio.run(story())
+        await until(nothing_runs)
+        await backend.run_mutation(ledger.enter, what="after")
+        assert await backend.run_query(ledger.entries, what="after") == [0]
 
 
 async def reach(backend: Backend, job: Any, state: JobState) -> None:
@@ -199,114 +172,102 @@ async def reach(backend: Backend, job: Any, state: JobState) -> None:
     await until(reached)
 
 
-def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_itself(postgres_url: str) -> None:
-    async def story() -> None:
-        async with (
-            ledger.app.open(postgres_url, services=("worker",)) as backend,
-            administrator(postgres_url) as admin,
-            administrator(postgres_url) as holder,
-        ):
-            with gate("worker.claimed", most=1) as claimed:
-                waiting = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
-                await claimed.arrived()
-                limit(backend, "lock_timeout", 200)
-                async with holder.transaction():
-                    await holder.execute("lock table entry in access exclusive mode")
-                    claimed.open()
-                    seen: set[object] = set()
+async def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is_slow_itself(postgres_url: str) -> None:
+    async with (
+        ledger.app.open(postgres_url, services=("worker",)) as backend,
+        administrator(postgres_url) as admin,
+        administrator(postgres_url) as holder,
+    ):
+        with gate("worker.claimed", most=1) as claimed:
+            waiting = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+            await claimed.arrived()
+            limit(backend, "lock_timeout", 200)
+            async with holder.transaction():
+                await holder.execute("lock table entry in access exclusive mode")
+                claimed.open()
+                seen: set[object] = set()
 
-                    async def waited_three_times() -> bool:
-                        seen.update(
-                            await admin.fetchval(
-                                "select array_agg(xact_start) from pg_stat_activity where wait_event_type = 'Lock'"
-                            )
-                            or ()
+                async def waited_three_times() -> bool:
+                    seen.update(
+                        await admin.fetchval(
+                            "select array_agg(xact_start) from pg_stat_activity where wait_event_type = 'Lock'"
                         )
-                        return len(seen) >= 3
-
-                    await until(waited_three_times)
-            await reach(backend, waiting, JobState.SUCCESS)
-            with gate("worker.claimed", most=1) as claimed:
-                slow = await backend.scheduler.run_after(timedelta(0), ledger.enter_slowly, what="y", seconds=600.0)
-                await claimed.arrived()
-                limit(backend, "statement_timeout", 200)
-            await reach(backend, slow, JobState.FAILED)
-            assert await admin.fetchval("select count(*) from entry where what = 'y'") == 0
-
-    asyncio.run(story())
-
-
-def test_a_caller_that_goes_away_stops_its_statement_in_the_database(postgres_url: str) -> None:
-    async def story() -> None:
-        async with (
-            ledger.app.open(postgres_url, max_connections=1) as backend,
-            administrator(postgres_url) as admin,
-        ):
-            call = asyncio.create_task(backend.run_query(ledger.sleep_in_the_database, seconds=600.0))
-
-            async def running() -> int:
-                return int(
-                    await admin.fetchval(
-                        "select count(*) from pg_stat_activity"
-                        " where state = 'active' and query like '%pg_sleep(%' and pid <> pg_backend_pid()"
+                        or ()
                     )
+                    return len(seen) >= 3
+
+                await until(waited_three_times)
+        await reach(backend, waiting, JobState.SUCCESS)
+        with gate("worker.claimed", most=1) as claimed:
+            slow = await backend.scheduler.run_after(timedelta(0), ledger.enter_slowly, what="y", seconds=600.0)
+            await claimed.arrived()
+            limit(backend, "statement_timeout", 200)
+        await reach(backend, slow, JobState.FAILED)
+        assert await admin.fetchval("select count(*) from entry where what = 'y'") == 0
+
+
+async def test_a_caller_that_goes_away_stops_its_statement_in_the_database(postgres_url: str) -> None:
+    async with (
+        ledger.app.open(postgres_url, max_connections=1) as backend,
+        administrator(postgres_url) as admin,
+    ):
+        call = asyncio.create_task(backend.run_query(ledger.sleep_in_the_database, seconds=600.0))
+
+        async def running() -> int:
+            return int(
+                await admin.fetchval(
+                    "select count(*) from pg_stat_activity"
+                    " where state = 'active' and query like '%pg_sleep(%' and pid <> pg_backend_pid()"
                 )
+            )
 
-            async def runs() -> bool:
-                return await running() == 1
+        async def runs() -> bool:
+            return await running() == 1
 
-            async def is_gone() -> bool:
-                return await running() == 0
+        async def is_gone() -> bool:
+            return await running() == 0
 
-            await until(runs)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            assert await backend.run_query(ledger.entries, what="x") == []
-            await until(is_gone)
-
-    asyncio.run(story())
-
-
-def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-            with gate("mutation.ran", most=1) as held:
-                call = asyncio.create_task(backend.run_mutation(ledger.enter, what="idle"))
-                await held.arrived()
-                idle = "state = 'idle in transaction' and datname = current_database()"
-
-                async def is_idle() -> bool:
-                    return bool(await admin.fetchval(f"select count(*) = 1 from pg_stat_activity where {idle}"))
-
-                await until(is_idle)
-                held.open()
-                await call
-            session = await backend.engine.store.begin_read()
-            names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1, 1000)
-            assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
-            await session.rollback()
-
-    asyncio.run(story())
+        await until(runs)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert await backend.run_query(ledger.entries, what="x") == []
+        await until(is_gone)
 
 
-def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgres_url: str) -> None:
-    async def story() -> None:
-        settings: dict[str, Any] = {"max_connections": 2, "database_wait": 1.0, "lease": 4.0}
-        async with ledger.app.open(postgres_url, services=("worker",), **settings) as backend:
-            worker: Any = backend.services.services[0]
-            await until(lambda: answer(worker.lease is not None))
-            with gate("mutation.ran") as held:
-                calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(2)]
-                await held.arrived(2)
-                with pytest.raises(Overloaded):
-                    await backend.run_query(ledger.entries, what="x")
-                lease, renewed_at = worker.lease, worker._lease.renewed_at
-                await until(lambda: answer(worker._lease.renewed_at > renewed_at))
-                assert worker.lease == lease
-                held.open()
-                await asyncio.gather(*calls)
+async def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
+        with gate("mutation.ran", most=1) as held:
+            call = asyncio.create_task(backend.run_mutation(ledger.enter, what="idle"))
+            await held.arrived()
+            idle = "state = 'idle in transaction' and datname = current_database()"
 
-    asyncio.run(story())
+            async def is_idle() -> bool:
+                return bool(await admin.fetchval(f"select count(*) = 1 from pg_stat_activity where {idle}"))
+
+            await until(is_idle)
+            held.open()
+            await call
+        session = await backend.engine.store.begin_read()
+        names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1, 1000)
+        assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
+        await session.rollback()
+
+
+async def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgres_url: str) -> None:
+    settings: dict[str, Any] = {"max_connections": 2, "database_wait": 1.0, "lease": 4.0}
+    async with ledger.app.open(postgres_url, services=("worker",), **settings) as backend:
+        worker: Any = backend.services.services[0]
+        await until(lambda: answer(worker.lease is not None))
+        with gate("mutation.ran") as held:
+            calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(2)]
+            await held.arrived(2)
+            with pytest.raises(Overloaded):
+                await backend.run_query(ledger.entries, what="x")
+            lease, renewed_at = worker.lease, worker._lease.renewed_at
+            await until(lambda: answer(worker._lease.renewed_at > renewed_at))
+            assert worker.lease == lease
+            held.open()
+            await asyncio.gather(*calls)
 
 
 def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says() -> None:
@@ -367,23 +328,20 @@ def test_server_processes_that_are_killed_are_survived_and_workers_hear_again() 
         asyncio.run(story(own))
 
 
-def test_a_worker_that_has_become_deaf_without_noticing_hears_again(
+async def test_a_worker_that_has_become_deaf_without_noticing_hears_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its listening connection is dropped on the way: neither side is told."""
     monkeypatch.setattr("penstock.store.postgres.signals._CHECK_EVERY", 0.2)
 
-    async def story() -> None:
-        async with (
-            Proxy(postgres_url).running() as proxy,
-            ledger.app.open(postgres_url) as front,
-            ledger.app.open(proxy.url, services=("worker",), lease=600.0) as deaf,
-        ):
+    async with (
+        Proxy(postgres_url).running() as proxy,
+        ledger.app.open(postgres_url) as front,
+        ledger.app.open(proxy.url, services=("worker",), lease=600.0) as deaf,
+    ):
+        await hear_again(front, deaf)
+        for number in range(2):
+            proxy.silence_listeners()
+            await front.run_mutation(ledger.schedule_entries, what="missed", first=number, count=1)
+            await finished(front, 2 * number + 2)
             await hear_again(front, deaf)
-            for number in range(2):
-                proxy.silence_listeners()
-                await front.run_mutation(ledger.schedule_entries, what="missed", first=number, count=1)
-                await finished(front, 2 * number + 2)
-                await hear_again(front, deaf)
-
-    asyncio.run(story())

@@ -36,42 +36,37 @@ async def held(backend: Backend) -> int:
     return len(await backend.engine.store.leases.jobs(OUTSIDE))
 
 
-def test_held_work_outlives_its_worker(database_url: str, history: Path) -> None:
-    async def story() -> None:
-        async with ledger.app.open(database_url) as backend:
-            with processes(1, "work", database_url, lease=1.5, poll=0.2) as (worker,):
-                works = [
-                    await ledger.crew.enqueue(backend, ledger.wait_outside, str(history)) for _ in range(LIMIT + 1)
-                ]
+async def test_held_work_outlives_its_worker(database_url: str, history: Path) -> None:
+    async with ledger.app.open(database_url) as backend:
+        with processes(1, "work", database_url, lease=1.5, poll=0.2) as (worker,):
+            works = [await ledger.crew.enqueue(backend, ledger.wait_outside, str(history)) for _ in range(LIMIT + 1)]
 
-                async def all_are_held() -> bool:
-                    return await held(backend) == LIMIT
+            async def all_are_held() -> bool:
+                return await held(backend) == LIMIT
 
-                await until(all_are_held)
-                worker.kill()
-            with processes(1, "work", database_url, lease=1.5, poll=0.2) as (other,):
+            await until(all_are_held)
+            worker.kill()
+        with processes(1, "work", database_url, lease=1.5, poll=0.2) as (other,):
 
-                async def it_was_taken_over() -> bool:
-                    hour = timedelta(hours=1)
-                    return 1 not in await backend.engine.store.leases.expired(MACHINE.now() + hour)
+            async def it_was_taken_over() -> bool:
+                hour = timedelta(hours=1)
+                return 1 not in await backend.engine.store.leases.expired(MACHINE.now() + hour)
 
-                await until(it_was_taken_over)
-                assert await held(backend) == LIMIT, "nothing is lost, and nothing begins beyond the limit"
-                statuses = await ledger.crew.status_batch(backend, works)
-                assert statuses.count(Running(0)) == LIMIT
-                for token in begun(history):
-                    assert (await ledger.crew.complete(backend, token, "printed")).accepted
+            await until(it_was_taken_over)
+            assert await held(backend) == LIMIT, "nothing is lost, and nothing begins beyond the limit"
+            statuses = await ledger.crew.status_batch(backend, works)
+            assert statuses.count(Running(0)) == LIMIT
+            for token in begun(history):
+                assert (await ledger.crew.complete(backend, token, "printed")).accepted
 
-                async def the_last_is_held() -> bool:
-                    return await held(backend) == 1
+            async def the_last_is_held() -> bool:
+                return await held(backend) == 1
 
-                await until(the_last_is_held)
-                (last,) = begun(history).keys() - set(list(begun(history))[:LIMIT])
-                other.kill()
-            assert (await ledger.crew.complete(backend, last, "printed")).accepted
-            assert await ledger.crew.status_batch(backend, works) == [Finished(Success("printed"))] * len(works)
-
-    asyncio.run(story())
+            await until(the_last_is_held)
+            (last,) = begun(history).keys() - set(list(begun(history))[:LIMIT])
+            other.kill()
+        assert (await ledger.crew.complete(backend, last, "printed")).accepted
+        assert await ledger.crew.status_batch(backend, works) == [Finished(Success("printed"))] * len(works)
 
 
 def test_a_limit_holds_for_held_work_while_workers_are_killed(database_url: str, history: Path) -> None:

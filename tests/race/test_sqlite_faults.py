@@ -56,40 +56,34 @@ def write_connection(backend: Backend) -> sqlite3.Connection:
 # ----- locks
 
 
-def test_another_programs_write_lock_is_waited_for(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            with other_program(sqlite_url) as other:
-                other.execute("begin immediate")
-                calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(5)]
-                done, _ = await asyncio.wait(calls, timeout=0.1)
-                assert not done
-                assert await backend.run_query(ledger.entries, what="x") == [], "who only reads does not wait"
-                other.execute("commit")
-                await asyncio.gather(*calls)
-            assert len(await backend.run_query(ledger.entries, what="x")) == 5
-
-    asyncio.run(story())
+async def test_another_programs_write_lock_is_waited_for(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        with other_program(sqlite_url) as other:
+            other.execute("begin immediate")
+            calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(5)]
+            done, _ = await asyncio.wait(calls, timeout=0.1)
+            assert not done
+            assert await backend.run_query(ledger.entries, what="x") == [], "who only reads does not wait"
+            other.execute("commit")
+            await asyncio.gather(*calls)
+        assert len(await backend.run_query(ledger.entries, what="x")) == 5
 
 
-def test_a_write_lock_held_for_too_long_is_told_and_then_all_goes_on(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, database_wait=0.3) as backend:
-            with other_program(sqlite_url) as other:
-                other.execute("begin immediate")
-                clock = SystemClock()
-                before = clock.monotonic()
-                outcomes = await asyncio.gather(
-                    *(backend.run_mutation(ledger.enter, what="x") for _ in range(3)), return_exceptions=True
-                )
-                assert all(isinstance(outcome, DatabaseBusy) for outcome in outcomes)
-                assert clock.monotonic() - before < Config().database_wait
-                other.execute("rollback")
-            await backend.run_mutation(ledger.enter, what="y")
-            assert await backend.run_query(ledger.entries, what="x") == []
-            assert await backend.run_query(ledger.entries, what="y") == [0]
-
-    asyncio.run(story())
+async def test_a_write_lock_held_for_too_long_is_told_and_then_all_goes_on(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, database_wait=0.3) as backend:
+        with other_program(sqlite_url) as other:
+            other.execute("begin immediate")
+            clock = SystemClock()
+            before = clock.monotonic()
+            outcomes = await asyncio.gather(
+                *(backend.run_mutation(ledger.enter, what="x") for _ in range(3)), return_exceptions=True
+            )
+            assert all(isinstance(outcome, DatabaseBusy) for outcome in outcomes)
+            assert clock.monotonic() - before < Config().database_wait
+            other.execute("rollback")
+        await backend.run_mutation(ledger.enter, what="y")
+        assert await backend.run_query(ledger.entries, what="x") == []
+        assert await backend.run_query(ledger.entries, what="y") == [0]
 
 
 def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -> None:
@@ -162,31 +156,28 @@ def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the
 # ----- copies
 
 
-def test_a_backup_made_while_others_write_is_consistent(sqlite_url: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
-        async with ledger.app.open(sqlite_url) as backend:
-            for owner in ("ada", "bob"):
-                await backend.run_mutation(ledger.open_account, owner=owner, balance=1000)
-            stop = asyncio.Event()
+async def test_a_backup_made_while_others_write_is_consistent(sqlite_url: str, tmp_path: Path) -> None:
+    copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
+    async with ledger.app.open(sqlite_url) as backend:
+        for owner in ("ada", "bob"):
+            await backend.run_mutation(ledger.open_account, owner=owner, balance=1000)
+        stop = asyncio.Event()
 
-            async def move_money() -> None:
-                while not stop.is_set():
-                    await backend.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)
+        async def move_money() -> None:
+            while not stop.is_set():
+                await backend.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)
 
-            movers = [asyncio.create_task(move_money()) for _ in range(4)]
-            for copy in copies:
-                await asyncio.to_thread(back_up, file_of(sqlite_url), copy)
-            stop.set()
-            await asyncio.gather(*movers)
+        movers = [asyncio.create_task(move_money()) for _ in range(4)]
         for copy in copies:
-            async with ledger.app.open(f"sqlite:///{copy}") as backend:
-                balances = [await backend.run_query(ledger.balance, owner=owner) for owner in ("ada", "bob")]
-                assert sum(balance or 0 for balance in balances) == 2000
-            with other_program(f"sqlite:///{copy}") as other:
-                assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
-
-    asyncio.run(story())
+            await asyncio.to_thread(back_up, file_of(sqlite_url), copy)
+        stop.set()
+        await asyncio.gather(*movers)
+    for copy in copies:
+        async with ledger.app.open(f"sqlite:///{copy}") as backend:
+            balances = [await backend.run_query(ledger.balance, owner=owner) for owner in ("ada", "bob")]
+            assert sum(balance or 0 for balance in balances) == 2000
+        with other_program(f"sqlite:///{copy}") as other:
+            assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
 def back_up(source: Path, target: Path) -> None:
@@ -209,58 +200,49 @@ def full_disk(backend: Backend, pages_left: int = 2) -> Iterator[None]:
         connection.execute("pragma max_page_count = 1000000000")
 
 
-def test_a_full_disk_is_told_and_nothing_is_half_done(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            await backend.run_mutation(ledger.enter, what="before")
-            with full_disk(backend):
-                with pytest.raises(DatabaseFull):
-                    await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
-                assert await backend.run_query(ledger.entries, what="bulk") == []
-                assert await backend.run_query(ledger.entries, what="before") == [0]
-                await backend.run_mutation(ledger.enter, what="little")
-            await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
-            assert len(await backend.run_query(ledger.entries, what="bulk")) == 200
-
-    asyncio.run(story())
-
-
-def test_a_function_that_swallows_the_error_of_a_full_disk_does_not_commit_a_part(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            with full_disk(backend), pytest.raises(PenstockError):
-                await backend.run_mutation(ledger.enter_whatever_happens, what="bulk", count=200)
+async def test_a_full_disk_is_told_and_nothing_is_half_done(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        await backend.run_mutation(ledger.enter, what="before")
+        with full_disk(backend):
+            with pytest.raises(DatabaseFull):
+                await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
             assert await backend.run_query(ledger.entries, what="bulk") == []
+            assert await backend.run_query(ledger.entries, what="before") == [0]
+            await backend.run_mutation(ledger.enter, what="little")
+        await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
+        assert len(await backend.run_query(ledger.entries, what="bulk")) == 200
 
-    asyncio.run(story())
+
+async def test_a_function_that_swallows_the_error_of_a_full_disk_does_not_commit_a_part(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        with full_disk(backend), pytest.raises(PenstockError):
+            await backend.run_mutation(ledger.enter_whatever_happens, what="bulk", count=200)
+        assert await backend.run_query(ledger.entries, what="bulk") == []
 
 
 @pytest.mark.parametrize("where", ["on the loop", "in a thread"])
-def test_on_a_full_disk_each_of_those_who_commit_together_is_told_the_truth(
+async def test_on_a_full_disk_each_of_those_who_commit_together_is_told_the_truth(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr(writer_module, "_ALONE", SOON)  # on a slow machine commits would be shared again meanwhile
 
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            commit_slowly(backend, where)
-            with full_disk(backend, pages_left=8):
-                outcomes = await asyncio.gather(
-                    *(
-                        backend.run_mutation(ledger.enter_many, what=f"{number}", count=200 if number % 4 == 3 else 1)
-                        for number in range(24)
-                    ),
-                    return_exceptions=True,
-                )
-                for number, outcome in enumerate(outcomes):
-                    found = len(await backend.run_query(ledger.entries, what=f"{number}"))
-                    if number % 4 == 3:
-                        assert isinstance(outcome, DatabaseFull), outcome
-                        assert found == 0
-                    else:
-                        assert (outcome, found) == (None, 1)
-
-    asyncio.run(story())
+    async with ledger.app.open(sqlite_url) as backend:
+        commit_slowly(backend, where)
+        with full_disk(backend, pages_left=8):
+            outcomes = await asyncio.gather(
+                *(
+                    backend.run_mutation(ledger.enter_many, what=f"{number}", count=200 if number % 4 == 3 else 1)
+                    for number in range(24)
+                ),
+                return_exceptions=True,
+            )
+            for number, outcome in enumerate(outcomes):
+                found = len(await backend.run_query(ledger.entries, what=f"{number}"))
+                if number % 4 == 3:
+                    assert isinstance(outcome, DatabaseFull), outcome
+                    assert found == 0
+                else:
+                    assert (outcome, found) == (None, 1)
 
 
 def commit_slowly(backend: Backend, where: str) -> None:
@@ -269,50 +251,44 @@ def commit_slowly(backend: Backend, where: str) -> None:
     store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
 
 
-def test_a_job_waits_for_room_on_the_disk(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, services=("worker",)) as backend:
-            job = await backend.scheduler.run_after(timedelta(0), ledger.enter_many, what="bulk", count=200)
-            with gate("worker.claimed", most=1) as claimed, gate("mutation.ran", most=1) as ran:
-                await claimed.arrived()
-                with full_disk(backend, pages_left=0):
-                    claimed.open()
-                    await asyncio.wait([asyncio.create_task(ran.arrived())], timeout=0.3)
-                    status = await backend.job(job)
-                    assert status is not None
-                    assert status.state.value == "running"
-                ran.open()
-            await until_entered(backend, "bulk", 200)
-
-    asyncio.run(story())
+async def test_a_job_waits_for_room_on_the_disk(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, services=("worker",)) as backend:
+        job = await backend.scheduler.run_after(timedelta(0), ledger.enter_many, what="bulk", count=200)
+        with gate("worker.claimed", most=1) as claimed, gate("mutation.ran", most=1) as ran:
+            await claimed.arrived()
+            with full_disk(backend, pages_left=0):
+                claimed.open()
+                await asyncio.wait([asyncio.create_task(ran.arrived())], timeout=0.3)
+                status = await backend.job(job)
+                assert status is not None
+                assert status.state.value == "running"
+            ran.open()
+        await until_entered(backend, "bulk", 200)
 
 
 # ----- a commit that fails
 
 
 @pytest.mark.parametrize("where", ["on the loop", "in a thread"])
-def test_who_spoils_a_shared_commit_spoils_it_for_nobody_else(sqlite_url: str, where: str) -> None:
+async def test_who_spoils_a_shared_commit_spoils_it_for_nobody_else(sqlite_url: str, where: str) -> None:
     """A constraint that is checked at the commit fails the commit of all, who then run again one by one."""
     with other_program(sqlite_url) as other:
         other.execute("pragma journal_mode = wal")
         for table in families.TABLES:
             other.execute(table)
 
-    async def story() -> None:
-        async with families.app.open(sqlite_url) as backend:
-            commit_slowly(backend, where)
-            outcomes = await asyncio.gather(
-                *(
-                    backend.run_mutation(families.insert_child, number=number, parent=1 if number % 5 else 77)
-                    for number in range(40)
-                ),
-                return_exceptions=True,
-            )
-            for number, outcome in enumerate(outcomes):
-                assert isinstance(outcome, ConstraintViolation) is (number % 5 == 0), (number, outcome)
-            assert await backend.run_query(families.children) == 32
-
-    asyncio.run(story())
+    async with families.app.open(sqlite_url) as backend:
+        commit_slowly(backend, where)
+        outcomes = await asyncio.gather(
+            *(
+                backend.run_mutation(families.insert_child, number=number, parent=1 if number % 5 else 77)
+                for number in range(40)
+            ),
+            return_exceptions=True,
+        )
+        for number, outcome in enumerate(outcomes):
+            assert isinstance(outcome, ConstraintViolation) is (number % 5 == 0), (number, outcome)
+        assert await backend.run_query(families.children) == 32
 
 
 # ----- files
@@ -373,34 +349,28 @@ def test_a_folder_that_may_not_be_written_is_told(shared_folder: Path) -> None:
     assert list(shared_folder.iterdir()) == []
 
 
-def test_a_file_that_became_read_only_is_told_to_who_writes(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            write_connection(backend).execute("pragma query_only = on")
-            with pytest.raises(ConfigError):
-                await backend.run_mutation(ledger.enter, what="x")
-            write_connection(backend).execute("pragma query_only = off")
+async def test_a_file_that_became_read_only_is_told_to_who_writes(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        write_connection(backend).execute("pragma query_only = on")
+        with pytest.raises(ConfigError):
             await backend.run_mutation(ledger.enter, what="x")
-
-    asyncio.run(story())
+        write_connection(backend).execute("pragma query_only = off")
+        await backend.run_mutation(ledger.enter, what="x")
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_deleted_or_replaced_takes_no_writes_that_would_be_lost(
+async def test_a_file_that_is_deleted_or_replaced_takes_no_writes_that_would_be_lost(
     sqlite_url: str, tmp_path: Path, replaced: bool
 ) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, database_wait=0.2) as backend:
+    async with ledger.app.open(sqlite_url, database_wait=0.2) as backend:
+        await backend.run_mutation(ledger.enter, what="x")
+        if replaced:
+            shutil.copy(file_of(sqlite_url), tmp_path / "copy.db")
+            (tmp_path / "copy.db").rename(file_of(sqlite_url))
+        else:
+            file_of(sqlite_url).unlink()
+        with pytest.raises(DatabaseUnavailable, match="deleted, or another one took its place"):
             await backend.run_mutation(ledger.enter, what="x")
-            if replaced:
-                shutil.copy(file_of(sqlite_url), tmp_path / "copy.db")
-                (tmp_path / "copy.db").rename(file_of(sqlite_url))
-            else:
-                file_of(sqlite_url).unlink()
-            with pytest.raises(DatabaseUnavailable, match="deleted, or another one took its place"):
-                await backend.run_mutation(ledger.enter, what="x")
-
-    asyncio.run(story())
 
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
@@ -450,33 +420,27 @@ def size_of_log(url: str) -> int:
     return Path(f"{file_of(url)}-wal").stat().st_size
 
 
-def test_the_log_is_kept_short_while_many_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_is_kept_short_while_many_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "LOG_BYTES", 256 * 1024)
     monkeypatch.setattr(writer_module, "_MOST_LOG_BYTES", 1024 * 1024)
 
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, synchronous="normal") as backend:
-            longest = 0
-            for number in range(400):
-                await backend.run_mutation(ledger.enter_many, what=f"{number}", count=10)
-                longest = max(longest, size_of_log(sqlite_url))
-            (pages,) = write_connection(backend).execute("pragma page_count").fetchone()
-            assert pages * 4096 > 256 * 1024
-            assert longest < 4 * 1024 * 1024
-
-    asyncio.run(story())
+    async with ledger.app.open(sqlite_url, synchronous="normal") as backend:
+        longest = 0
+        for number in range(400):
+            await backend.run_mutation(ledger.enter_many, what=f"{number}", count=10)
+            longest = max(longest, size_of_log(sqlite_url))
+        (pages,) = write_connection(backend).execute("pragma page_count").fetchone()
+        assert pages * 4096 > 256 * 1024
+        assert longest < 4 * 1024 * 1024
 
 
-def test_closing_while_callers_wait_ends_them_and_loses_nothing(sqlite_url: str) -> None:
-    async def story() -> None:
-        backend = ledger.app.open(sqlite_url)
-        async with backend as opened:
-            calls = [asyncio.create_task(opened.run_mutation(ledger.enter, what="x")) for _ in range(20)]
-            await asyncio.wait(calls, timeout=0)
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-        async with ledger.app.open(sqlite_url) as again:
-            await again.run_mutation(ledger.enter, what="y")
-
-    asyncio.run(story())
+async def test_closing_while_callers_wait_ends_them_and_loses_nothing(sqlite_url: str) -> None:
+    backend = ledger.app.open(sqlite_url)
+    async with backend as opened:
+        calls = [asyncio.create_task(opened.run_mutation(ledger.enter, what="x")) for _ in range(20)]
+        await asyncio.wait(calls, timeout=0)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    async with ledger.app.open(sqlite_url) as again:
+        await again.run_mutation(ledger.enter, what="y")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -81,137 +80,121 @@ async def state(backend: Backend, job: Any) -> str:
     return found.state.value
 
 
-def test_an_action_goes_on_however_long_the_write_lock_is_held(sqlite_url: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
-            job = await start_action(backend, owner, tmp_path)
-            with write_lock(sqlite_url):
-                for _ in range(8):
-                    clock.advance(A_THIRD)
-                    await owner.tick()
-                    await rescuer.tick()
-            await rescuer.tick()  # the first to have the lock: the lease has run out in the database
-            assert await backend.engine.store.leases.rescue(owner.lease or 0, clock.now(), lambda _jobs: []) == 0
-            assert await state(backend, job) == "running"
-            (tmp_path / "go on").touch()
+async def test_an_action_goes_on_however_long_the_write_lock_is_held(sqlite_url: str, tmp_path: Path) -> None:
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, owner, tmp_path)
+        with write_lock(sqlite_url):
+            for _ in range(8):
+                clock.advance(A_THIRD)
+                await owner.tick()
+                await rescuer.tick()
+        await rescuer.tick()  # the first to have the lock: the lease has run out in the database
+        assert await backend.engine.store.leases.rescue(owner.lease or 0, clock.now(), lambda _jobs: []) == 0
+        assert await state(backend, job) == "running"
+        (tmp_path / "go on").touch()
 
-            async def has_ended() -> bool:
-                return owner.unsettled == 1
+        async def has_ended() -> bool:
+            return owner.unsettled == 1
 
-            await until(has_ended)
-            clock.advance(A_THIRD)
-            for worker in (owner, rescuer):
-                await worker.tick()
-            assert await state(backend, job) == "success"
-            assert extensions(sqlite_url) == []
-
-    asyncio.run(story())
+        await until(has_ended)
+        clock.advance(A_THIRD)
+        for worker in (owner, rescuer):
+            await worker.tick()
+        assert await state(backend, job) == "success"
+        assert extensions(sqlite_url) == []
 
 
-def test_the_jobs_of_a_worker_that_dies_while_the_write_lock_is_held_are_taken_over_in_time(
+async def test_the_jobs_of_a_worker_that_dies_while_the_write_lock_is_held_are_taken_over_in_time(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    async def story() -> None:
-        async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
-            job = await start_action(backend, owner, tmp_path)
-            with write_lock(sqlite_url):
-                for _ in range(3):
-                    clock.advance(A_THIRD)
-                    await owner.tick()
-                    await rescuer.tick()
-                assert len(extensions(sqlite_url)) == 2
-                await owner.kill()
-                for _ in range(2):
-                    clock.advance(A_THIRD)
-                    await rescuer.tick()
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, owner, tmp_path)
+        with write_lock(sqlite_url):
+            for _ in range(3):
                 clock.advance(A_THIRD)
-                with pytest.raises(DatabaseBusy):
-                    await rescuer.tick()  # it wants to take over, and cannot yet
+                await owner.tick()
+                await rescuer.tick()
+            assert len(extensions(sqlite_url)) == 2
+            await owner.kill()
+            for _ in range(2):
+                clock.advance(A_THIRD)
+                await rescuer.tick()
             clock.advance(A_THIRD)
-            await rescuer.tick()
-            assert await state(backend, job) == "failed"
-            owner._lease.number = None
-            assert extensions(sqlite_url) == []
+            with pytest.raises(DatabaseBusy):
+                await rescuer.tick()  # it wants to take over, and cannot yet
+        clock.advance(A_THIRD)
+        await rescuer.tick()
+        assert await state(backend, job) == "failed"
+        owner._lease.number = None
+        assert extensions(sqlite_url) == []
 
-    asyncio.run(story())
 
-
-def test_a_worker_that_comes_late_while_the_write_lock_is_held_stops_its_jobs(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_comes_late_while_the_write_lock_is_held_stops_its_jobs(
+    sqlite_url: str, tmp_path: Path
+) -> None:
     """Its lease has run out: whoever has the lock may be taking it over at this moment."""
 
-    async def story() -> None:
-        async with two_workers(sqlite_url) as (backend, owner, _rescuer, clock):
-            await start_action(backend, owner, tmp_path)
-            (running,) = owner.running.values()
-            with write_lock(sqlite_url):
-                clock.advance(MORE_THAN_ALL)
-                with pytest.raises(DatabaseBusy):
-                    await owner.tick()
-            assert running.task.cancelled()
-            assert owner.lease is None
-            assert extensions(sqlite_url) == []
-
-    asyncio.run(story())
+    async with two_workers(sqlite_url) as (backend, owner, _rescuer, clock):
+        await start_action(backend, owner, tmp_path)
+        (running,) = owner.running.values()
+        with write_lock(sqlite_url):
+            clock.advance(MORE_THAN_ALL)
+            with pytest.raises(DatabaseBusy):
+                await owner.tick()
+        assert running.task.cancelled()
+        assert owner.lease is None
+        assert extensions(sqlite_url) == []
 
 
-def test_an_extension_that_is_written_too_late_does_not_count(
+async def test_an_extension_that_is_written_too_late_does_not_count(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is suspended between its look at the lease and its word beside the database."""
 
-    async def story() -> None:
-        async with two_workers(sqlite_url) as (backend, owner, _rescuer, clock):
-            await start_action(backend, owner, tmp_path)
-            leases: Any = backend.engine.store.leases
-            write = leases._extensions.write
+    async with two_workers(sqlite_url) as (backend, owner, _rescuer, clock):
+        await start_action(backend, owner, tmp_path)
+        leases: Any = backend.engine.store.leases
+        write = leases._extensions.write
 
-            def write_late(*args: Any) -> None:
-                clock.advance(MORE_THAN_ALL)
-                write(*args)
-
-            monkeypatch.setattr(leases._extensions, "write", write_late)
-            with write_lock(sqlite_url):
-                clock.advance(A_THIRD)
-                with pytest.raises(DatabaseBusy):
-                    await owner.tick()
-            assert owner.lease is None
-            assert extensions(sqlite_url) == []
-
-    asyncio.run(story())
-
-
-def test_a_lease_that_was_taken_away_is_not_extended(sqlite_url: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
-            job = await start_action(backend, owner, tmp_path)
+        def write_late(*args: Any) -> None:
             clock.advance(MORE_THAN_ALL)
-            await rescuer.tick()
-            (running,) = owner.running.values()
-            with write_lock(sqlite_url):
-                clock.advance(A_THIRD)
-                await owner._keep_lease()
-            assert running.task.cancelled()
-            assert owner.lease is None
-            assert await state(backend, job) == "failed"
+            write(*args)
 
-    asyncio.run(story())
+        monkeypatch.setattr(leases._extensions, "write", write_late)
+        with write_lock(sqlite_url):
+            clock.advance(A_THIRD)
+            with pytest.raises(DatabaseBusy):
+                await owner.tick()
+        assert owner.lease is None
+        assert extensions(sqlite_url) == []
 
 
-def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
+async def test_a_lease_that_was_taken_away_is_not_extended(sqlite_url: str, tmp_path: Path) -> None:
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, owner, tmp_path)
+        clock.advance(MORE_THAN_ALL)
+        await rescuer.tick()
+        (running,) = owner.running.values()
+        with write_lock(sqlite_url):
+            clock.advance(A_THIRD)
+            await owner._keep_lease()
+        assert running.task.cancelled()
+        assert owner.lease is None
+        assert await state(backend, job) == "failed"
+
+
+async def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        async with ledger.app.open(database_url, clock=TestClock(), lease=3.0) as backend:
-            worker = backend.make_service("worker")
-            assert isinstance(worker, Worker)
-            await worker.tick()
+    async with ledger.app.open(database_url, clock=TestClock(), lease=3.0) as backend:
+        worker = backend.make_service("worker")
+        assert isinstance(worker, Worker)
+        await worker.tick()
 
-            async def fail() -> float:
-                raise DatabaseUnavailable("cut off")
+        async def fail() -> float:
+            raise DatabaseUnavailable("cut off")
 
-            monkeypatch.setattr(worker, "_claim", fail)
-            pauses = [await worker._guarded_tick() for _ in range(12)]
-            assert max(pauses) <= 3.0 * 0.25
-            await worker.finish()
-
-    asyncio.run(story())
+        monkeypatch.setattr(worker, "_claim", fail)
+        pauses = [await worker._guarded_tick() for _ in range(12)]
+        assert max(pauses) <= 3.0 * 0.25
+        await worker.finish()

@@ -105,38 +105,32 @@ def test_whoever_has_waited_for_a_while_tries_more_often() -> None:
 
 
 @pytest.mark.parametrize("where", ["on the loop", "in a thread"])
-def test_slow_queries_do_not_keep_a_mutation_waiting(sqlite_url: str, where: str) -> None:
+async def test_slow_queries_do_not_keep_a_mutation_waiting(sqlite_url: str, where: str) -> None:
     """Neither its commit on a slow disk, nor what it reads itself: it holds the write lock of all processes."""
 
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=8) as backend:
-            store: Any = backend.engine.store
-            async with endless_queries(backend, 8):
-                store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
-                async with asyncio.timeout(SOON):
-                    await backend.run_mutation(ledger.enter, what="x")
-                    session = await store.begin_write()
-                    assert (await session.fetch(UNBOUNDED))[0][0] == 1
-                    await session.commit()
-                    store._writer._empty_log()
-                    await store._writer.settle()
-                    await backend.run_mutation(ledger.enter, what="y")
-
-    asyncio.run(story())
-
-
-def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            store: Any = backend.engine.store
-            go_on = threading.Event()
-            store._writer._beside.submit(go_on.wait)
-            store._writer._commit_seconds = 100.0
+    async with ledger.app.open(sqlite_url, max_connections=8) as backend:
+        store: Any = backend.engine.store
+        async with endless_queries(backend, 8):
+            store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
             async with asyncio.timeout(SOON):
                 await backend.run_mutation(ledger.enter, what="x")
-            go_on.set()
+                session = await store.begin_write()
+                assert (await session.fetch(UNBOUNDED))[0][0] == 1
+                await session.commit()
+                store._writer._empty_log()
+                await store._writer.settle()
+                await backend.run_mutation(ledger.enter, what="y")
 
-    asyncio.run(story())
+
+async def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        store: Any = backend.engine.store
+        go_on = threading.Event()
+        store._writer._beside.submit(go_on.wait)
+        store._writer._commit_seconds = 100.0
+        async with asyncio.timeout(SOON):
+            await backend.run_mutation(ledger.enter, what="x")
+        go_on.set()
 
 
 @pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
@@ -168,42 +162,36 @@ def test_work_that_waits_for_a_thread_ends_at_once_and_never_begins(ends: str) -
 
 
 @pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
-def test_whoever_is_cancelled_twice_still_waits_until_the_thread_has_left(ends: str) -> None:
+async def test_whoever_is_cancelled_twice_still_waits_until_the_thread_has_left(ends: str) -> None:
     """A second cancel comes while the work that was interrupted is still in its thread."""
 
-    async def story() -> None:
-        begun, go_on = threading.Event(), threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
 
-        def work() -> None:
-            begun.set()
-            go_on.wait()
+    def work() -> None:
+        begun.set()
+        go_on.wait()
 
-        with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
-            seconds = 0.01 if ends == "its time is up" else None
-            task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
-            await asyncio.to_thread(begun.wait)
-            for _ in range(2):
-                await asyncio.wait([task], timeout=0.05)
-                task.cancel()
+    with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        seconds = 0.01 if ends == "its time is up" else None
+        task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
+        await asyncio.to_thread(begun.wait)
+        for _ in range(2):
             await asyncio.wait([task], timeout=0.05)
-            assert not task.done()
-            go_on.set()
-            await asyncio.gather(task, return_exceptions=True)
-            assert task.cancelled()
+            task.cancel()
+        await asyncio.wait([task], timeout=0.05)
+        assert not task.done()
+        go_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
 
-    asyncio.run(story())
 
-
-def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wait(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=2, statement_timeout=0.5) as backend:
-            for _ in range(3):
-                session = await backend.engine.store.begin_read()
-                with pytest.raises(DatabaseBusy, match="took too long"):
-                    await session.fetch(ENDLESS)
-                await session.rollback()
-
-    asyncio.run(story())
+async def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wait(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, max_connections=2, statement_timeout=0.5) as backend:
+        for _ in range(3):
+            session = await backend.engine.store.begin_read()
+            with pytest.raises(DatabaseBusy, match="took too long"):
+                await session.fetch(ENDLESS)
+            await session.rollback()
 
 
 # ----- connections
@@ -249,100 +237,85 @@ def test_many_queries_at_once_share_a_few_connections_of_which_most_are_closed_a
     asyncio.run(story())
 
 
-def test_a_query_that_finds_no_connection_free_is_told_so_after_a_while(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=2, database_wait=0.2) as backend:
-            store = backend.engine.store
-            held = [await store.begin_read() for _ in range(2)]
-            before = SystemClock().monotonic()
-            with pytest.raises(Overloaded, match="all 2 are in use"):
-                await backend.run_query(ledger.entries, what="x")
-            assert SystemClock().monotonic() - before < Config().database_wait
-            waiting = asyncio.create_task(backend.run_query(ledger.entries, what="x"))
-            await asyncio.wait([waiting], timeout=0)
-            await held.pop().rollback()
-            assert await waiting == []
-            await held.pop().rollback()
-            held = [await store.begin_read() for _ in range(2)]  # none was lost on the way
-            for session in held:
-                await session.rollback()
-
-    asyncio.run(story())
-
-
-def test_whoever_goes_away_in_the_moment_of_its_turn_passes_the_connection_on(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=1) as backend:
-            session = await backend.engine.store.begin_read()
-            first, second = (asyncio.create_task(backend.run_query(ledger.entries, what="x")) for _ in range(2))
-            await asyncio.wait([first, second], timeout=0)
+async def test_a_query_that_finds_no_connection_free_is_told_so_after_a_while(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, max_connections=2, database_wait=0.2) as backend:
+        store = backend.engine.store
+        held = [await store.begin_read() for _ in range(2)]
+        before = SystemClock().monotonic()
+        with pytest.raises(Overloaded, match="all 2 are in use"):
+            await backend.run_query(ledger.entries, what="x")
+        assert SystemClock().monotonic() - before < Config().database_wait
+        waiting = asyncio.create_task(backend.run_query(ledger.entries, what="x"))
+        await asyncio.wait([waiting], timeout=0)
+        await held.pop().rollback()
+        assert await waiting == []
+        await held.pop().rollback()
+        held = [await store.begin_read() for _ in range(2)]  # none was lost on the way
+        for session in held:
             await session.rollback()
-            first.cancel()
-            async with asyncio.timeout(SOON):
-                assert await second == []
-            assert first.cancelled()
-
-    asyncio.run(story())
 
 
-def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=1) as backend:
-            job = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
-            worker = backend.make_service("worker")
-            assert isinstance(worker, Worker)
-            session = await backend.engine.store.begin_read()
-            async with asyncio.timeout(SOON):
-                await worker.tick()
-                await worker.wait_for_jobs()
-            await session.rollback()
-            status = await backend.job(job)
-            assert status is not None
-            assert status.state.value == "success"
-            await worker.finish()
+async def test_whoever_goes_away_in_the_moment_of_its_turn_passes_the_connection_on(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, max_connections=1) as backend:
+        session = await backend.engine.store.begin_read()
+        first, second = (asyncio.create_task(backend.run_query(ledger.entries, what="x")) for _ in range(2))
+        await asyncio.wait([first, second], timeout=0)
+        await session.rollback()
+        first.cancel()
+        async with asyncio.timeout(SOON):
+            assert await second == []
+        assert first.cancelled()
 
-    asyncio.run(story())
+
+async def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, max_connections=1) as backend:
+        job = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+        worker = backend.make_service("worker")
+        assert isinstance(worker, Worker)
+        session = await backend.engine.store.begin_read()
+        async with asyncio.timeout(SOON):
+            await worker.tick()
+            await worker.wait_for_jobs()
+        await session.rollback()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.state.value == "success"
+        await worker.finish()
 
 
 # ----- turns
 
 
-def test_whoever_enqueues_beside_others_shares_their_commits(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            store: Any = backend.engine.store
-            await ledger.crew.enqueue(backend, ledger.enter, what="first")
+async def test_whoever_enqueues_beside_others_shares_their_commits(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        store: Any = backend.engine.store
+        await ledger.crew.enqueue(backend, ledger.enter, what="first")
 
-            async def each() -> None:
-                for number in range(20):
-                    await ledger.crew.enqueue(backend, ledger.enter, what=f"{number}")
+        async def each() -> None:
+            for number in range(20):
+                await ledger.crew.enqueue(backend, ledger.enter, what=f"{number}")
 
-            before = store._writer._commits
-            await asyncio.gather(*(each() for _ in range(50)))
-            assert (await backend.job_counts())["ready"] == 1001
-            assert store._writer._commits - before <= 1000 // 10
-
-    asyncio.run(story())
+        before = store._writer._commits
+        await asyncio.gather(*(each() for _ in range(50)))
+        assert (await backend.job_counts())["ready"] == 1001
+        assert store._writer._commits - before <= 1000 // 10
 
 
-def test_whoever_is_cancelled_before_its_commit_leaves_no_transaction_open(sqlite_url: str) -> None:
+async def test_whoever_is_cancelled_before_its_commit_leaves_no_transaction_open(sqlite_url: str) -> None:
     """It has written, and given its turn away: what it wrote is kept, and the write lock is free again."""
 
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            store: Any = backend.engine.store
-            task = asyncio.create_task(ledger.crew.enqueue(backend, ledger.enter, what="x"))
-            while not store._writer._open:
-                await SystemClock().sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert not store._writer.connection.in_transaction
-            assert (await backend.job_counts())["ready"] == 1
-            with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)) as other:
-                other.execute("begin immediate")
-
-    asyncio.run(story())
+    async with ledger.app.open(sqlite_url) as backend:
+        store: Any = backend.engine.store
+        task = asyncio.create_task(ledger.crew.enqueue(backend, ledger.enter, what="x"))
+        while not store._writer._open:
+            await SystemClock().sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not store._writer.connection.in_transaction
+        assert (await backend.job_counts())["ready"] == 1
+        with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)) as other:
+            other.execute("begin immediate")
 
 
 @pytest.mark.parametrize("how", ["nothing", "raises", "writes", "is late", "is late beside another", "is refused"])
@@ -383,16 +356,11 @@ async def test_whoever_hears_that_a_call_has_failed_finds_the_write_lock_free(sq
             await other
 
 
-def test_what_cannot_be_enqueued_takes_nothing_of_the_others_with_it(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
-            jobs, now = backend.engine.store.jobs, backend.engine.clock.now()
-            made = [backend.job_calls.new_job(ledger.enter, {"what": f"{number}"}, now) for number in range(9)]
-            ends = await asyncio.gather(
-                *(jobs.enqueue_alone(job, now) for job in (*made, made[4])), return_exceptions=True
-            )
-            assert ends[:9] == [None] * 9
-            assert isinstance(ends[9], UniqueViolation)
-            assert (await backend.job_counts())["ready"] == 9
-
-    asyncio.run(story())
+async def test_what_cannot_be_enqueued_takes_nothing_of_the_others_with_it(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url) as backend:
+        jobs, now = backend.engine.store.jobs, backend.engine.clock.now()
+        made = [backend.job_calls.new_job(ledger.enter, {"what": f"{number}"}, now) for number in range(9)]
+        ends = await asyncio.gather(*(jobs.enqueue_alone(job, now) for job in (*made, made[4])), return_exceptions=True)
+        assert ends[:9] == [None] * 9
+        assert isinstance(ends[9], UniqueViolation)
+        assert (await backend.job_counts())["ready"] == 9

@@ -78,32 +78,29 @@ async def state(t: Backend) -> tuple[str, int]:
 # ----- F5, F6, F7
 
 
-def test_f5_no_renewal_brings_a_completed_run_back(database_url: str) -> None:
-    async def story() -> None:
-        async with two_on(app, database_url) as (first, second):
-            runs, go_on = [], asyncio.Event()
+async def test_f5_no_renewal_brings_a_completed_run_back(database_url: str) -> None:
+    async with two_on(app, database_url) as (first, second):
+        runs, go_on = [], asyncio.Event()
 
-            async def lives_on(ctx: TaskCtx[Order]) -> None:
-                runs.append(ctx.attempt)
-                await ctx.mark_completed()
-                await go_on.wait()
+        async def lives_on(ctx: TaskCtx[Order]) -> None:
+            runs.append(ctx.attempt)
+            await ctx.mark_completed()
+            await go_on.wait()
 
-            steps.append(lives_on)
-            await first.run_mutation(place)
-            await first.plan()
+        steps.append(lives_on)
+        await first.run_mutation(place)
+        await first.plan()
+        await first.worker.tick()
+        await until(lambda: answer(bool(runs)))
+        for _ in range(6):
+            first.clock.advance(timedelta(seconds=10))
             await first.worker.tick()
-            await until(lambda: answer(bool(runs)))
-            for _ in range(6):
-                first.clock.advance(timedelta(seconds=10))
-                await first.worker.tick()
-                await second.worker.tick()
-            go_on.set()
-            await first.settle_down()
-            await second.settle_down()
-            assert runs == [1]
-            assert await state(first) == ("success", 1)
-
-    asyncio.run(story())
+            await second.worker.tick()
+        go_on.set()
+        await first.settle_down()
+        await second.settle_down()
+        assert runs == [1]
+        assert await state(first) == ("success", 1)
 
 
 @pytest.mark.parametrize(
@@ -134,168 +131,153 @@ def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, requ
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["at once", "in a transaction"])
-def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
-    async def story() -> None:
-        async with two_on(app, database_url) as (stalled, rescuer):
-            go_on, told = asyncio.Event(), list[LeaseLost]()
+async def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
+    async with two_on(app, database_url) as (stalled, rescuer):
+        go_on, told = asyncio.Event(), list[LeaseLost]()
 
-            async def stalls(ctx: TaskCtx[Order]) -> None:
-                await go_on.wait()
-                if own:
-                    await noted(ctx.mark_completed())
-                else:
-                    async with kind_for(database_url).open(database_url) as visit:
-                        await answer(visit.begin())
-                        await write(visit, "booked")
-                        await noted(ctx.mark_completed(visit.connection))
-                        await answer(visit.rollback() if told else visit.commit())
-                if told:
-                    raise told[0]
-
-            async def noted(call: Awaitable[None]) -> None:
-                try:
-                    await call
-                except LeaseLost as error:
-                    told.append(error)
-
-            steps.extend((stalls, nothing))
-            await stalled.run_mutation(place)
-            await stalled.plan()
-            await stalled.worker.tick()
-            await until(lambda: answer(len(steps) == 1))
-            stalled.clock.advance(EXPIRED)
-            await rescuer.run_until_idle(plan=False)
-            assert await state(rescuer) == ("success", 2)
-            go_on.set()
-            await stalled.worker.wait_for_jobs()
-            assert len(told) == 1
-            await stalled.run_until_idle(plan=False)
-            assert await state(rescuer) == ("success", 2)
-            assert await rescuer.run_query(entries) == []
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str, *, commits: bool) -> None:
-    """On PostgreSQL the lease may run out while it is open: the run is lost only if it is rolled back."""
-
-    async def story() -> None:
-        async with two_on(app, postgres_url) as (stalled, rescuer), kind_for(postgres_url).open(postgres_url) as visit:
-            runs: list[int] = []
-
-            async def completes(ctx: TaskCtx[Order]) -> None:
-                await answer(visit.begin())
-                await write(visit, "booked")
-                await ctx.mark_completed(visit.connection)
-                runs.append(ctx.attempt)
-                await asyncio.Event().wait()
-
-            async def second(ctx: TaskCtx[Order]) -> None:
-                runs.append(ctx.attempt)
-
-            steps.extend((completes, second))
-            await stalled.run_mutation(place)
-            await stalled.plan()
-            await stalled.worker.tick()
-            await until(lambda: answer(bool(runs)))
-            stalled.clock.advance(EXPIRED)
-            await rescuer.run_until_idle(plan=False)
-            assert await state(rescuer) == ("running", 1)
-            await answer(visit.commit() if commits else visit.rollback())
-            rescuer.clock.advance(EXPIRED)
-            await rescuer.run_until_idle(plan=False)
-            assert await state(rescuer) == ("success", 1 if commits else 2)
-            assert runs == ([1] if commits else [1, 2])
-            assert await rescuer.run_query(entries) == (["booked"] if commits else [])
-            await stalled.worker.kill()
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("ends", ["kill", "finish"])
-def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
-    async def story() -> None:
-        async with two_on(app, database_url, grace=0.0) as (first, second):
-            runs: list[int] = []
-
-            async def completes(ctx: TaskCtx[Order]) -> None:
+        async def stalls(ctx: TaskCtx[Order]) -> None:
+            await go_on.wait()
+            if own:
+                await noted(ctx.mark_completed())
+            else:
                 async with kind_for(database_url).open(database_url) as visit:
                     await answer(visit.begin())
                     await write(visit, "booked")
-                    await ctx.mark_completed(visit.connection)
-                    await answer(visit.commit())
-                runs.append(ctx.attempt)
-                await asyncio.Event().wait()
+                    await noted(ctx.mark_completed(visit.connection))
+                    await answer(visit.rollback() if told else visit.commit())
+            if told:
+                raise told[0]
 
-            steps.append(completes)
-            await first.run_mutation(place)
-            await first.plan()
-            await first.worker.tick()
-            await until(lambda: answer(bool(runs)))
-            await (first.worker.kill() if ends == "kill" else first.worker.finish())
-            second.clock.advance(EXPIRED)
-            await second.run_until_idle(plan=False)
-            assert await state(second) == ("success", 1)
-            assert runs == [1]
+        async def noted(call: Awaitable[None]) -> None:
+            try:
+                await call
+            except LeaseLost as error:
+                told.append(error)
 
-    asyncio.run(story())
+        steps.extend((stalls, nothing))
+        await stalled.run_mutation(place)
+        await stalled.plan()
+        await stalled.worker.tick()
+        await until(lambda: answer(len(steps) == 1))
+        stalled.clock.advance(EXPIRED)
+        await rescuer.run_until_idle(plan=False)
+        assert await state(rescuer) == ("success", 2)
+        go_on.set()
+        await stalled.worker.wait_for_jobs()
+        assert len(told) == 1
+        await stalled.run_until_idle(plan=False)
+        assert await state(rescuer) == ("success", 2)
+        assert await rescuer.run_query(entries) == []
 
 
-def test_a_worker_that_stops_while_the_transaction_is_open_leaves_it_to_its_end(postgres_url: str) -> None:
-    async def story() -> None:
-        async with (
-            two_on(app, postgres_url, grace=0.0) as (first, second),
-            kind_for(postgres_url).open(postgres_url) as visit,
-        ):
-            runs: list[int] = []
+@pytest.mark.parametrize("commits", [True, False])
+async def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str, *, commits: bool) -> None:
+    """On PostgreSQL the lease may run out while it is open: the run is lost only if it is rolled back."""
 
-            async def completes(ctx: TaskCtx[Order]) -> None:
+    async with two_on(app, postgres_url) as (stalled, rescuer), kind_for(postgres_url).open(postgres_url) as visit:
+        runs: list[int] = []
+
+        async def completes(ctx: TaskCtx[Order]) -> None:
+            await answer(visit.begin())
+            await write(visit, "booked")
+            await ctx.mark_completed(visit.connection)
+            runs.append(ctx.attempt)
+            await asyncio.Event().wait()
+
+        async def second(ctx: TaskCtx[Order]) -> None:
+            runs.append(ctx.attempt)
+
+        steps.extend((completes, second))
+        await stalled.run_mutation(place)
+        await stalled.plan()
+        await stalled.worker.tick()
+        await until(lambda: answer(bool(runs)))
+        stalled.clock.advance(EXPIRED)
+        await rescuer.run_until_idle(plan=False)
+        assert await state(rescuer) == ("running", 1)
+        await answer(visit.commit() if commits else visit.rollback())
+        rescuer.clock.advance(EXPIRED)
+        await rescuer.run_until_idle(plan=False)
+        assert await state(rescuer) == ("success", 1 if commits else 2)
+        assert runs == ([1] if commits else [1, 2])
+        assert await rescuer.run_query(entries) == (["booked"] if commits else [])
+        await stalled.worker.kill()
+
+
+@pytest.mark.parametrize("ends", ["kill", "finish"])
+async def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
+    async with two_on(app, database_url, grace=0.0) as (first, second):
+        runs: list[int] = []
+
+        async def completes(ctx: TaskCtx[Order]) -> None:
+            async with kind_for(database_url).open(database_url) as visit:
                 await answer(visit.begin())
+                await write(visit, "booked")
                 await ctx.mark_completed(visit.connection)
-                runs.append(ctx.attempt)
-                await asyncio.Event().wait()
+                await answer(visit.commit())
+            runs.append(ctx.attempt)
+            await asyncio.Event().wait()
 
-            steps.append(completes)
-            await first.run_mutation(place)
-            await first.plan()
+        steps.append(completes)
+        await first.run_mutation(place)
+        await first.plan()
+        await first.worker.tick()
+        await until(lambda: answer(bool(runs)))
+        await (first.worker.kill() if ends == "kill" else first.worker.finish())
+        second.clock.advance(EXPIRED)
+        await second.run_until_idle(plan=False)
+        assert await state(second) == ("success", 1)
+        assert runs == [1]
+
+
+async def test_a_worker_that_stops_while_the_transaction_is_open_leaves_it_to_its_end(postgres_url: str) -> None:
+    async with (
+        two_on(app, postgres_url, grace=0.0) as (first, second),
+        kind_for(postgres_url).open(postgres_url) as visit,
+    ):
+        runs: list[int] = []
+
+        async def completes(ctx: TaskCtx[Order]) -> None:
+            await answer(visit.begin())
+            await ctx.mark_completed(visit.connection)
+            runs.append(ctx.attempt)
+            await asyncio.Event().wait()
+
+        steps.append(completes)
+        await first.run_mutation(place)
+        await first.plan()
+        await first.worker.tick()
+        await until(lambda: answer(bool(runs)))
+        await first.worker.finish()
+        assert await state(second) == ("running", 1)
+        await answer(visit.commit())
+        second.clock.advance(EXPIRED)
+        await second.run_until_idle(plan=False)
+        assert await state(second) == ("success", 1)
+        assert runs == [1]
+
+
+async def test_lr1_a_run_that_outlives_its_lease_keeps_it(database_url: str) -> None:
+    async with two_on(app, database_url) as (first, second):
+        go_on, runs = asyncio.Event(), []
+
+        async def takes_long(ctx: TaskCtx[Order]) -> None:
+            runs.append(ctx.attempt)
+            await go_on.wait()
+
+        steps.append(takes_long)
+        await first.run_mutation(place)
+        await first.plan()
+        await first.worker.tick()
+        for _ in range(10):
+            first.clock.advance(timedelta(seconds=10))
             await first.worker.tick()
-            await until(lambda: answer(bool(runs)))
-            await first.worker.finish()
-            assert await state(second) == ("running", 1)
-            await answer(visit.commit())
-            second.clock.advance(EXPIRED)
-            await second.run_until_idle(plan=False)
-            assert await state(second) == ("success", 1)
-            assert runs == [1]
-
-    asyncio.run(story())
-
-
-def test_lr1_a_run_that_outlives_its_lease_keeps_it(database_url: str) -> None:
-    async def story() -> None:
-        async with two_on(app, database_url) as (first, second):
-            go_on, runs = asyncio.Event(), []
-
-            async def takes_long(ctx: TaskCtx[Order]) -> None:
-                runs.append(ctx.attempt)
-                await go_on.wait()
-
-            steps.append(takes_long)
-            await first.run_mutation(place)
-            await first.plan()
-            await first.worker.tick()
-            for _ in range(10):
-                first.clock.advance(timedelta(seconds=10))
-                await first.worker.tick()
-                await second.worker.tick()
-            assert await state(second) == ("running", 1)
-            go_on.set()
-            await first.settle_down()
-            assert runs == [1]
-            assert await state(second) == ("success", 1)
-
-    asyncio.run(story())
+            await second.worker.tick()
+        assert await state(second) == ("running", 1)
+        go_on.set()
+        await first.settle_down()
+        assert runs == [1]
+        assert await state(second) == ("success", 1)
 
 
 # ----- F14
@@ -307,30 +289,27 @@ def deaths(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(("task", "times"), [("action", 3), ("mutation", 3), ("completed", 1)])
-def test_f14_a_handler_that_kills_its_process_uses_up_its_attempts(
+async def test_f14_a_handler_that_kills_its_process_uses_up_its_attempts(
     database_url: str, tmp_path: Path, task: str, times: int
 ) -> None:
-    async def story() -> None:
-        async with mortal.app.open(database_url) as backend:
-            await backend.run_mutation(mortal.add, task, str(tmp_path))
-            for _ in range(times):
-                process = mortal.run_once(database_url)
-                assert await asyncio.to_thread(process.wait, 60) == -9
+    async with mortal.app.open(database_url) as backend:
+        await backend.run_mutation(mortal.add, task, str(tmp_path))
+        for _ in range(times):
             process = mortal.run_once(database_url)
-            try:
-                await until(lambda: has_ended(backend))
-            finally:
-                await asyncio.to_thread(stop, process)
-            (job,) = await backend.jobs()
-            assert deaths(tmp_path) == times
-            if task == "completed":
-                assert (job.state.value, job.attempt) == ("success", 1)
-            else:
-                assert (job.state.value, job.attempt) == ("failed", 3)
-                assert [one.what for one in job.attempts] == ["lost", "lost", "abandoned"]
-                assert (job.error or "").startswith("WorkerLost")
-
-    asyncio.run(story())
+            assert await asyncio.to_thread(process.wait, 60) == -9
+        process = mortal.run_once(database_url)
+        try:
+            await until(lambda: has_ended(backend))
+        finally:
+            await asyncio.to_thread(stop, process)
+        (job,) = await backend.jobs()
+        assert deaths(tmp_path) == times
+        if task == "completed":
+            assert (job.state.value, job.attempt) == ("success", 1)
+        else:
+            assert (job.state.value, job.attempt) == ("failed", 3)
+            assert [one.what for one in job.attempts] == ["lost", "lost", "abandoned"]
+            assert (job.error or "").startswith("WorkerLost")
 
 
 async def has_ended(backend: Backend) -> bool:

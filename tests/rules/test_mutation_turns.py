@@ -30,116 +30,89 @@ async def run(turns: Admission, times: int, *, conflict: bool, arguments: object
     return queue
 
 
-def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
-    async def main() -> None:
-        turns = Admission(3)
-        calls = [Turn(turns, "add") for _ in range(4)]
-        begun = [await try_begin(call) for call in calls]
-        assert [turn.done() for turn in begun] == [True, True, True, False]
-        calls[0].end(conflict=False)
-        await begun[3]
-
-    asyncio.run(main())
+async def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
+    turns = Admission(3)
+    calls = [Turn(turns, "add") for _ in range(4)]
+    begun = [await try_begin(call) for call in calls]
+    assert [turn.done() for turn in begun] == [True, True, True, False]
+    calls[0].end(conflict=False)
+    await begun[3]
 
 
-def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again() -> None:
-    async def main() -> None:
-        turns = Admission(4)
-        await run(turns, 5, conflict=True)
-        calls = [Turn(turns, "add") for _ in range(3)]
-        begun = [await try_begin(call) for call in calls]
-        assert [turn.done() for turn in begun] == [True, True, False]
-        for call, turn in zip(calls, begun, strict=True):
-            await turn
-            call.end(conflict=False)
-        await run(turns, 300, conflict=False)
-        assert [(await try_begin(Turn(turns, "add"))).done() for _ in range(4)] == [True] * 4
-
-    asyncio.run(main())
+async def test_conflicts_halve_how_many_run_down_to_two_and_successes_raise_it_again() -> None:
+    turns = Admission(4)
+    await run(turns, 5, conflict=True)
+    calls = [Turn(turns, "add") for _ in range(3)]
+    begun = [await try_begin(call) for call in calls]
+    assert [turn.done() for turn in begun] == [True, True, False]
+    for call, turn in zip(calls, begun, strict=True):
+        await turn
+        call.end(conflict=False)
+    await run(turns, 300, conflict=False)
+    assert [(await try_begin(Turn(turns, "add"))).done() for _ in range(4)] == [True] * 4
 
 
-def test_calls_queue_after_conflicts_then_in_all_queues_and_leave_them_after_successes() -> None:
-    async def main() -> None:
-        turns = Admission(4)
-        assert await run(turns, 2, conflict=True) is None
-        own = await run(turns, 1, conflict=True)
-        assert own in range(1, QUEUES + 1)
-        assert await run(turns, 2, conflict=True) == EVERY_QUEUE
-        assert await run(turns, 30, conflict=False) == own
-        assert await run(turns, 200, conflict=False) is None
-
-    asyncio.run(main())
+async def test_calls_queue_after_conflicts_then_in_all_queues_and_leave_them_after_successes() -> None:
+    turns = Admission(4)
+    assert await run(turns, 2, conflict=True) is None
+    own = await run(turns, 1, conflict=True)
+    assert own in range(1, QUEUES + 1)
+    assert await run(turns, 2, conflict=True) == EVERY_QUEUE
+    assert await run(turns, 30, conflict=False) == own
+    assert await run(turns, 200, conflict=False) is None
 
 
 @pytest.mark.parametrize("other", [("other", ""), ("add", {"row": 2})])
-def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple[str, object]) -> None:
-    async def main() -> None:
-        turns = Admission(4)
-        await run(turns, 5, conflict=True, arguments={"row": 1})
-        assert [await (await try_begin(Turn(turns, *other))) for _ in range(4)] == [None] * 4
-
-    asyncio.run(main())
+async def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple[str, object]) -> None:
+    turns = Admission(4)
+    await run(turns, 5, conflict=True, arguments={"row": 1})
+    assert [await (await try_begin(Turn(turns, *other))) for _ in range(4)] == [None] * 4
 
 
-def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
-    async def main() -> None:
-        turns = Admission(4)
-        await run(turns, 1, conflict=True, in_a_row=3)
-        assert await Turn(turns, "add", "other").begin() is None
-        await run(turns, 1, conflict=True, in_a_row=3)
-        assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
-
-    asyncio.run(main())
+async def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
+    turns = Admission(4)
+    await run(turns, 1, conflict=True, in_a_row=3)
+    assert await Turn(turns, "add", "other").begin() is None
+    await run(turns, 1, conflict=True, in_a_row=3)
+    assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
 
 
-def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
-    async def main() -> None:
-        turns = Admission(4)
-        held = Turn(turns, "add", "held")
-        held.end(conflict=True)
-        await held.begin()
-        for number in range(3000):
-            await run(turns, 1, conflict=True, arguments=number)
-        assert len(turns._calls) <= 1000
-        assert "add 'held'" in turns._calls
-
-    asyncio.run(main())
+async def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
+    turns = Admission(4)
+    held = Turn(turns, "add", "held")
+    held.end(conflict=True)
+    await held.begin()
+    for number in range(3000):
+        await run(turns, 1, conflict=True, arguments=number)
+    assert len(turns._calls) <= 1000
+    assert "add 'held'" in turns._calls
 
 
-def test_whoever_starts_again_goes_first() -> None:
-    async def main() -> None:
-        turns = Admission(1)
-        first, newcomer, again = (Turn(turns, "add") for _ in range(3))
-        again.conflicts = 1
-        await first.begin()
-        later, sooner = await try_begin(newcomer), await try_begin(again)
-        first.end(conflict=False)
-        await sooner
-        again.end(conflict=False)
-        await later
-
-    asyncio.run(main())
+async def test_whoever_starts_again_goes_first() -> None:
+    turns = Admission(1)
+    first, newcomer, again = (Turn(turns, "add") for _ in range(3))
+    again.conflicts = 1
+    await first.begin()
+    later, sooner = await try_begin(newcomer), await try_begin(again)
+    first.end(conflict=False)
+    await sooner
+    again.end(conflict=False)
+    await later
 
 
-def test_nobody_waits_long_for_a_slow_one() -> None:
-    async def main() -> None:
-        turns = Admission(1)
+async def test_nobody_waits_long_for_a_slow_one() -> None:
+    turns = Admission(1)
+    await Turn(turns, "add").begin()
+    async with asyncio.timeout(SOON):
         await Turn(turns, "add").begin()
-        async with asyncio.timeout(SOON):
-            await Turn(turns, "add").begin()
-
-    asyncio.run(main())
 
 
-def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
-    async def main() -> None:
-        turns = Admission(1)
-        first = Turn(turns, "add")
-        await first.begin()
-        gives_up, next_one = await try_begin(Turn(turns, "add")), await try_begin(Turn(turns, "add"))
-        gives_up.cancel()
-        first.end(conflict=False)
-        await next_one
-        assert gives_up.cancelled()
-
-    asyncio.run(main())
+async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
+    turns = Admission(1)
+    first = Turn(turns, "add")
+    await first.begin()
+    gives_up, next_one = await try_begin(Turn(turns, "add")), await try_begin(Turn(turns, "add"))
+    gives_up.cancel()
+    first.end(conflict=False)
+    await next_one
+    assert gives_up.cancelled()

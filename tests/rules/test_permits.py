@@ -23,20 +23,17 @@ def permit(*answers: Any) -> tuple[Permit, AsyncMock]:
     return Permit(store, clock, "pool", 1, 0.0, lambda: True), asked
 
 
-def test_jobs_that_wait_for_an_answer_share_it() -> None:
-    async def main() -> None:
-        one, asked = permit(1, 1, DatabaseUnavailable("It is away."), 2)
-        first, *others = [asyncio.create_task(one.check()) for _ in range(50)]
-        await SystemClock().sleep(0)
-        first.cancel()  # the others still get the answer
-        assert await asyncio.gather(*others) == [None] * 49
-        assert asked.await_count == 1
+async def test_jobs_that_wait_for_an_answer_share_it() -> None:
+    one, asked = permit(1, 1, DatabaseUnavailable("It is away."), 2)
+    first, *others = [asyncio.create_task(one.check()) for _ in range(50)]
+    await SystemClock().sleep(0)
+    first.cancel()  # the others still get the answer
+    assert await asyncio.gather(*others) == [None] * 49
+    assert asked.await_count == 1
+    await one.check()
+    assert asked.await_count == 2, "an old answer is asked for again"
+    ends = await asyncio.gather(*(one.check() for _ in range(50)), return_exceptions=True)
+    assert {type(end) for end in ends} == {Withdrawn}
+    with pytest.raises(Withdrawn):
         await one.check()
-        assert asked.await_count == 2, "an old answer is asked for again"
-        ends = await asyncio.gather(*(one.check() for _ in range(50)), return_exceptions=True)
-        assert {type(end) for end in ends} == {Withdrawn}
-        with pytest.raises(Withdrawn):
-            await one.check()
-        assert asked.await_count == 4
-
-    asyncio.run(main())
+    assert asked.await_count == 4

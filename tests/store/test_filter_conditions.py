@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -194,7 +193,7 @@ def test_a_time_written_by_another_program_is_met_by_python(tmp_path: Path) -> N
     assert things.fire(conditions)[0].rows == (True, False)
 
 
-def test_a_regular_expression_of_ours_runs_on_the_server(postgres_url: str) -> None:
+async def test_a_regular_expression_of_ours_runs_on_the_server(postgres_url: str) -> None:
     """Each part of a pattern is one that PostgreSQL has."""
     patterns = [
         "(?:a|b)+c{2,255}$",
@@ -206,11 +205,8 @@ def test_a_regular_expression_of_ours_runs_on_the_server(postgres_url: str) -> N
         r"[^\w\W]",
     ]
 
-    async def run() -> None:
-        connection = await asyncpg.connect(postgres_url)
-        for pattern in patterns:
-            found = sql(POSTGRES, lambda o, pattern=pattern: o.text.matches(pattern)).sql
-            await connection.fetch(f"select {found} from (select 'a'::text as text) as new")
-        await connection.close()
-
-    asyncio.run(run())
+    connection = await asyncpg.connect(postgres_url)
+    for pattern in patterns:
+        found = sql(POSTGRES, lambda o, pattern=pattern: o.text.matches(pattern)).sql
+        await connection.fetch(f"select {found} from (select 'a'::text as text) as new")
+    await connection.close()

@@ -185,49 +185,37 @@ def test_a_table_that_changed_under_a_prepared_statement_is_a_conflict(
 # ----- asyncpg
 
 
-def test_a_connection_that_does_something_else_is_refused(postgres_url: str) -> None:
-    async def story() -> None:
-        connection = await asyncpg.connect(postgres_url)
-        busy = asyncio.create_task(connection.execute("select pg_sleep(30)"))
-        await SystemClock().sleep(0)
-        with pytest.raises(ContextError, match=r"asyncpg runs nothing on this connection: .*another operation"):
-            await guest_session(connection).fetch(ONE)
-        busy.cancel()
-        await asyncio.gather(busy, return_exceptions=True)
-        connection.terminate()
-
-    asyncio.run(story())
+async def test_a_connection_that_does_something_else_is_refused(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    busy = asyncio.create_task(connection.execute("select pg_sleep(30)"))
+    await SystemClock().sleep(0)
+    with pytest.raises(ContextError, match=r"asyncpg runs nothing on this connection: .*another operation"):
+        await guest_session(connection).fetch(ONE)
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+    connection.terminate()
 
 
-def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
-    async def story() -> None:
-        connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
-        with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
-            await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
-        connection.terminate()
-
-    asyncio.run(story())
+async def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
+    with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
+        await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
+    connection.terminate()
 
 
-def test_a_connection_that_the_server_ended_is_lost(postgres_url: str) -> None:
-    async def story() -> None:
-        connection = await asyncpg.connect(postgres_url)
-        with pytest.raises(DatabaseUnavailable, match=r"asyncpg connection to the database was lost"):
-            await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
-        with pytest.raises(ContextError, match="The asyncpg connection is not open"):
-            guest_session(connection)
-
-    asyncio.run(story())
+async def test_a_connection_that_the_server_ended_is_lost(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    with pytest.raises(DatabaseUnavailable, match=r"asyncpg connection to the database was lost"):
+        await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
+    with pytest.raises(ContextError, match="The asyncpg connection is not open"):
+        guest_session(connection)
 
 
-def test_a_value_of_the_wrong_type_is_refused(postgres_url: str) -> None:
-    async def story() -> None:
-        connection = await asyncpg.connect(postgres_url)
-        with pytest.raises(ValueInvalid, match=r"refused a value: .*invalid UUID"):
-            await guest_session(connection).fetch(Statement("select $1::uuid"), ["x"])
-        await connection.close()
-
-    asyncio.run(story())
+async def test_a_value_of_the_wrong_type_is_refused(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    with pytest.raises(ValueInvalid, match=r"refused a value: .*invalid UUID"):
+        await guest_session(connection).fetch(Statement("select $1::uuid"), ["x"])
+    await connection.close()
 
 
 def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(sqlite: sqlite3.Connection) -> None:

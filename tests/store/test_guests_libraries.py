@@ -92,15 +92,12 @@ def test_a_connection_that_was_invalidated_is_refused(sqlite_url: str) -> None:
             guest_session(connection)
 
 
-def test_a_sync_connection_over_an_async_driver_works_where_sqlalchemy_lets_it(postgres_url: str) -> None:
-    async def story() -> None:
-        engine = create_async_engine(library_url(postgres_url, "postgresql+asyncpg"), poolclass=NullPool)
-        async with engine.connect() as connection:
-            assert await connection.run_sync(lambda inner: sync(inner).fetch(ONE)) == [(1,)]
-            with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: greenlet_spawn"):
-                sync(connection.sync_connection).fetch(ONE)
-
-    asyncio.run(story())
+async def test_a_sync_connection_over_an_async_driver_works_where_sqlalchemy_lets_it(postgres_url: str) -> None:
+    engine = create_async_engine(library_url(postgres_url, "postgresql+asyncpg"), poolclass=NullPool)
+    async with engine.connect() as connection:
+        assert await connection.run_sync(lambda inner: sync(inner).fetch(ONE)) == [(1,)]
+        with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: greenlet_spawn"):
+            sync(connection.sync_connection).fetch(ONE)
 
 
 def test_sessions_of_a_scope_are_taken(sqlite_url: str) -> None:

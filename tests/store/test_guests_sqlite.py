@@ -145,13 +145,10 @@ def test_jobs_need_nothing_of_what_penstocks_own_connections_bring(sqlite_url: s
     connection.close()
 
 
-def test_a_connection_that_nobody_has_opened_is_refused(sqlite_url: str) -> None:
-    async def story() -> None:
-        unopened = aiosqlite.connect(sqlite_file(sqlite_url))
-        with pytest.raises(ContextError, match="The aiosqlite connection is not open"):
-            guest_session(unopened)
-        engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
-        with pytest.raises(ContextError, match="The SQLAlchemy connection is not open"):
-            guest_session(engine.connect())
-
-    asyncio.run(story())
+async def test_a_connection_that_nobody_has_opened_is_refused(sqlite_url: str) -> None:
+    unopened = aiosqlite.connect(sqlite_file(sqlite_url))
+    with pytest.raises(ContextError, match="The aiosqlite connection is not open"):
+        guest_session(unopened)
+    engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
+    with pytest.raises(ContextError, match="The SQLAlchemy connection is not open"):
+        guest_session(engine.connect())

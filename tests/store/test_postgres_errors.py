@@ -92,19 +92,16 @@ def nobodys_url(postgres_url: str) -> str:
     return postgres_url + ("&" if "?" in postgres_url else "?") + "role=pg_monitor"
 
 
-def test_a_right_that_is_missing_is_for_the_operator_to_grant(postgres_url: str, nobodys_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(postgres_url) as backend:
-            await backend.run_mutation(ledger.enter, what="x")
-        async with ledger.app.open(nobodys_url, push_schema=False) as backend:
-            for call in (
-                backend.run_mutation(ledger.enter, what="x"),
-                backend.run_query(ledger.entries, what="x"),
-            ):
-                with pytest.raises(ConfigError, match=r"may not do this: permission denied.* Grant it the right"):
-                    await call
-        with pytest.raises(ConfigError, match=r"may not do this: permission denied.* Grant it the right"):
-            async with ledger.app.open(nobodys_url):
-                pass
-
-    asyncio.run(story())
+async def test_a_right_that_is_missing_is_for_the_operator_to_grant(postgres_url: str, nobodys_url: str) -> None:
+    async with ledger.app.open(postgres_url) as backend:
+        await backend.run_mutation(ledger.enter, what="x")
+    async with ledger.app.open(nobodys_url, push_schema=False) as backend:
+        for call in (
+            backend.run_mutation(ledger.enter, what="x"),
+            backend.run_query(ledger.entries, what="x"),
+        ):
+            with pytest.raises(ConfigError, match=r"may not do this: permission denied.* Grant it the right"):
+                await call
+    with pytest.raises(ConfigError, match=r"may not do this: permission denied.* Grant it the right"):
+        async with ledger.app.open(nobodys_url):
+            pass
