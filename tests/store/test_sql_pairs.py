@@ -114,17 +114,14 @@ def test_each_query_prepares_on_sqlite(noun: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
+async def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
     migrate(postgres_url)
 
-    async def prepare() -> None:
-        connection = await asyncpg.connect(postgres_url)
-        for query in statements(noun, POSTGRES):
-            statement = await connection.prepare(query.statement.sql)
-            assert len(statement.get_parameters()) == len(query.parameters), query.name
-        await connection.close()
-
-    asyncio.run(prepare())
+    connection = await asyncpg.connect(postgres_url)
+    for query in statements(noun, POSTGRES):
+        statement = await connection.prepare(query.statement.sql)
+        assert len(statement.get_parameters()) == len(query.parameters), query.name
+    await connection.close()
 
 
 def test_the_columns_of_a_query_have_one_name_on_both_stores(tmp_path: Path, postgres_url: str) -> None:
