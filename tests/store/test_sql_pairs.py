@@ -114,14 +114,17 @@ def test_each_query_prepares_on_sqlite(noun: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-async def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
+def test_each_query_prepares_on_postgres(noun: str, postgres_url: str) -> None:
     migrate(postgres_url)
 
-    connection = await asyncpg.connect(postgres_url)
-    for query in statements(noun, POSTGRES):
-        statement = await connection.prepare(query.statement.sql)
-        assert len(statement.get_parameters()) == len(query.parameters), query.name
-    await connection.close()
+    async def prepare() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        for query in statements(noun, POSTGRES):
+            statement = await connection.prepare(query.statement.sql)
+            assert len(statement.get_parameters()) == len(query.parameters), query.name
+        await connection.close()
+
+    asyncio.run(prepare())
 
 
 def test_the_columns_of_a_query_have_one_name_on_both_stores(tmp_path: Path, postgres_url: str) -> None:
