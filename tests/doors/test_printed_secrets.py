@@ -32,6 +32,7 @@ PUBLIC = {  # names that look like those of secrets
     "penstock.dashboard.forms.Input.secret",  # whether it is one
     "penstock.dashboard.page.View.secrets",  # their names
     "penstock.dashboard.sessions.Session.credentials",  # which print no token
+    "penstock.server.sockets.client.ClientKind.keeps_token",  # whether it does
 }
 
 
