@@ -144,9 +144,7 @@ class Connections:
         if is_dropped():
             connection.terminate()
         if (closing := self._give_back(connection, broken=broken, lingering=lingering)) is not None:
-            await asyncio.wait(
-                [closing], timeout=_LAST_WAIT
-            )  # a server that is silent holds up no timeout of its callers
+            await asyncio.wait([closing], timeout=_LAST_WAIT)  # a silent server holds up no timeout of a caller
 
     def _give_back(
         self, connection: Connection, *, broken: bool = False, lingering: bool = False
