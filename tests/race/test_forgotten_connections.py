@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from stage import ledger
 from stage.administrators import administrator
+from stage.proxy import Proxy
+from stage.waits import SOON
 
 from penstock import Backend, asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.postgres import access
+from penstock.store.postgres import access, connections
 from penstock.store.postgres.route import Route
 from penstock.store.postgres.store import PostgresStore
 from penstock.store.session import Statement, reading
@@ -155,28 +157,57 @@ def test_a_caller_in_line_who_goes_away_while_the_store_closes(postgres_url: str
     run(story, opened)
 
 
-@pytest.mark.parametrize("what", ["transaction", "query"])
-def test_an_event_loop_that_ends_while_a_statement_runs(postgres_url: str, opened: list[Any], what: str) -> None:
+async def sleep_in_a_transaction(store: PostgresStore) -> None:
+    async with reading(store.begin_read) as session:
+        await session.fetch(SLOW)
+
+
+async def sleep_alone(store: PostgresStore) -> None:
+    await access.run(store._connections, Query("slow", "", SLOW, ()), {})
+
+
+async def begun(url: str) -> None:
+    sleeps = "state = 'active' and query = 'select pg_sleep(600)' and datname = current_database()"
+    async with administrator(url) as admin:
+        while not await admin.fetchval(f"select true from pg_stat_activity where {sleeps}"):
+            await turn()
+
+
+@pytest.mark.parametrize("sleep", [sleep_in_a_transaction, sleep_alone])
+def test_an_event_loop_that_ends_while_a_statement_runs(
+    postgres_url: str, opened: list[Any], monkeypatch: pytest.MonkeyPatch, sleep: Any
+) -> None:
     """Nobody closes the store: whoever is cancelled closes the connection, before the loop is closed."""
-
-    async def in_a_transaction(store: PostgresStore) -> None:
-        async with reading(store.begin_read) as session:
-            await session.fetch(SLOW)
-
-    async def alone(store: PostgresStore) -> None:
-        await access.run(store._connections, Query("slow", "", SLOW, ()), {})
+    monkeypatch.setattr(connections, "_LAST_WAIT", SOON)  # on a busy machine, too
 
     async def story() -> None:
         store = new_store(postgres_url)
         await store.open()
-        left.append(asyncio.create_task(in_a_transaction(store) if what == "transaction" else alone(store)))
-        async with administrator(postgres_url) as admin:
-            while not await admin.fetchval("select true from pg_stat_activity where query = 'select pg_sleep(600)'"):
-                await turn()
+        left.append(asyncio.create_task(sleep(store)))
+        await begun(postgres_url)
         store._for_services.drop_free()
 
     left: list[Any] = []
     run(story, opened)
+
+
+@pytest.mark.parametrize("sleep", [sleep_in_a_transaction, sleep_alone])
+async def test_a_caller_that_is_cancelled_waits_for_no_server_that_is_silent(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, sleep: Any
+) -> None:
+    """Its timeout would come late, and a lease would be lost before the next try to renew it."""
+    monkeypatch.setattr(connections, "_CLOSE_WAIT", 10 * SOON)
+    async with Proxy(postgres_url).running() as proxy:
+        store = new_store(proxy.url)
+        await store.open()
+        sleeping = asyncio.create_task(sleep(store))
+        await begun(postgres_url)
+        proxy.gone = "silent"
+        sleeping.cancel()
+        async with asyncio.timeout(SOON):
+            await asyncio.wait([sleeping])
+        proxy.reset()
+        await store.close()
 
 
 @pytest.mark.parametrize("statement", [Statement("select 1"), SLOW])

@@ -72,9 +72,11 @@ class Proxy:
     async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         if self.gone is not None:
             self.in_vain.set()
-            if self.gone == "silent":
-                await client_reader.read()
-            client.transport.abort()
+            try:
+                if self.gone == "silent":
+                    await client_reader.read()
+            finally:
+                client.transport.abort()
             return
         try:
             server_reader, server = await self._connect()

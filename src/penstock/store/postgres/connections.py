@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _ANSWER_LATER = 5.0
 _CLOSE_WAIT = 5.0
-_LAST_WAIT = 0.15  # when the store is closed
+_LAST_WAIT = 0.15  # for connections that are being closed
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -136,7 +136,7 @@ class Connections:
             raise
 
     async def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
-        """Give a connection back; a broken one is closed first, as an event loop that ends waits for nobody else.
+        """Give a connection back. A broken one has a moment to close: an event loop that ends waits for its callers.
 
         On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
         round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
@@ -144,7 +144,7 @@ class Connections:
         if is_dropped():
             connection.terminate()
         if (closing := self._give_back(connection, broken=broken, lingering=lingering)) is not None:
-            await asyncio.wait([closing])
+            await asyncio.wait([closing], timeout=_LAST_WAIT)  # a silent server holds up no timeout of a caller
 
     def _give_back(
         self, connection: Connection, *, broken: bool = False, lingering: bool = False
