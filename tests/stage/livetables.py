@@ -54,7 +54,7 @@ SORTS = {
         int,
         [-5, 0, 1, 7, 2**40],
         ["integer", "numeric", "int"],
-        ["bigint", "numeric", "bigint", "double precision"],
+        ["bigint", "numeric", "bigint", "numeric"],
         ["'x'", "1.5", "'7'"],
     ),
     "real": Sort(
