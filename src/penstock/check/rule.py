@@ -81,7 +81,7 @@ class Rule:
     Attributes:
         code: Such as PEN001.
         title: What is broken, in one short sentence.
-        fix: What to write instead, where a place says nothing else.
+        fix: The advice for a place that brings none of its own.
         find: Finds the places that break it.
     """
 

@@ -153,7 +153,7 @@ async def read_body(
         config: The settings.
         read: Reads the object.
         limit: The most bytes of the body; by default the most bytes of arguments.
-        empty: What stands for an empty body.
+        empty: The text that is read in place of an empty body.
     """
     text = await _read_text(request, config, limit or config.max_argument_bytes)
     return await offload(len(text), lambda: read(object_in(text or empty, request)))

@@ -69,7 +69,7 @@ def format_of(name: Any, client: str) -> Format:
 
     Args:
         name: The name of the format. Convex's clients call them all by the same name.
-        client: What the client says of itself.
+        client: The name that the client gives, such as ``npm-1.28.0``.
     """
     if name is None:
         return Format.JSON

@@ -1,4 +1,4 @@
-"""What a client can read, and how it behaves, by what it says of itself."""
+"""What a client can read, and how it behaves, told by the name that it gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClientKind:
     """A kind of client.
 
     Attributes:
-        name: What it says of itself.
+        name: The name that it gives, such as ``npm-1.28.0``.
         is_npm: Whether it is Convex's in JavaScript, which keeps a session for life.
         most_bytes: The bytes of a result that it reads.
         keeps_token: Whether it sends the token that it has after each `AuthError`.
