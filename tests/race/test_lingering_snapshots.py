@@ -89,7 +89,7 @@ async def test_work_outside_of_transactions_finds_no_snapshot_open(postgres_url:
             assert await backend.run_query(ledger.accounts) == 0
             connection = await connections.acquire()
             await connection.execute("create table if not exists beside (number int)")
-            await connections.release(connection)
+            connections.release(connection)
 
 
 async def test_work_that_is_cancelled_while_it_ends_a_snapshot_gives_its_connection_back(postgres_url: str) -> None:

@@ -77,7 +77,7 @@ async def run(
             raise uncertain(error) from error
         raise translate(error) from error
     finally:
-        await connections.release(connection, broken=broken)
+        connections.release(connection, broken=broken)
     return rows
 
 

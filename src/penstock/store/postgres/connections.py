@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _ANSWER_LATER = 5.0
 _CLOSE_WAIT = 5.0
-_LAST_WAIT = 0.15  # for connections that are being closed
+_LAST_WAIT = 1.0  # for connections that are being closed when the store closes, or the event loop ends
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -60,6 +60,7 @@ class Connections:
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[Any]] = set()
         self._closed = self._ended = False
+        self._end: AsyncGenerator[None] | None = None
         self._watched: set[Watched] = set()
         self._watcher: asyncio.Task[None] | None = None
         self.now = self._clock.monotonic()  # at most a second old
@@ -106,7 +107,7 @@ class Connections:
                 ended = ended or await _end_snapshot(connection)
             finally:
                 if not ended:
-                    await self.release(connection, broken=True)
+                    self.release(connection, broken=True)
             if ended:
                 return connection
 
@@ -130,34 +131,31 @@ class Connections:
             return connection
         self._lingering.discard(connection)
         try:
+            if self._end is None:
+                self._end = self._close_at_the_end()
+                await anext(self._end)
             return await self._connect(None)  # its sessions are watched, which costs less than a timer each time
         except BaseException:
             self._line.give(None)
             raise
 
-    async def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
-        """Give a connection back. A broken one has a moment to close: an event loop that ends waits for its callers.
+    def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
+        """Give a connection back. A broken one is closed in a task of its own, so that no caller waits for its server.
 
         On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
         round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
         if is_dropped():
             connection.terminate()
-        if (closing := self._give_back(connection, broken=broken, lingering=lingering)) is not None:
-            await asyncio.wait([closing], timeout=_LAST_WAIT)  # a silent server holds up no timeout of a caller
-
-    def _give_back(
-        self, connection: Connection, *, broken: bool = False, lingering: bool = False
-    ) -> asyncio.Task[None] | None:
         if broken or self._closed or connection.is_closed():
             self._line.give(None)
-            return self._drop(connection)
+            self._drop(connection)
+            return
         if lingering:
             self._lingering.add(connection)
             if self._linger_timer is None:
                 self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
         self._line.give(connection)
-        return None
 
     def watch(self, session: Watched) -> None:
         """Cut this session's connection if the server leaves a statement unanswered."""
@@ -201,24 +199,31 @@ class Connections:
             await asyncio.wait([*self._closing])  # until their callbacks have run
         self._ended = True
 
+    async def _close_at_the_end(self) -> AsyncGenerator[None]:
+        """Close what a program leaves open: an event loop ends its generators after it has cancelled its tasks."""
+        try:
+            yield
+        finally:
+            await self.close()
+
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
             self._drop(connection)
 
-    def _drop(self, connection: Connection) -> asyncio.Task[None] | None:
+    def _drop(self, connection: Connection) -> None:
         """Close a connection, so that its statement in the database is stopped too."""
         self._lingering.discard(connection)
         if self._ended:  # of a call that outlived the store
             connection.terminate()
-        return None if connection.is_closed() else self._beside(_close(connection), lambda _: connection.terminate())
+        if not connection.is_closed():
+            self._beside(_close(connection), lambda _: connection.terminate())
 
-    def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> asyncio.Task[T]:
+    def _beside(self, work: Coroutine[Any, Any, T], done: Callable[[asyncio.Task[T]], None]) -> None:
         """Run a task that need not be awaited, and `done` after it, also if the event loop ends before it has begun."""
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(done)
-        return task
 
     def _end_snapshots(self) -> None:
         """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
@@ -230,7 +235,7 @@ class Connections:
             self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
 
     def _release_ended(self, connection: Connection, ending: asyncio.Task[bool]) -> None:
-        self._give_back(connection, broken=ending.cancelled() or ending.exception() is not None or not ending.result())
+        self.release(connection, broken=ending.cancelled() or ending.exception() is not None or not ending.result())
 
 
 def is_dropped() -> bool:

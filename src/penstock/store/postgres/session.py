@@ -96,7 +96,7 @@ class PostgresSession:
         try:
             await self._plain(how)
         except BaseException:
-            await self._end(broken=True)
+            self._end(broken=True)
             raise
 
     def cut(self) -> None:
@@ -217,18 +217,18 @@ class PostgresSession:
         connection = self._use()
         self._ended = True
         if connection.is_closed():
-            await self._end(broken=True)
+            self._end(broken=True)
             raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
         self.asked_at = self._connections.now
         try:
             status = await connection.execute("commit")
         except BaseException as error:
             meant = self._meant(error)
-            await self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
+            self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
             if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
                 meant = uncertain(error)
             raise meant from error
-        await self._end(broken=False)
+        self._end(broken=False)
         if status != "COMMIT":
             raise ContextError(
                 "The transaction had failed before its commit, and was rolled back.",
@@ -243,7 +243,7 @@ class PostgresSession:
         # The caller of an unawaited statement has still to read its answer, and may yet use the connection.
         broken = self._doubtful or self.asked_at is not None or connection.is_closed() or is_dropped()
         if broken or self._lingering:
-            await self._end(broken=broken, lingering=not broken)
+            self._end(broken=broken, lingering=not broken)
             return
         self.asked_at = self._connections.now
         broken = True
@@ -252,7 +252,7 @@ class PostgresSession:
                 await connection.execute("rollback")
                 broken = False
         finally:
-            await self._end(broken=broken)
+            self._end(broken=broken)
 
     def _use(self) -> Connection:
         if self._ended:
@@ -296,9 +296,9 @@ class PostgresSession:
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)
 
-    async def _end(self, *, broken: bool, lingering: bool = False) -> None:
+    def _end(self, *, broken: bool, lingering: bool = False) -> None:
         self._ended = True
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._connections.unwatch(self)
-            await self._connections.release(connection, broken=broken, lingering=lingering)
+            self._connections.release(connection, broken=broken, lingering=lingering)

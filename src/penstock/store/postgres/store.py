@@ -81,7 +81,7 @@ class PostgresStore(Store):
             await self.synchronize()
             return
         connection = await self._connections.acquire()
-        await self._connections.release(connection)
+        self._connections.release(connection)
         try:
             _check_version(connection)
             if self._direct is not self._connections:
