@@ -101,7 +101,7 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-find-links \
-		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client --extra uvloop \
+		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client \
 		--extra tracing --extra lsp --extra dashboard --extra migrations --extra docs \
 		--all-build-deps --output-file requirements-dev.txt pyproject.toml
 	rm -rf .venv-lock

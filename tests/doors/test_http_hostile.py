@@ -316,7 +316,7 @@ async def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
             b"NONSENSE\r\n\r\n",
         ):
             answer = await raw(api, request)
-            assert b" 400 " in answer.split(b"\r\n")[0] or not answer, answer[:200]
+            assert b" 4" in answer.split(b"\r\n")[0] or not answer, answer[:200]
             assert b"Traceback" not in answer
         assert await api.value("query", "count") == 0
 

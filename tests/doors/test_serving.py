@@ -29,7 +29,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.server import run
-from penstock.server.run import _url, serve
+from penstock.server.run import _url, bind, serve
 from penstock.testing import gate
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ async def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplo
 PROGRAM = """
 import asyncio, logging, sys
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
-from penstock.server.run import _url, serve
+from penstock.server.run import _url, bind, serve
 from penstock.testing import gate
 
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
@@ -235,7 +235,7 @@ if __name__ == "__main__":
     database, port, grace = sys.argv[1:]
     config = app.config(database=database, grace=float(grace))
     asyncio.run(serve(
-        app, config, host="127.0.0.1", port=int(port), services=["worker"],
+        app, config, listener=bind("127.0.0.1", int(port)), services=["worker"],
         ready=lambda url: print("ready", url, file=sys.stderr, flush=True),
     ))
     print("ended", file=sys.stderr, flush=True)
@@ -417,27 +417,26 @@ async def test_what_was_answered_stays_through_restarts_and_crashes(start: Start
     assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
 
 
-async def test_an_address_that_cannot_be_had_is_told(sqlite_url: str) -> None:
-    config = app.config(database=sqlite_url)
+def test_an_address_that_cannot_be_had_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
-            await serve(app, config, host="127.0.0.1", port=port, services=())
+            bind("127.0.0.1", port)
     for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
         with pytest.raises(ConfigError, match="Cannot listen"):
-            await serve(app, config, host=host, port=port, services=())
+            bind(host, port)
 
 
 async def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
     config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
     with pytest.raises(DatabaseUnavailable):
-        await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
+        await serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=pytest.fail)
 
 
 async def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
-    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
+    serving = asyncio.create_task(serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=told.set_result))
     url = await told
     async with AsyncClient(url) as client:
         assert await client.query("test_serving:read") == []
@@ -455,7 +454,7 @@ async def served(database: str, app: App = app) -> AsyncIterator[str]:
     """The URL of a server in this process, for the time of a block."""
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     config = app.config(database=database)
-    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
+    serving = asyncio.create_task(serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=told.set_result))
     url = await told
     try:
         yield url
@@ -470,6 +469,16 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+async def test_a_head_without_an_end_is_refused(sqlite_url: str) -> None:
+    async with served(sqlite_url) as url:
+        reader, writer = await connect(url)
+        writer.write(ASK + b"\r\n")
+        await reader.readuntil(b"}")
+        writer.write(ASK + b"X: " + b"x" * 66_000)
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        writer.close()
 
 
 async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

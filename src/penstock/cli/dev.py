@@ -45,7 +45,7 @@ from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.observe.readable import counted
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
-from penstock.server.run import serve
+from penstock.server.run import bind, serve
 
 _GREETED = "greeted"
 _TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - in the environment likewise, so that it stays the same
@@ -113,7 +113,7 @@ class Life:
             await migrate(self._app, config, folder)
         tell = partial(self._tell, self._app, config, made)
         stop = partial(self._tell_of_stop, config.grace)
-        where = partial(serve, host=self._host, port=self._port, dashboard=dashboard_is_installed())
+        where = partial(serve, listener=bind(self._host, self._port), dashboard=dashboard_is_installed())
         await where(self._app, config, services=SERVICES, ready=tell, stopping=stop)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:

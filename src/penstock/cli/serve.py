@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 
 import click
@@ -9,7 +10,8 @@ import click
 from penstock.app import SERVICES
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Options, pass_options
-from penstock.server.run import serve
+from penstock.cli.processes import config_at, find_place, processes_option, supervise
+from penstock.server.run import bind, serve
 
 
 @click.command("serve")
@@ -17,12 +19,22 @@ from penstock.server.run import serve
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
 @click.option("--services/--no-services", default=False, show_default=True, help="Run the services too.")
 @click.option("--dashboard/--no-dashboard", default=False, show_default=True, help="Serve the dashboard, /dashboard.")
+@processes_option
 @pass_options
-def command(options: Options, host: str, port: int, services: bool, dashboard: bool) -> None:
-    """Run the server until SIGINT or SIGTERM. Run the services with penstock worker."""
+def command(options: Options, host: str, port: int, services: bool, dashboard: bool, processes: int) -> int:
+    """Run the server until SIGINT or SIGTERM. Run the services with penstock worker.
+
+    Several processes share the port. One that dies is started again.
+    """
     app = open_app(options, log_level="info")
-    config = app.config(**options.place)
-    running = SERVICES if services else ()
-    where = partial(serve, host=host, port=port, services=running, dashboard=dashboard)
-    complete_serving(where(app, config, stopping=lambda _calls, _jobs: end_within(config.grace)))
+    place = find_place()
+    config = config_at(place, app.config(**options.place))
+    listener = place.listener if place is not None and place.listener is not None else bind(host, port)
+    if place is None and processes > 1:
+        with closing(listener):
+            return supervise(processes, listener)
+    where = partial(serve, listener=listener, services=SERVICES if services else (), dashboard=dashboard)
+    ready = None if place is None else place.ready
+    complete_serving(where(app, config, ready=ready, stopping=lambda _calls, _jobs: end_within(config.grace)))
     end_process()
+    return 0

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
@@ -18,6 +18,7 @@ import click
 from penstock.app import SERVICES, App
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Options, pass_options
+from penstock.cli.processes import config_at, find_place, processes_option, supervise
 from penstock.config import Config
 from penstock.observe.logs import event
 
@@ -28,19 +29,25 @@ _BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds 
 @click.command("worker")
 @click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; default: worker_jobs.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; default: metrics_port.")
+@processes_option
 @pass_options
-def command(options: Options, jobs: int | None, metrics_port: int | None) -> None:
+def command(options: Options, jobs: int | None, metrics_port: int | None, processes: int) -> int:
     """Run the services: jobs, crons, reactive tasks, outboxes and pruning. Any number of workers may share a database.
 
     After SIGINT or SIGTERM, running jobs may finish within the grace time. A second signal ends the worker at once.
+    Of several processes one that dies is started again.
     """
     app = open_app(options, log_level="info")
-    config = app.config(**options.place, worker_jobs=jobs, metrics_port=metrics_port)
-    complete_serving(_work(app, config))
+    place = find_place()
+    config = config_at(place, app.config(**options.place, worker_jobs=jobs, metrics_port=metrics_port))
+    if place is None and processes > 1:
+        return supervise(processes)
+    complete_serving(_work(app, config, (lambda: None) if place is None else place.ready))
     end_process()
+    return 0
 
 
-async def _work(app: App, config: Config) -> None:
+async def _work(app: App, config: Config, ready: Callable[[], None]) -> None:
     opened = asyncio.Event()
     with _told_to_stop(opened, config.grace) as stop:
         async with app.open(config=config, services=SERVICES) as backend:
@@ -50,6 +57,7 @@ async def _work(app: App, config: Config) -> None:
             )
             async with shown(backend):
                 event("services.started", services=",".join(SERVICES), pid=os.getpid())
+                ready()
                 await stop.wait()
                 event("services.stopping")
     event("services.stopped")

@@ -42,8 +42,7 @@ async def serve(
     app: App,
     config: Config,
     *,
-    host: str,
-    port: int,
+    listener: socket.socket,
     services: Sequence[ServiceName],
     dashboard: bool = False,
     ready: Callable[[str], None] | None = None,
@@ -54,14 +53,13 @@ async def serve(
     Args:
         app: The app.
         config: Its settings.
-        host: The address to listen on.
-        port: The port; 0 for any.
+        listener: The socket to listen on, as `bind` gives it. It is closed at the end.
         services: The services to run beside the server.
         dashboard: Whether to serve the dashboard too.
         ready: Called with the server's URL once it listens.
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
     """
-    with closing(_bind(host, port)) as listener:
+    with closing(listener):
         url = _url(listener)
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend, dashboard=dashboard)
@@ -78,7 +76,7 @@ async def metrics_served(backend: Backend) -> AsyncIterator[None]:
     if not config.metrics_port:
         yield
         return
-    with closing(_bind(config.metrics_host, config.metrics_port)) as listener:
+    with closing(bind(config.metrics_host, config.metrics_port)) as listener:
         server = _MetricsServer(_listening(metrics_app(backend), timeout_graceful_shutdown=1))
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="penstock-metrics")
         event("server.metrics_started", logging.INFO, url=f"{_url(listener)}/metrics")
@@ -173,8 +171,12 @@ def _listening(web: ASGIApp, **how: Any) -> uvicorn.Config:
     )
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket. Connections are refused until the server listens."""
+def bind(host: str, port: int) -> socket.socket:
+    """Bind a socket to an address and a port; 0 for any. Connections are refused until the server listens.
+
+    Raises:
+        ConfigError: The port is not free, or no address of this machine.
+    """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if os.name == "posix":
@@ -204,6 +206,8 @@ except ImportError:  # where files are not limited in this way
     resource = None  # type: ignore[assignment]
 
 REQUEST_SECONDS = 20.0  # long enough for a request's head; bodies have `call_timeout`
+_MOST_HEAD = 65_536  # bytes of a request's head, which its parser would collect without an end
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _OTHER_FILES = 100  # the database's, the log's, the program's own
 
 
@@ -231,6 +235,7 @@ class _Limited(asyncio.Protocol):
     app_state: dict[str, Any]
     _transport: asyncio.Transport
     _deadline: asyncio.TimerHandle | None = None
+    _head = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -244,9 +249,15 @@ class _Limited(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._is_asked() or self._transport.get_protocol() is not self:  # a web socket has taken it over
+            self._head = 0
             self._wait_no_more()
-        else:
-            self._wait()
+            return
+        self._wait()
+        if self.cycle is None or not self.cycle.more_body:
+            self._head += len(data)
+            if self._head > _MOST_HEAD and not self._transport.is_closing():
+                self._transport.write(_TOO_LARGE)
+                self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()

@@ -1,0 +1,117 @@
+"""``--processes N``: a supervisor keeps so many processes at work, and ends with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from stage.waits import SOON
+
+from penstock.cli.processes import Place, config_at
+from penstock.config import Config
+
+PROGRAM = """
+import os
+from penstock import ActionCtx, App, public
+app = App()
+
+@app.action(access=public)
+async def pid(ctx: ActionCtx) -> int:
+    return os.getpid()
+"""
+
+
+class Supervisor:
+    """A running command, its log, and the processes below it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def wait_for(self, pattern: str, times: int = 1) -> list[str]:
+        """Read the log until this many more lines match; what their first groups hold."""
+        assert self.process.stderr is not None
+        found: list[str] = []
+        while len(found) < times:
+            line = self.process.stderr.readline()
+            assert line, "".join(self.lines)
+            self.lines.append(line)
+            found += [match.group(1) for match in [re.search(pattern, line)] if match]
+        return found
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(SOON)
+
+
+@contextmanager
+def started(folder: Path, *arguments: str, database: str = "shop.db") -> Iterator[Supervisor]:
+    (folder / "program.py").write_text(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *arguments, "--app", "program.py", "--processes", "2"],
+        cwd=folder, env={**os.environ, "PENSTOCK_DATABASE": f"sqlite:///{database}"},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            yield Supervisor(process)
+        finally:
+            process.kill()
+
+
+def pids(url: str) -> set[int]:
+    """The processes that answer, each asked over a connection of its own."""
+    asked = {"path": "program:pid", "args": {}}
+    return {httpx.post(f"{url}/api/action", json=asked).json()["value"] for _ in range(20)}
+
+
+def test_servers_share_a_port_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
+    with started(tmp_path, "serve", "--port", "0") as supervisor:
+        url = supervisor.wait_for(r"server\.started url=(\S+)", times=2)[0]
+        killed = min(pids(url))
+        os.kill(killed, signal.SIGKILL)
+        assert supervisor.wait_for(r"processes\.ended number=\d (.*)") == ["code=137 again_in=0.0"]
+        supervisor.wait_for(r"(server\.started)")
+        assert killed not in pids(url)
+        assert supervisor.stop() == 0
+        with pytest.raises(httpx.ConnectError):
+            pids(url)
+
+
+def test_workers_stop_on_control_c(tmp_path: Path) -> None:
+    with started(tmp_path, "worker") as supervisor:
+        supervisor.wait_for(r"(services\.started)", times=2)
+        assert supervisor.stop(signal.SIGINT) == 0
+        supervisor.wait_for(r"(services\.stopped)", times=2)
+
+
+def test_processes_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with started(tmp_path, "worker") as supervisor:
+        supervisor.wait_for(r"(services\.started)", times=2)
+        supervisor.process.kill()
+        supervisor.wait_for(r"(services\.stopped)", times=2)
+
+
+def test_what_keeps_one_from_starting_ends_all(tmp_path: Path) -> None:
+    with started(tmp_path, "serve", "--port", "0", database="no/such/folder.db") as supervisor:
+        assert supervisor.process.stderr is not None
+        told = supervisor.process.stderr.read()
+        assert "no/such" in told
+        assert supervisor.process.wait(SOON) == 1
+
+
+def test_each_process_has_a_port_of_its_own_for_metrics() -> None:
+    line, _other = socket.socketpair()
+    with line, _other:
+        assert config_at(Place(2, line, None), Config(metrics_port=9000)).metrics_port == 9002
+        assert config_at(Place(2, line, None), Config()).metrics_port == 0
+        assert config_at(None, Config(metrics_port=9000)).metrics_port == 9000
