@@ -111,8 +111,8 @@ class _Supervisor:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._hand_on, number)
+        for told in _SIGNALS:
+            loop.add_signal_handler(told, self._hand_on, told)
         event("processes.started", processes=self.count, pid=os.getpid())
         async with asyncio.TaskGroup() as group:
             for number in range(self.count):
