@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -67,10 +66,14 @@ async def opened(url: str) -> AsyncIterator[TestApp]:
 # ----- declarations that reach the database
 
 
-async def test_rows_are_read_by_tuples_in_the_order_of_the_declaration(database_url: str) -> None:
+async def test_rows_are_read_and_written_by_tuples_in_the_order_of_the_declaration(database_url: str) -> None:
     async with opened(database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, 'a', 1, null), (7, 'b', 2, null), (8, 'a', 3, null)")
-        await run_sql(backend, "insert into turned select * from orders")
+        await run_sql(
+            backend,
+            "insert into orders values (7, 'a', 1, null), (7, 'b', 2, null), (8, 'a', 3, null)",
+            "insert into turned select * from orders",
+            "insert into tenants values (7, 'seven')",
+        )
 
         async def look(ctx: QueryCtx) -> None:
             found = await ctx.db.get(Order, (7, "a"))
@@ -82,40 +85,39 @@ async def test_rows_are_read_by_tuples_in_the_order_of_the_declaration(database_
             assert turned is not None
             assert (turned.id, turned.amount) == (an_id("a", 8), 3)
 
+        async def change(ctx: MutationCtx) -> None:
+            await ctx.db.patch(Order, (7, "b"), amount=9)
+            await ctx.db.delete(Order, (8, "a"))
+            await ctx.db.delete(Tenant, Id("7"))
+
         await backend.run_query(read, look)
+        await backend.run_mutation(write, change)
+        rows = await run_sql(backend, "select tenant, number, amount from orders order by 1, 2")
+        assert [tuple(row) for row in rows] == [(7, "a", 1), (7, "b", 9)]
+        assert not await run_sql(backend, "select * from tenants")
 
 
 async def test_odd_texts_are_keys_like_any_other(database_url: str) -> None:
     async with opened(database_url) as backend:
-        for number in HOSTILE:
-            await write_with(backend, number)
-            rows = await run_sql(backend, "select tenant, number, amount, note from orders")
-            assert [tuple(row) for row in rows] == [(-1, number, 0, "n")]
-            await run_sql(backend, "delete from orders")
 
+        async def story(ctx: MutationCtx) -> None:
+            for number in HOSTILE:
+                row_id = await ctx.db.insert(Order(tenant=-1, number=number, amount=1))
+                assert row_id == an_id(-1, number)
+                changed = await ctx.db.patch(Order, row_id, amount=5)
+                assert (changed.id, changed.amount) == (an_id(-1, number), 5)
+                await ctx.db.insert(Order(tenant=-2, number=number))
+                found = await ctx.db.get(Order, (-1, number))
+                assert found is not None
+                assert found.amount == 5
+                await ctx.db.replace(Order, (-1, number), Order(tenant=-1, number=number, note="n"))
+                with pytest.raises(UniqueViolation):
+                    await ctx.db.insert(Order(tenant=-2, number=number))
+                await ctx.db.delete(Order, (-2, number))
 
-async def write_with(backend: TestApp, number: str) -> None:
-    """Use every verb with a key."""
-
-    async def story(ctx: MutationCtx) -> None:
-        row_id = await ctx.db.insert(Order(tenant=-1, number=number, amount=1))
-        assert row_id == an_id(-1, number)
-        changed = await ctx.db.patch(Order, row_id, amount=5)
-        assert (changed.id, changed.amount) == (an_id(-1, number), 5)
-
-    await backend.run_mutation(write, story)
-    await backend.run_mutation(write, lambda ctx: ctx.db.insert(Order(tenant=-2, number=number)))
-
-    async def more(ctx: MutationCtx) -> None:
-        found = await ctx.db.get(Order, (-1, number))
-        assert found is not None
-        assert found.amount == 5
-        await ctx.db.replace(Order, (-1, number), Order(tenant=-1, number=number, note="n"))
-        with pytest.raises(UniqueViolation):
-            await ctx.db.insert(Order(tenant=-2, number=number))
-        await ctx.db.delete(Order, (-2, number))
-
-    await backend.run_mutation(write, more)
+        await backend.run_mutation(write, story)
+        rows = await run_sql(backend, "select tenant, number, amount, note from orders")
+        assert sorted(map(tuple, rows)) == [(-1, number, 0, "n") for number in sorted(HOSTILE)]
 
 
 async def test_what_is_no_key_is_refused_with_what_is_wrong(database_url: str) -> None:
@@ -156,25 +158,6 @@ async def test_the_columns_of_a_key_are_not_changed(database_url: str) -> None:
 
         await backend.run_mutation(write, story)
         assert [tuple(row) for row in await run_sql(backend, "select * from orders")] == [(7, "a", 3, None)]
-
-
-async def test_only_the_row_itself_is_written(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        await run_sql(
-            backend,
-            "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null), (8, 'a', 0, null)",
-            "insert into tenants values (7, 'seven')",
-        )
-
-        async def story(ctx: MutationCtx) -> None:
-            await ctx.db.patch(Order, (7, "b"), amount=1)
-            await ctx.db.delete(Order, (8, "a"))
-            await ctx.db.delete(Tenant, Id("7"))
-
-        await backend.run_mutation(write, story)
-        rows = await run_sql(backend, "select tenant, number, amount from orders order by 1, 2")
-        assert [tuple(row) for row in rows] == [(7, "a", 0), (7, "b", 1)]
-        assert not await run_sql(backend, "select * from tenants")
 
 
 async def test_keys_of_all_kinds_come_back_as_they_went(database_url: str) -> None:
@@ -272,20 +255,6 @@ async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: s
         await backend.run_mutation(write_here, story)
 
 
-async def test_writers_of_one_row_at_once_lose_nothing(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, 'a', 0, null), (7, 'b', 0, null)")
-
-        async def story(ctx: MutationCtx) -> None:
-            row = await ctx.db.get(Order, (7, "a"))
-            assert row is not None
-            await ctx.db.patch(Order, (7, "a"), amount=row.amount + 1)
-
-        await asyncio.gather(*(backend.run_mutation(write, story) for _ in range(8)))
-        rows = await run_sql(backend, "select number, amount from orders order by number")
-        assert [tuple(row) for row in rows] == [("a", 8), ("b", 0)]
-
-
 # ----- ids as arguments and results
 
 
@@ -302,7 +271,7 @@ async def noted(ctx: QueryCtx, rate: Id[Rate]) -> Rate | None:
     return await ctx.db.get(Rate, rate)
 
 
-async def test_ids_are_arguments_and_results(database_url: str) -> None:
+async def test_ids_are_arguments_and_results_also_of_jobs(database_url: str) -> None:
     async with opened(database_url) as backend:
         await run_sql(backend, "insert into orders values (7, 'a', 0, null)")
         assert await backend.run_mutation(annotate, an_id(7, "a"), "x") == an_id(7, "a")
@@ -315,11 +284,6 @@ async def test_ids_are_arguments_and_results(database_url: str) -> None:
         for wrong in ("7", (7,), (7, 7), {"tenant": 7}):
             with pytest.raises(ArgumentsInvalid, match="whose key is"):
                 await backend.run_mutation(annotate, wrong, "x")
-
-
-async def test_jobs_take_ids_of_several_columns(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, 'a', 0, null)")
 
         async def story(ctx: MutationCtx) -> None:
             await ctx.scheduler.run_after(timedelta(0), annotate, order=an_id(7, "a"), note="later")
@@ -369,17 +333,7 @@ async def test_a_key_that_the_database_does_not_keep_unique_is_refused(database_
     assert await refusal(database_url, an_app(("tenant", "amount"))), "not of all rows"
     async with EMPTY.open(database_url) as backend:
         await run_sql(backend, "create unique index whole on orders (amount desc, tenant)")
-    assert await refusal(database_url, an_app(("tenant", "amount"))) == "", "a unique index is a key as well"
-
-
-async def test_without_any_key_in_the_database_the_declared_one_counts(database_url: str) -> None:
-    await prepare(database_url, "create table orders (tenant integer, number text, amount integer)")
-    assert await refusal(database_url, an_app(("tenant", "number"))) == ""
-
-
-async def test_a_key_column_that_the_table_has_not_is_refused(database_url: str) -> None:
-    await prepare(database_url, ORDERS)
-    async with EMPTY.open(database_url) as backend:
+        assert await refusal(database_url, an_app(("tenant", "amount"))) == "", "a unique index is a key as well"
         await run_sql(backend, "alter table orders rename column number to nr")
     assert "orders has no column number" in await refusal(database_url, an_app(("tenant", "number")))
 
@@ -396,3 +350,6 @@ async def test_a_row_without_a_whole_key_does_not_fit(database_url: str) -> None
                 await ctx.db.query(Order).collect()
 
         await backend.run_query(read_here, look)
+    assert await refusal(database_url, an_app(("tenant", "number"))) == "", (
+        "the declared key counts where there is none"
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine
 from contextlib import closing
 from decimal import Decimal, localcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,29 +77,24 @@ async def test_any_tool_reads_orders_indexes_and_writes_amounts(sqlite_url: str)
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "amount", ["1234567890.12345678", "0.10000000000000001", "1E+400", "-1E-400", "9007199254740993"]
-)
-async def test_amounts_of_more_digits_are_refused_unless_they_are_declared(sqlite_url: str, amount: str) -> None:
+async def test_amounts_of_more_digits_are_refused_unless_they_are_declared(sqlite_url: str) -> None:
     stage = Stage(Sale, Transfer)
     async with stage.open(sqlite_url) as test:
 
-        def step(*rows: Table) -> Callable[[MutationCtx], Coroutine[Any, Any, None]]:
-            async def insert(ctx: MutationCtx) -> None:
-                for row in rows:
-                    await ctx.db.insert(row)
-
-            return insert
-
-        with pytest.raises(ValueInvalid, match=r"^sale\.price: .* has more digits .* Field\(max_digits=40\)"):
-            await stage.do(test, step(Sale(price=Decimal(amount))))
-
         async def look(ctx: MutationCtx) -> None:
-            with pytest.raises(ValueInvalid, match=r"more digits"):
-                await ctx.db.query(Sale).with_index(Sale.by_price, price=Decimal(amount)).collect()
-            assert await ctx.db.query(Sale).filter(lambda row: row.price == Decimal(amount)).collect() == []
+            for text in ("1234567890.12345678", "0.10000000000000001", "1E+400", "-1E-400", "9007199254740993"):
+                amount = Decimal(text)
+                with pytest.raises(ValueInvalid, match=r"^sale\.price: .* more digits .* Field\(max_digits=40\)"):
+                    await ctx.db.insert(Sale(price=amount))
+                with pytest.raises(ValueInvalid, match=r"more digits"):
+                    await ctx.db.query(Sale).with_index(Sale.by_price, price=amount).collect()
+                assert await ctx.db.query(Sale).filter(partial(is_of, amount)).collect() == []
 
         await stage.do(test, look)
+
+
+def is_of(amount: Decimal, row: Any) -> Any:
+    return row.price == amount
 
 
 async def test_amounts_of_many_digits_are_exact_where_they_are_declared(database_url: str) -> None:

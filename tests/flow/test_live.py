@@ -13,7 +13,7 @@ from stage.told import events
 from stage.waits import SOON
 from stage.watching import settle, watched
 
-from penstock import ActionCtx, Id, JobId, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, JobId, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
 from penstock.errors import ValueInvalid
 from penstock.services.live.live import LiveQueries
@@ -38,12 +38,11 @@ class Bank(Stage):
 
     def __init__(self) -> None:
         super().__init__(Account, Quiet)
-        app, self.fails, self.runs = self.app, False, 0
+        app, self.fails = self.app, False
         self.pool = app.workpool("work")
 
         @app.query
         async def total(ctx: QueryCtx) -> int:
-            self.runs += 1
             found = sum([row.amount async for row in ctx.db.query(Account)])
             if self.fails:
                 raise ValueError("no total today")
@@ -56,12 +55,6 @@ class Bank(Stage):
         @app.mutation
         async def put(ctx: MutationCtx, owner: str) -> None:
             await ctx.db.insert(Account(owner=owner))
-
-        @app.query
-        async def by_sql(ctx: QueryCtx, told: bool) -> int:
-            reads = [Account] if told else None
-            (row,) = await ctx.sql("select count(*) as number from account", reads=reads)
-            return int(row["number"])
 
         @app.query
         async def notes(ctx: QueryCtx) -> list[str]:
@@ -80,12 +73,8 @@ class Bank(Stage):
             found = await self.pool.status(ctx, job)
             return None if found is None else type(found).__name__.lower()
 
-        self.total, self.amounts, self.by_sql, self.notes = total, amounts, by_sql, notes
+        self.total, self.amounts, self.notes = total, amounts, notes
         self.minute, self.nothing, self.state, self.put = minute, nothing, state, put
-
-
-async def turn() -> None:
-    await SystemClock().sleep(0)
 
 
 async def elsewhere(test: TestApp, statement: str) -> None:
@@ -147,61 +136,35 @@ async def test_what_a_query_raises_reaches_who_watches_it_and_the_next_answer_fo
         assert await soon(watch) == 2
 
 
-async def test_a_query_that_nobody_watches_any_more_is_not_run(database_url: str) -> None:
+async def test_a_watch_ends_with_its_block_or_with_the_backend(database_url: str) -> None:
     stage = Bank()
     async with stage.open(database_url) as test:
         async with test.live(stage.total) as watch:
             assert await soon(watch) == 0
-        async with test.live(stage.amounts) as other:
-            await soon(other)
-            runs = stage.runs
-            await stage.insert(test, Account(owner="a"))
-            assert await soon(other) == {"a": 0}
-        assert stage.runs == runs
         with pytest.raises(StopAsyncIteration):
             await anext(watch)
-
-
-async def test_watches_end_with_the_backend(database_url: str) -> None:
-    stage = Bank()
-    async with stage.open(database_url) as test:
-        watch = test.live(stage.total)
-        assert await soon(watch) == 0
-        waiting = asyncio.ensure_future(watch.__anext__())
-        await turn()
+        other = test.live(stage.total)
+        assert await soon(other) == 0
+        waiting = asyncio.ensure_future(other.__anext__())
+        await SystemClock().sleep(0)
     with pytest.raises(StopAsyncIteration):
         await waiting
 
 
 async def test_a_query_runs_again_when_its_time_has_come(database_url: str) -> None:
     stage = Bank()
-    async with stage.open(database_url) as test, test.live(stage.minute) as watch:
-        first = await soon(watch)
-        assert await in_time(test, watch) == first + MINUTE
-
-
-@pytest.mark.parametrize("every", [timedelta(0), -MINUTE, 60])
-async def test_a_time_is_rounded_to_a_length_of_time(database_url: str, every: Any) -> None:
-    stage = Stage()
     async with stage.open(database_url) as test:
+        async with test.live(stage.minute) as watch:
+            first = await soon(watch)
+            assert await in_time(test, watch) == first + MINUTE
+        wrong: list[Any] = [timedelta(0), -MINUTE, 60]
+        for every in wrong:
 
-        async def step(ctx: MutationCtx) -> None:
-            ctx.now(every=every)
+            async def step(ctx: MutationCtx, every: Any = every) -> None:
+                ctx.now(every=every)
 
-        with pytest.raises(ValueInvalid, match="every is no length of time"):
-            await stage.do(test, step)
-
-
-async def test_sql_says_what_it_reads(database_url: str) -> None:
-    stage = Bank()
-    async with (
-        stage.open(database_url) as test,
-        test.live(stage.by_sql, told=True) as told,
-        test.live(stage.by_sql, told=False) as untold,
-    ):
-        assert (await soon(told), await soon(untold)) == (0, 0)
-        await stage.insert(test, Account(owner="a"))
-        assert (await soon(told), await soon(untold)) == (1, 1)
+            with pytest.raises(ValueInvalid, match="every is no length of time"):
+                await stage.do(test, step)
 
 
 async def test_a_column_that_gets_another_type_has_its_queries_run_again(postgres_url: str) -> None:
@@ -209,14 +172,6 @@ async def test_a_column_that_gets_another_type_has_its_queries_run_again(postgre
     async with stage.open(postgres_url) as test, test.live(stage.notes) as watch:
         assert await soon(watch) == []
         await elsewhere(test, "alter table quiet alter column note type varchar(90)")
-        await stage.insert(test, Quiet(note="a"))
-        assert await in_time(test, watch) == ["a"]
-
-
-async def test_rows_of_a_table_that_is_not_captured_are_looked_at_again_from_time_to_time(database_url: str) -> None:
-    stage = Bank()
-    async with stage.open(database_url) as test, test.live(stage.notes) as watch:
-        assert await soon(watch) == []
         await stage.insert(test, Quiet(note="a"))
         assert await in_time(test, watch) == ["a"]
 
@@ -232,18 +187,6 @@ async def test_how_a_job_stands_is_live(database_url: str) -> None:
             while states[-1] == "running":  # a look came between its start and its end
                 states.append(await in_time(test, watch))
             assert states[-1] == "finished"
-
-
-async def test_truncating_a_table_is_told(database_url: str) -> None:
-    if database_url.startswith("sqlite"):
-        pytest.skip("SQLite truncates by deleting each row")
-    stage = Bank()
-    async with stage.open(database_url) as test, test.live(stage.total) as watch:
-        await stage.insert(test, Account(owner="a", amount=1))
-        while await soon(watch) != 1:
-            pass
-        await elsewhere(test, "truncate account")
-        assert await soon(watch) == 0
 
 
 async def test_all_runs_of_a_query_have_the_same_random_numbers(database_url: str) -> None:
@@ -292,103 +235,6 @@ async def test_changes_are_kept_for_a_minute_for_who_watches(database_url: str) 
         await settle(live)
         assert entry.answer is not None
         assert (entry.answer.result, entry.causes[-1][:7]) == (1, "account")
-
-
-async def test_in_a_restored_database_all_queries_run_again(database_url: str) -> None:
-    if database_url.startswith("sqlite"):
-        pytest.skip("its numbers move with the file")
-    stage = Bank()
-    async with stage.open(database_url) as test:
-        live = LiveQueries(test.runner, stage.app.definitions())
-        entry = watched(live, stage.total)
-        await settle(live)
-        await sql(test, "update penstock.change_slot set origin = 'elsewhere'")
-        await settle(live)
-        await settle(live)
-        assert entry.runs == 2
-
-
-async def test_all_answers_of_one_tick_are_those_of_one_snapshot(database_url: str) -> None:
-    stage = Bank()
-    async with stage.open(database_url) as test:
-        ids = await stage.insert(test, Account(owner="a", amount=50), Account(owner="b", amount=50))
-
-        @stage.app.query
-        async def amount(ctx: QueryCtx, number: int) -> int:
-            row = await ctx.db.get(Account, ids[number])
-            assert row is not None
-            return int(row.amount)
-
-        live = LiveQueries(test.runner, stage.app.definitions())
-        entries = [watched(live, amount, number=number) for number in (0, 1)]
-
-        async def transfer(by: int) -> None:
-            await sql(
-                test,
-                f"update account set amount = amount - {by} where id = '{ids[0]}'",
-                f"update account set amount = amount + {by} where id = '{ids[1]}'",
-            )
-
-        async def write() -> None:
-            for by in range(30):
-                await transfer(by)
-
-        writing = asyncio.ensure_future(write())
-        sums = set()
-        while not writing.done():
-            await settle(live)
-            await turn()
-            sums.add(sum(entry.answer.result for entry in entries if entry.answer))
-        await writing
-        assert sums == {100}
-
-
-async def test_what_was_dropped_before_it_was_read_is_noticed(database_url: str) -> None:
-    stage = Bank()
-    async with stage.open(database_url) as test:
-        live = LiveQueries(test.runner, stage.app.definitions())
-        entry = watched(live, stage.total)
-        await settle(live)
-        await settle(live)  # the table is captured from now on
-        await stage.insert(test, Account(owner="a", amount=1))
-        if database_url.startswith("sqlite"):
-            await sql(test, "update penstock_change_dropped set seq = (select max(seq) from penstock_change)")
-            await sql(test, "delete from penstock_change")
-        else:
-            await sql(test, "update penstock.change_slot set dropped = (select max(xid) from penstock.change)")
-            await sql(test, "truncate penstock.change")
-        await settle(live)
-        await settle(live)
-        assert entry.answer is not None
-        assert entry.answer.result == 1
-        await settle(live)  # it is demanded anew
-        runs = entry.runs
-        await settle(live)
-        assert entry.runs == runs
-
-
-async def test_a_row_of_another_program_that_compares_text_otherwise_is_told(database_url: str) -> None:
-    class Word(Table, source="word", key="text", managed=False, live=True):
-        text: str
-        number: int
-
-    stage = Stage(Word)
-
-    @stage.app.query
-    async def number(ctx: QueryCtx, text: str) -> int | None:
-        row = await ctx.db.get(Word, Id(text))
-        return None if row is None else row.number
-
-    kind = "text collate rtrim" if database_url.startswith("sqlite") else "char(9)"
-    await run_sql(
-        database_url,
-        f"create table word (text {kind} primary key, number bigint not null)",
-        "insert into word values ('ada', 1)",
-    )
-    async with stage.open(database_url) as test, test.live(number, text="ada ") as watch:
-        assert await soon(watch) == 1
-        await elsewhere(test, "update word set number = 2")
-        assert await soon(watch) == 2
 
 
 def test_programs_that_do_not_await_watch_too(database_url: str) -> None:

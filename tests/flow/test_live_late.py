@@ -17,7 +17,7 @@ from penstock import Id, QueryCtx, Table
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
 from penstock.errors import Conflict, DatabaseBusy, DatabaseUnavailable, TryAgain
-from penstock.live.view import Step, View
+from penstock.live.view import View
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.store.postgres.session import PostgresSession
@@ -178,6 +178,7 @@ async def test_who_watches_a_slow_query_waits_for_it_and_sees_one_snapshot_while
 async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: int) -> None:
     stage, choice = Bank(), random_of(seed)
     async with stage.started(database_url) as test:
+        stage.is_open = bool(seed % 2)  # first answers may come late, of tables that nobody has captured yet
         kinds = ((stage.slow, stage.quick), (stage.quick, stage.slow), (stage.quick, stage.quick), (stage.slow,) * 2)
         views = [stage.view(*queries) for queries in kinds]
         seen: list[dict[int, int]] = [{} for _ in views]
@@ -212,45 +213,6 @@ async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: i
         look()
         now = [await test.run_query(stage.quick, number=number) for number in (0, 1)]
         assert [list(dict(sorted(one.items())).values()) for one in seen] == [now] * len(views)
-
-
-async def test_a_first_answer_that_comes_late_is_one_of_its_own_tick(database_url: str) -> None:
-    """Nothing was captured when its tick began, so nobody knows whether the next ticks show the same."""
-    stage = Bank()
-    async with stage.started(database_url) as test:
-        stage.is_open = False
-        view = stage.view(stage.slow)
-        await stage.live.tick()
-        await stage.transfer(test, 10)
-        await stage.live.tick()
-        view.moved.clear()
-
-        async def look() -> Step | None:
-            await view.moved.wait()
-            return view.step()
-
-        looking = asyncio.create_task(look())
-        stage.let_end(all_of_them=False)
-        while not looking.done():
-            await step(stage.live)
-        found = await looking
-        assert found is not None
-        assert (found.tick.number, found.answers[0].result) == (1, 50)
-        stage.let_end(all_of_them=True)
-        assert await stage.soon(view) == {0: 40}
-
-
-async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url: str) -> None:
-    stage = Bank()
-    async with stage.started(database_url):
-        stage.is_open = False
-        slow, quick = stage.view(stage.slow), stage.view(stage.quick)
-        assert (await stage.soon(quick), taken(slow)) == ({0: 50}, None)
-        also_slow, also_quick = stage.view(stage.held), stage.view(stage.quick, stage.quick)
-        assert (await stage.soon(also_quick), taken(also_slow)) == ({0: 50, 1: 50}, None)
-        stage.let_end(all_of_them=True)
-        await settle(stage.live)
-        assert (taken(slow), taken(also_slow)) == ({0: 50}, {0: 2})
 
 
 async def test_new_queries_of_many_clients_begin_one_after_another_the_oldest_first(sqlite_url: str) -> None:
@@ -311,21 +273,6 @@ async def test_all_queries_run_again_when_the_feed_is_lost_during_a_late_one(dat
         while seen != {0: 30, 1: 70}:
             seen.update(await stage.soon(view))
             assert sum(seen.values()) == 100
-
-
-async def test_a_late_query_that_nobody_watches_any_more_is_left(database_url: str) -> None:
-    stage = Bank()
-    async with stage.started(database_url):
-        stage.is_open = False
-        view = stage.view(stage.slow)
-        await stage.live.tick()
-        view.close()
-        again = stage.view(stage.slow)
-        stage.let_end(all_of_them=False)
-        while len(stage.begun) < 2:
-            await step(stage.live)
-        assert taken(again) is None, "its run is another one"
-        assert await stage.next_of(again) == {0: 50}
 
 
 async def test_a_run_that_takes_too_long_ends_as_the_answer_of_its_query(database_url: str) -> None:

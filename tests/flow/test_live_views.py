@@ -157,24 +157,17 @@ async def test_a_request_is_looked_for_until_all_who_seek_it_have_let_it_go(data
         assert live.shown == {}
 
 
-async def test_a_view_takes_so_many_queries_and_no_more(database_url: str) -> None:
+async def test_a_view_takes_so_many_queries_and_none_once_it_is_closed(database_url: str) -> None:
     stage = Bank()
     async with stage.open(database_url) as test:
-        view = stage.live(test).view()
+        live = stage.live(test)
+        view = live.view()
         for number in range(MOST_QUERIES):
             view.add(number, stage.amount, {"key": str(number)})
         with pytest.raises(LimitExceeded, match="can watch 1000 queries"):
             view.add(MOST_QUERIES, stage.total, {})
         view.remove(0)
         view.add(MOST_QUERIES, stage.total, {})
-
-
-async def test_a_closed_view_gives_nothing(database_url: str) -> None:
-    stage = Bank()
-    async with stage.open(database_url) as test:
-        live = stage.live(test)
-        view = live.view()
-        view.add(0, stage.total, {})
         view.close()
         await settle(live)
         assert (taken(view), view.closed, stage.runs, live.report()) == (None, True, 0, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from penstock import App, IdInvalid, Table, TaskFilter
 from penstock.services import reconciler
 from penstock.testing import TestApp
 
-ON_SQLITE = ("blob", "binary(16)", "varbinary(16)", "text", "")
 BYTES = ("", "00", "01ff", "5c7836", "6162", "61ff", "ff61", "ffff")
 FLOATS = ("-Infinity", "-1e308", "-1", "0", "0.1", "1e308", "Infinity")
 
@@ -60,10 +58,11 @@ class ByText(Table, source="odd", key="mark", managed=False):
     mark: str
 
 
-ORDERS: dict[str, tuple[type[Table], dict[str, Any]]] = {
-    "order": (Marked, {"order_by": "mark"}),
-    "key": (ByMark, {}),
-    "both": (ByBoth, {}),
+ORDERS: dict[str, tuple[type[Table], dict[str, Any], str, str]] = {  # with a unique key, and a type on SQLite
+    "order": (Marked, {"order_by": "mark"}, "number", "blob"),
+    "key": (ByMark, {}, "mark", "text"),
+    "both": (ByBoth, {}, "mark, number", "binary(16)"),
+    "any type": (ByMark, {}, "mark", ""),
 }
 
 
@@ -92,23 +91,13 @@ async def pieces(test: TestApp, count: int) -> None:
         await test.relay.outboxes[0].tick()
 
 
-@pytest.mark.parametrize("kind", ON_SQLITE)
+@pytest.mark.both_stores
 @pytest.mark.parametrize("ordered", ORDERS)
-async def test_an_outbox_passes_bytes_in_columns_of_any_type(sqlite_url: str, kind: str, ordered: str) -> None:
-    await passes_bytes(sqlite_url, kind, ordered)
-
-
-@pytest.mark.parametrize("ordered", ORDERS)
-async def test_an_outbox_passes_bytes(postgres_url: str, ordered: str) -> None:
-    await passes_bytes(postgres_url, "bytea", ordered)
-
-
-async def passes_bytes(url: str, kind: str, ordered: str) -> None:
-    table, options = ORDERS[ordered]
-    unique = {"order": "number", "key": "mark", "both": "mark, number"}[ordered]
-    lite = url.startswith("sqlite")
+async def test_an_outbox_passes_bytes(database_url: str, ordered: str) -> None:
+    table, options, unique, kind = ORDERS[ordered]
+    url, lite = database_url, database_url.startswith("sqlite")
     values = [stored_bytes(lite, digits) for digits in BYTES]
-    await fill(url, kind, values, f"create unique index odd_key on odd ({unique})")
+    await fill(url, kind if lite else "bytea", values, f"create unique index odd_key on odd ({unique})")
     stage = OutboxStage(table)
     stage.outbox(table, batch=2, **options)
     async with stage.open(url) as test:
@@ -126,7 +115,8 @@ async def passes_bytes(url: str, kind: str, ordered: str) -> None:
 async def test_an_outbox_passes_infinities(database_url: str, table: type[Table]) -> None:
     lite = database_url.startswith("sqlite")
     twice = 1 if table is ByMeasure else 2
-    values = [stored_float(lite, text) for text in FLOATS for _ in range(twice)]
+    texts = FLOATS if lite else (*FLOATS, "NaN")
+    values = [stored_float(lite, text) for text in texts for _ in range(twice)]
     unique = f"create unique index odd_key on odd ({'mark' if table is ByMeasure else 'number'})"
     await fill(database_url, "real" if lite else "float8", values, unique)
     stage = OutboxStage(table)
@@ -140,20 +130,6 @@ async def test_an_outbox_passes_infinities(database_url: str, table: type[Table]
             await run_sql(database_url, f"update odd set mark = {values[-1]} where number = 0")
         await drain(test)
         assert stage.texts() == [f"n{n}" for n in range(len(values))], "the one that moved back comes last"
-
-
-async def test_an_outbox_passes_what_is_no_number(postgres_url: str) -> None:
-    """PostgreSQL only, which has NaN, after all numbers. On SQLite it is NULL."""
-    await fill(postgres_url, "float8 primary key", ["'-Infinity'", "1", "'Infinity'", "'NaN'"])
-    stage = OutboxStage(ByMeasure)
-    stage.outbox(ByMeasure, batch=1)
-    stage.task(ByMeasure)
-    async with stage.open(postgres_url) as test:
-        await drain(test)
-        assert stage.texts() == ["n0", "n1", "n2", "n3"]
-        await settle(test)
-        assert len(stage.ran) == len(FLOATS[:4])
-        assert (await task_row(test)).reconciling is None
 
 
 async def test_rows_in_the_order_of_text_that_is_no_utf8_come_once(sqlite_url: str) -> None:
@@ -170,19 +146,6 @@ async def test_rows_in_the_order_of_text_that_is_no_utf8_come_once(sqlite_url: s
         await drain(test)
         assert stage.texts() == ["n4", "n5"]
         assert (await outbox_row(test)).backfill is None
-
-
-async def test_a_row_that_leaves_text_that_is_no_utf8_is_never_lost(sqlite_url: str) -> None:
-    """It may come twice: nobody can say where it was."""
-    values = ["'a'", "cast(x'61ff' as text)", "'b'", "cast(x'ffff' as text)"]
-    await fill(sqlite_url, "text", values, "create unique index odd_key on odd (number)")
-    stage = OutboxStage(Sorted)
-    stage.outbox(Sorted, fields=("number", "note"), batch=1, order_by="mark")
-    async with stage.open(sqlite_url) as test:
-        await pieces(test, 2)
-        await run_sql(sqlite_url, "update odd set mark = 'c' where number in (1, 3)")
-        await drain(test)
-        assert Counter(stage.texts()) == Counter(["n0", "n1", "n1", "n2", "n3"])
 
 
 async def test_older_rows_come_though_their_key_is_text_that_is_no_utf8(sqlite_url: str) -> None:
@@ -209,18 +172,10 @@ def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_at_once")
-@pytest.mark.parametrize("kind", ON_SQLITE)
-async def test_all_rows_are_looked_at_whose_keys_are_bytes_in_columns_of_any_type(sqlite_url: str, kind: str) -> None:
-    await looks_at_bytes(sqlite_url, kind)
-
-
-@pytest.mark.usefixtures("three_at_once")
-async def test_all_rows_are_looked_at_whose_keys_are_bytes(postgres_url: str) -> None:
-    await looks_at_bytes(postgres_url, "bytea")
-
-
-async def looks_at_bytes(url: str, kind: str) -> None:
-    await fill(url, f"{kind} primary key", [stored_bytes(url.startswith("sqlite"), digits) for digits in BYTES])
+async def test_all_rows_are_looked_at_whose_keys_are_bytes(database_url: str) -> None:
+    url, lite = database_url, database_url.startswith("sqlite")
+    values = [stored_bytes(lite, digits) for digits in BYTES]
+    await fill(url, f"{'varbinary(16)' if lite else 'bytea'} primary key", values)
     stage = OutboxStage(ByMark)
     stage.task(ByMark)
     async with stage.open(url) as test:
@@ -233,24 +188,14 @@ async def looks_at_bytes(url: str, kind: str) -> None:
             await stage.app.tasks.reconcile(test, "react")
 
 
-@pytest.mark.parametrize("keyed", ["bytes", "floats"])
-async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, keyed: str) -> None:
+@pytest.mark.parametrize("table", [ByMark, ByMeasure])
+async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, table: type[Table]) -> None:
     lite = database_url.startswith("sqlite")
-    table: type[Table] = ByMark if keyed == "bytes" else ByMeasure
-    if keyed == "bytes":
-        await fill(
-            database_url,
-            "binary(16) primary key" if lite else "bytea primary key",
-            [stored_bytes(lite, one) for one in BYTES],
-        )
-        keys: list[Any] = [bytes.fromhex(one) for one in BYTES]
-    else:
-        await fill(
-            database_url,
-            "real primary key" if lite else "float8 primary key",
-            [stored_float(lite, one) for one in FLOATS],
-        )
-        keys = [float(one) for one in FLOATS]
+    keys: list[Any] = [bytes.fromhex(one) for one in BYTES] if table is ByMark else [float(one) for one in FLOATS]
+    kind = ("binary(16)", "bytea") if table is ByMark else ("real", "float8")
+    stored = [stored_bytes(lite, one) for one in BYTES]
+    values = stored if table is ByMark else [stored_float(lite, one) for one in FLOATS]
+    await fill(database_url, f"{kind[not lite]} primary key", values)
     stage = OutboxStage(table)
     stage.task(table)
     async with stage.open(database_url) as test:
@@ -264,23 +209,16 @@ async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, keye
             assert told.record is not None, key
             found = (await tasks.records(test, TaskFilter(key=key))).records
             assert [record.key for record in found] == [told.record.key]
+        if table is ByMark:
+            assert (await tasks.explain(test, "react", "\\xff00")).exists is False
+            with pytest.raises(IdInvalid):
+                await tasks.explain(test, "react", "\\xno hex")
     nobody = App()
     async with nobody.open(database_url) as backend:  # knows nothing of the table
         for key in shown:
             if isinstance(key, str):
                 found = (await nobody.tasks.records(backend, TaskFilter(key=key))).records
                 assert [record.key for record in found] == [key]
-
-
-async def test_what_is_no_hex_is_no_key_of_bytes(database_url: str) -> None:
-    kind = "blob" if database_url.startswith("sqlite") else "bytea"
-    await fill(database_url, f"{kind} primary key", [])
-    stage = OutboxStage(ByMark)
-    stage.task(ByMark)
-    async with stage.open(database_url) as test:
-        assert (await stage.app.tasks.explain(test, "react", "\\x00ff")).exists is False
-        with pytest.raises(IdInvalid):
-            await stage.app.tasks.explain(test, "react", "\\xno hex")
 
 
 async def test_rows_of_a_condition_are_listed_once_whatever_their_keys_are(sqlite_url: str) -> None:

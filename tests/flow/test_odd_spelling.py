@@ -14,15 +14,9 @@ import pytest
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.reactive import Stage, settle
 
-from penstock import App, Config, ConfigError, JobState, MutationCtx, Table, TaskFilter
+from penstock import App, Config, ConfigError, JobState, MutationCtx, Table
 
 HUGE = 5000  # digits; Python reads ints of up to 4300
-
-
-class Measured(Table, source="odd", key="number", managed=False):
-    number: int
-    note: str
-    mark: float
 
 
 class ByMeasure(Table, source="odd", key="mark", managed=False):
@@ -41,11 +35,6 @@ class Priced(Table, source="odd", key="number", managed=False):
     price: Decimal
 
 
-class Named(Table, source="odd", key="name", managed=False):
-    name: str
-    note: str
-
-
 async def set_for_all(url: str, *settings: str) -> None:
     """Give a database settings that each of its sessions begins with."""
     connection = await asyncpg.connect(url)
@@ -55,22 +44,6 @@ async def set_for_all(url: str, *settings: str) -> None:
             await connection.execute(f"alter database {name} set {setting}")
     finally:
         await connection.close()
-
-
-@pytest.mark.parametrize("kind", ["real", "double precision"])
-async def test_an_order_of_floats_is_kept_where_the_server_shortens_them(postgres_url: str, kind: str) -> None:
-    await set_for_all(postgres_url, "extra_float_digits = 0")
-    await run_sql(
-        postgres_url,
-        f"create table odd (number integer primary key, note text not null, mark {kind} not null)",
-        "insert into odd values (1, 'a', 0.1), (2, 'b', 0.1::float8 + 0.2::float8), (3, 'c', 16777216),"
-        " (4, 'd', 20000000)",
-    )
-    stage = OutboxStage(Measured)
-    stage.outbox(Measured, order_by="mark", batch=1)
-    async with stage.open(postgres_url) as test:
-        await drain(test)
-        assert stage.texts() == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -112,24 +85,6 @@ async def test_a_number_of_more_digits_than_python_reads_keeps_no_other_row(post
         assert {"a", "c"} <= set(stage.texts())
         records = (await stage.app.tasks.records(test)).records
         assert [one.state for one in records] == [JobState.SUCCESS] * 3
-
-
-async def test_rows_without_a_key_cut_no_list_short(sqlite_url: str) -> None:
-    nothing = ", ".join("(null, 'n')" for _ in range(1200))
-    await run_sql(
-        sqlite_url,
-        "create table odd (name text primary key, note text)",
-        f"insert into odd values {nothing}, ('a', 'n'), ('b', 'n')",
-    )
-    stage = Stage(Named)
-    stage.task(Named, watch=("note",))
-    async with stage.open(sqlite_url) as test:
-        await settle(test)
-        where = TaskFilter(table=Named, rows=lambda row: row.note == "n")
-        page = await stage.app.tasks.records(test, where, limit=1)
-        following = await stage.app.tasks.records(test, where, limit=1, after=page.next)
-        assert len(page.records) == len(following.records) == 1
-        assert await stage.app.tasks.retry(test, where) == 2
 
 
 async def test_a_file_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None:

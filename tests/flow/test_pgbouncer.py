@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from stage.waits import until
 from penstock import App, Index, QueryCtx, Table
 from penstock.app import Backend
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, Overloaded
-from penstock.jobs.states import JobState
 from penstock.testing import gate
 
 _REFUSED = (
@@ -50,33 +48,17 @@ def pooled(backend: Backend) -> bool:
 # ----- programs
 
 
-async def test_it_is_noticed_without_being_told(postgres_url: str, pooled_url: str) -> None:
-    async with ledger.app.open(pooled_url) as through, ledger.app.open(postgres_url) as directly:
-        assert (pooled(through), pooled(directly)) == (True, False)
-
-
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_it_is_noticed_although_it_takes_all_settings(postgres_url: str, mode: str) -> None:
     async def story(own: PgBouncer) -> None:
         await own.start()
-        async with ledger.app.open(own.url) as backend:
-            assert pooled(backend)
+        async with ledger.app.open(own.url) as backend, ledger.app.open(postgres_url) as directly:
+            assert (pooled(backend), pooled(directly)) == (True, False)
             await backend.run_mutation(ledger.enter, what="x")
             assert await backend.run_query(ledger.entries, what="x") == [0]
 
     with pgbouncer(postgres_url, pool_mode=mode, ignore_startup_parameters=_REFUSED) as own:
         asyncio.run(story(own))
-
-
-async def test_mutations_that_conflict_run_again(pooled_url: str, settings: dict[str, Any]) -> None:
-    async with (
-        ledger.app.open(pooled_url, **settings) as one,
-        ledger.app.open(pooled_url, **settings) as other,
-    ):
-        await one.run_mutation(ledger.open_account, owner="ada")
-        calls = [(one, other)[number % 2].run_mutation(ledger.add, owner="ada", amount=1) for number in range(30)]
-        assert sorted(await asyncio.gather(*calls)) == list(range(1, 31))
-        assert await other.run_query(ledger.balance, owner="ada") == 30
 
 
 async def test_many_callers_share_four_connections(postgres_url: str, pooled_url: str) -> None:
@@ -117,29 +99,6 @@ async def test_work_is_done_by_processes_within_the_limit_of_its_pool(
     assert 1 < most <= 4
 
 
-async def test_work_is_canceled(pooled_url: str, settings: dict[str, Any]) -> None:
-    async with ledger.app.open(pooled_url, services=("worker",), poll=0.1, **settings) as backend:
-        jobs = [await backend.scheduler.run_after(timedelta(hours=1), ledger.enter, what="never") for _ in range(3)]
-        for job in jobs:
-            await backend.scheduler.cancel(job)
-
-        async def ended() -> bool:
-            found = [await backend.job(job) for job in jobs]
-            return all(status is not None and status.state is JobState.CANCELED for status in found)
-
-        await until(ended)
-
-
-async def test_a_process_that_is_killed_costs_a_lease(
-    pooled_url: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    async with ledger.app.open(pooled_url, **settings) as backend:
-        with processes(2, "work", pooled_url, poll=0.2, lease=1.5, **settings):
-            await backend.scheduler.run_after(timedelta(0), ledger.dies_in_its_transaction, folder=str(tmp_path))
-            await succeeded(backend, 1)
-        assert await backend.run_query(ledger.entries, what="died") == [0]
-
-
 # ----- the schema
 
 
@@ -152,15 +111,6 @@ async def test_tables_are_changed(postgres_url: str, pooled_url: str, settings: 
         stored = (await backend.engine.store.catalog.stored_tables(["item"]))["item"]
         assert stored.indexes["item_by_name"].valid
         assert "note" in stored.columns
-
-
-async def test_one_process_at_a_time_changes_tables(pooled_url: str, settings: dict[str, Any]) -> None:
-    async def use() -> list[str]:
-        app, names = grown_app(indexed=True)
-        async with app.open(pooled_url, **settings) as backend:
-            return await backend.run_query(names)
-
-    assert await asyncio.gather(*(use() for _ in range(8))) == [[]] * 8
 
 
 async def test_who_changes_tables_directly_keeps_out_those_behind_the_pooler(
@@ -218,31 +168,6 @@ async def test_nothing_is_left_on_the_connections(postgres_url: str, pooled_url:
                     found = await setting_on(postgres_url, name)
                     assert await other.fetchval(f"show {name}") == found
                 assert await other.fetchval("select count(*) from pg_prepared_statements where name <> ''") == 0
-
-
-async def test_settings_hold_in_each_transaction(pooled_url: str) -> None:
-    async with ledger.app.open(pooled_url, statement_timeout=7.0) as backend:
-        store: Any = backend.engine.store
-        for begin in (store.begin_read, store.begin_write):
-            session = await begin()
-            names = (
-                "statement_timeout",
-                "idle_in_transaction_session_timeout",
-                "jit_above_cost",
-                "TimeZone",
-                "application_name",
-            )
-            found = [(await session.fetch_read_only(f"show {name}", (), 1, 1000))[1][0][0] for name in names]
-            assert found == ["7s", "1min", "-1", "UTC", "penstock"]
-            await session.rollback()
-
-
-async def test_a_query_gives_its_connection_back_at_once(postgres_url: str, pooled_url: str) -> None:
-    async with ledger.app.open(pooled_url) as backend, administrator(postgres_url) as admin:
-        for _ in range(5):
-            await backend.run_query(ledger.accounts)
-            found = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%'"
-            assert await admin.fetchval(found) == 0
 
 
 @asynccontextmanager
@@ -318,27 +243,20 @@ async def succeeded(backend: Backend, count: int) -> None:
 # ----- what cannot be
 
 
-async def test_a_direct_database_that_leads_to_a_pooler_is_refused(pooled_url: str) -> None:
-    with pytest.raises(ConfigError, match="direct_database leads to a pooler"):
-        async with ledger.app.open(pooled_url, direct_database=pooled_url):
-            pass
-
-
-async def test_a_direct_database_that_is_another_one_is_refused(
+async def test_a_direct_database_that_is_none_is_refused_at_once(
     postgres_server: str, pooled_url: str, postgres_url: str
 ) -> None:
-    for database in (pooled_url, postgres_url):
-        with pytest.raises(ConfigError, match="lead to different databases"):
-            async with ledger.app.open(database, direct_database=postgres_server):
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    cases: list[tuple[str, str, type[Exception], str | None]] = [
+        (pooled_url, pooled_url, ConfigError, "direct_database leads to a pooler"),
+        (pooled_url, postgres_server, ConfigError, "lead to different databases"),
+        (postgres_url, postgres_server, ConfigError, "lead to different databases"),
+        (pooled_url, nowhere, DatabaseUnavailable, None),
+    ]
+    for database, direct, error, why in cases:
+        with pytest.raises(error, match=why):
+            async with ledger.app.open(database, direct_database=direct, database_wait=0.05):
                 pass
-
-
-async def test_a_direct_database_that_is_not_there_is_told_at_once(pooled_url: str) -> None:
-    with pytest.raises(DatabaseUnavailable):
-        async with ledger.app.open(
-            pooled_url, direct_database="postgresql://nobody@127.0.0.1:1/none", database_wait=0.05
-        ):
-            pass
 
 
 @pytest.fixture

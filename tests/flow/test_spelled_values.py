@@ -199,27 +199,3 @@ async def test_times_with_fewer_digits_behind_the_seconds_are_found(sqlite_url: 
                     assert [row.n for row in rows] == [*found]
 
         await stage.do(test, step)
-
-
-async def test_json_of_any_kind_comes_back(database_url: str) -> None:
-    """SQLite keeps numbers of a column of type JSON as numbers."""
-    values: list[Any] = [5, 0, -1.5, 2**60, "text", "5", "", True, [1], {"a": 1.5}]
-    engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
-    described = sa.MetaData()
-    item = sa.Table("item", described, sa.Column("n", sa.Integer, primary_key=True), sa.Column("v", sa.JSON))
-    described.create_all(engine)
-    table = declared("item", "n", Any)
-    stage = Stage(table)
-    stage.task(table, filter=lambda row: row.n >= 0, watch=("v",))
-    with engine.begin() as connection:
-        for number, value in enumerate(values):
-            connection.execute(item.insert().values(n=number, v=value))
-    async with stage.open(database_url) as test:
-        await stage.insert(test, *(table(n=number, v=value) for number, value in enumerate(values, len(values))))
-        await settle(test)
-        assert [one.values["v"] for one in sorted(stage.taken(), key=lambda one: one.doc_id)] == values * 2
-        found = await stage.do(test, lambda ctx: ctx.db.query(table).collect())
-        assert [row.v for row in found] == values * 2
-    with engine.begin() as connection:
-        assert [*connection.execute(sa.select(item.c.v).order_by(item.c.n)).scalars()] == values * 2
-    engine.dispose()

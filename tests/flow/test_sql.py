@@ -164,96 +164,56 @@ async def test_values_compare_as_those_of_the_columns_do(database_url: str) -> N
             assert await ctx.sql("select text from note where text = :nothing", nothing=None) == []
             with pytest.raises(ValueInvalid):
                 await ctx.sql("select text from note where moment > :m", m=elsewhere)
+            for value in ("a\0", "\ud800", float("nan"), 2**63, elsewhere, Decimal("NaN"), object()):
+                with pytest.raises(PenstockError) as refused:
+                    await ctx.sql("select text from note where text = :value", value=value)
+                assert type(value) is object or isinstance(refused.value, InputError)
 
         await backend.run_query(read, more)
-
-
-REFUSED_VALUES: list[Any] = ["a\0", "\ud800", float("nan"), 2**63, datetime(2030, 1, 1), Decimal("NaN")]  # noqa: DTZ001
-
-
-async def test_values_that_no_column_holds_are_refused(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: MutationCtx) -> None:
-            for value in REFUSED_VALUES:
-                with pytest.raises(InputError):
-                    await ctx.sql("select text from note where text = :value", value=value)
-            with pytest.raises(PenstockError):
-                await ctx.sql("select text from note where text = :value", value=object())
-            await ctx.db.insert(Note(text="kept"))
-
-        await backend.run_mutation(write, look)
-        assert await backend.run_query(read, lambda ctx: ctx.db.query(Note).count()) == 1
 
 
 WRITES = [
     "insert into note (id) values ('x')",
     "insert into note select * from note returning id",
-    "update note set number = 99",
     "update note set number = 99 returning id",
     "delete from note",
-    "delete from note returning id",
-    "DELETE FROM note",
-    "  delete from note",
-    "/* select */ delete from note",
     "-- select\ndelete from note",
     "create table other (id int)",
-    "create table other as select * from note",
-    "create temporary table other (id int)",
-    "create index other on note (number)",
     "drop table note",
     "alter table note add column x int",
     "truncate note",
-    "vacuum",
     "analyze",
     "begin",
     "commit",
-    "end",
     "rollback",
-    "abort",
     "savepoint x",
     "release member",
     "rollback to member",
-    "rollback to branch_1",
     "set transaction read write",
     "set transaction_read_only = off",
     "set session characteristics as transaction read write",
-    "reset all",
     "discard all",
-    "deallocate all",
     "prepare x as delete from note",
     "execute x",
     "do $$ begin delete from note; end $$",
     "call x()",
-    "copy note to stdout",
     "listen x",
-    "notify x",
     "lock table note",
     "pragma query_only = off",
-    "pragma foreign_keys = off",
-    "pragma busy_timeout = 60000",
-    "pragma user_version = 5",
     "pragma journal_mode = delete",
     "attach ':memory:' as other",
-    "detach main",
-    "reindex",
     "replace into note (id) values ('x')",
     "merge into note using note as other on true when matched then delete",
     "grant all on note to public",
     "",
     ";",
-    "-- nothing",
     "/* select 1",
-    "nonsense",
     "selection",
     "(delete from note)",
     "select 1; delete from note",
     "select 1; commit",
-    "select 1; select 2",
     "with gone as (delete from note returning id) select * from gone",
-    "with other as (select 1) insert into note select * from note",
     "with other as (select 1) delete from note",
-    "with other as (select 1) update note set number = 99",
     "select * into other from note",
     "select set_config('transaction_read_only', 'off', true)",
     "select set_config('transaction_read_only', 'off', false)",
@@ -302,28 +262,13 @@ async def test_whatever_is_tried_nothing_is_written_and_the_transaction_goes_on(
         await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="later")))
 
 
-async def test_values_and_names_must_fit_each_other(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: QueryCtx) -> None:
-            with pytest.raises(DataError, match="other does not occur in the query"):
-                await ctx.sql("select text from note where text = :text", text="a", other=1)
-            with pytest.raises(DataError, match="text does not occur"):
-                await ctx.sql("select ':text'", text="a")
-            with pytest.raises(DataError):
-                await ctx.sql("select text from note where text = :text and number = :missing", text="a")
-
-        await backend.run_query(read, look)
-
-
-async def test_sql_sees_what_the_transaction_wrote(database_url: str) -> None:
+async def test_sql_sees_what_the_transaction_wrote_and_reads_all_tables(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
         async def story(ctx: MutationCtx) -> None:
             note = await ctx.db.insert(Note(text="new", number=5))
             assert await ctx.sql("select text from note where id = :id", id=note) == [{"text": "new"}]
             await ctx.db.patch(Note, note, number=6)
-            assert await ctx.sql("select number from note") == [{"number": 6}]
 
             async def look(inner: QueryCtx) -> Any:
                 return await inner.sql("select number from note")
@@ -332,20 +277,21 @@ async def test_sql_sees_what_the_transaction_wrote(database_url: str) -> None:
             await ctx.db.delete(Note, note)
             assert await ctx.sql("select 1 as one from note") == []
 
-        await backend.run_mutation(write, story)
-
-
-async def test_after_sql_all_tables_count_as_read(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: QueryCtx) -> None:
+        async def fail(ctx: QueryCtx) -> None:
             reads = ctx._scope.transaction.read_set
             assert not reads.everything
+            with pytest.raises(DataError, match="other does not occur in the query"):
+                await ctx.sql("select text from note where text = :text", text="a", other=1)
+            with pytest.raises(DataError, match="text does not occur"):
+                await ctx.sql("select ':text'", text="a")
+            with pytest.raises(DataError):
+                await ctx.sql("select text from note where text = :text and number = :missing", text="a")
             with pytest.raises(DataError):
                 await ctx.sql("select * from nowhere")
             assert reads.everything, "that it failed may depend on the data"
 
-        await backend.run_query(read, look)
+        await backend.run_mutation(write, story)
+        await backend.run_query(read, fail)
 
 
 async def test_a_slow_query_is_stopped(postgres_url: str) -> None:

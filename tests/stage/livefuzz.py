@@ -146,6 +146,7 @@ class Fuzz:
                 self.come()
             for _ in range(batches):
                 await self.batch()
+            await self.leave()
         finally:
             self.let_go.set()
             await self.live.close()
@@ -183,6 +184,15 @@ class Fuzz:
             self.test.clock.advance(timedelta(seconds=dice.choice([1, 40, 70])))
         await self.settle()
         await self.check()
+
+    async def leave(self) -> None:
+        """Let all go: nothing is left of them after a minute."""
+        for shown in (*self.clients, *(shown for shown, _ in self.lists)):
+            shown.close()
+        for _ in range(2):
+            self.test.clock.advance(timedelta(minutes=1))
+            await self.live.tick()
+        assert self.live.report() == []
 
     async def settle(self) -> None:
         """Make ticks until all have their answers."""

@@ -366,5 +366,8 @@ def key_of(made: Made, row: Any) -> Any:
 def page_options(dice: Random) -> PaginationOptions:
     """A page that a client asks for."""
     return PaginationOptions(
-        num_items=dice.randint(1, 3), maximum_rows_read=dice.choice([None, None, 2, 4]), id=dice.choice([None, 1])
+        num_items=dice.randint(1, 3),
+        maximum_rows_read=dice.choice([None, None, 2, 4]),
+        maximum_bytes_read=dice.choice([None, None, 100]),
+        id=dice.choice([None, 1]),
     )
