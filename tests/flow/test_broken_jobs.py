@@ -104,87 +104,68 @@ def change(url: str, statement: str, job: JobId, *values: str) -> None:
             assert connection.execute(marked, (*values, uuid)).rowcount == 1
 
 
-@pytest.mark.parametrize("options", BROKEN)
-async def test_a_broken_job_is_settled_with_others(
-    database_url: str, options: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_broken_jobs_are_settled_with_others(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    of_tasks = [f'{{"task": {number}, "keep": 1e300}}' for number in ("[1]", '"one"', "1.5", "true")]
+    given = [*BROKEN, *of_tasks]
     async with TestApp(app, database_url) as backend:
         pool = mail.with_options(on_complete=tell)
-        works = [await pool.enqueue(backend, send, number) for number in range(4)]
-        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
-        await backend.run_until_idle(raise_errors=False)
-        for number in (0, 2, 3):
+        works = [await pool.enqueue(backend, send, number) for number in range(len(given) + 3)]
+        for work, options in zip(works, given, strict=False):
+            change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", work, options)
+        keyed = await mail.with_options(key="only one").enqueue(backend, send, 1)
+        change(database_url, "update {table}scheduled_job set options = {mark} where id = {mark}", keyed, '{"key": 5}')
+        unread = await mail.enqueue(backend, send, 1)
+        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", unread, "no JSON")
+        await backend.run_until_idle(advance=False, raise_errors=False)
+
+        fails = {NO_TASK, *OF_NO_USE, *of_tasks}
+        assert sorted(await backend.run_query(told)) == [
+            *["failed"] * len(fails), *["success"] * (len(works) - len(fails)),
+        ]  # fmt: skip
+        ends = dict(zip(given, await mail.status_batch(backend, works[: len(given)]), strict=True))
+        for options, end in ends.items():
+            if options in fails:
+                assert isinstance(end, Finished), options
+                assert isinstance(end.result, Failed), options
+                assert end.result.error.startswith("JobBroken: "), options
+            else:
+                expected = None if options in GONE else Finished(Success(given.index(options)))
+                assert end == expected, (options, "what is gone had no time to be kept")
+        for number in range(len(given), len(works)):
             assert await mail.status(backend, works[number]) == Finished(Success(number))
-        broken = await mail.status(backend, works[1])
-        fails = options == NO_TASK or options in OF_NO_USE
-        assert sorted(await backend.run_query(told)) == ["failed" if fails else "success", *["success"] * 3]
-        if fails:
-            assert isinstance(broken, Finished)
-            assert isinstance(broken.result, Failed)
-            assert broken.result.error.startswith("JobBroken: ")
-            assert [one["job"] for one in events(caplog, "job.broken")] == [works[1]]
-        elif options in GONE:
-            assert broken is None, "its time was over at once"
-        else:
-            assert broken == Finished(Success(1))
-            backend.clock.advance(timedelta(days=2))
-            assert await mail.status(backend, works[0]) is None, "its day is over"
-            assert await mail.status(backend, works[1]) == Finished(Success(1)), "kept for ever"
+        broken = {one["job"] for one in events(caplog, "job.broken")}
+        assert broken == {work for work, options in zip(works, given, strict=False) if options in fails} | {keyed}
+        again = await mail.with_options(key="only one").enqueue(backend, send, 2)
+        await backend.run_until_idle(advance=False)
+        assert await mail.status(backend, again) == Finished(Success(2)), "its key is free"
+        found = await backend.job(unread)
+        assert found is not None
+        assert (found.state.value, (found.error or "").partition(":")[0]) == ("pending", "OptionsUnread")
 
-
-@pytest.mark.parametrize("options", [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1]])
-async def test_a_broken_job_is_canceled_with_others(
-    database_url: str, options: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with TestApp(app, database_url) as backend:
-        works = [await mail.enqueue(backend, send, number) for number in range(3)]
-        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
-        for work in works:
-            await mail.cancel(backend, work)
-        await backend.run_until_idle()
-        for work in works:
-            assert await mail.status(backend, work) == (
-                None if work == works[1] and options in GONE else Finished(Canceled())
-            )
-        told_of = [one["job"] for one in events(caplog, "job.broken")]
-        assert told_of == ([works[1]] if options == NO_TASK else [])
-
-
-@pytest.mark.parametrize("number", ["[1]", '"one"', "1.5", "true"])
-async def test_a_broken_job_of_a_task_is_kept_with_those_of_tasks_that_have_failed(
-    database_url: str, number: str
-) -> None:
-    """They are kept for ever, and counted by their task."""
-    async with TestApp(app, database_url) as backend:
-        works = [await mail.enqueue(backend, send, number) for number in range(3)]
-        options = f'{{"task": {number}, "keep": 1e300}}'
-        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[1], options)
-        await backend.run_until_idle(raise_errors=False)
-        assert [await mail.status(backend, works[number]) for number in (0, 2)] == [
-            Finished(Success(0)),
-            Finished(Success(2)),
-        ]
         backend.clock.advance(timedelta(days=100))
-        broken = await mail.status(backend, works[1])
-        assert isinstance(broken, Finished)
-        assert isinstance(broken.result, Failed)
+        assert await mail.status(backend, works[-1]) is None, "its day is over"
+        for options, work in zip(given, works, strict=False):
+            if options in {*KEPT, *of_tasks}:
+                assert await mail.status(backend, work) == ends[options], (options, "it is kept for ever")
         failed = TaskFilter(state="failed")
-        assert (await app.tasks.count(backend, failed), (await app.tasks.records(backend, failed)).records) == ({}, [])
+        assert await app.tasks.count(backend, failed) == {}
+        assert (await app.tasks.records(backend, failed)).records == []
         assert await app.tasks.list(backend) == []
 
 
-async def test_a_broken_job_frees_its_key(database_url: str) -> None:
+async def test_broken_jobs_are_canceled_with_others(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    given = [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1]]
     async with TestApp(app, database_url) as backend:
-        pool = mail.with_options(key="only one")
-        work = await pool.enqueue(backend, send, 1)
-        change(database_url, "update {table}scheduled_job set options = {mark} where id = {mark}", work, '{"key": 5}')
-        await backend.run_until_idle(raise_errors=False)
-        ended = await mail.status(backend, work)
-        assert isinstance(ended, Finished)
-        assert isinstance(ended.result, Failed)
-        again = await pool.enqueue(backend, send, 2)
+        works = [await mail.enqueue(backend, send, number) for number in range(len(given) + 2)]
+        for work, options in zip(works, given, strict=False):
+            change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", work, options)
+        for work in works:
+            await mail.cancel(backend, work)
         await backend.run_until_idle()
-        assert await mail.status(backend, again) == Finished(Success(2))
+        gone = {works[given.index(options)] for options in GONE}
+        for work in works:
+            assert await mail.status(backend, work) == (None if work in gone else Finished(Canceled()))
+        assert [one["job"] for one in events(caplog, "job.broken")] == [works[given.index(NO_TASK)]]
 
 
 async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries() -> None:
@@ -249,17 +230,6 @@ async def test_no_lease_waits_for_another_that_cannot_be_taken_over(
         assert [facts["jobs"] for facts in events(caplog, "worker.rescued")] == [1]
 
 
-async def test_what_no_worker_can_read_keeps_no_other_job_waiting(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        works = [await mail.enqueue(backend, send, number) for number in range(3)]
-        change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", works[0], "no JSON")
-        await backend.run_until_idle(advance=False)
-        assert [await mail.status(backend, work) for work in works[1:]] == [Finished(Success(1)), Finished(Success(2))]
-        found = await backend.job(works[0])
-        assert found is not None
-        assert (found.state.value, (found.error or "").partition(":")[0]) == ("pending", "OptionsUnread")
-
-
 async def test_an_outcome_stays_until_it_is_written(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestApp(app, database_url) as backend:
         work = await mail.enqueue(backend, send, 7)
@@ -306,12 +276,6 @@ def test_an_attempt_takes_five_years_at_most(option: str) -> None:
     mail.with_options(**asked | {option: timedelta(days=1830)})
 
 
-async def test_the_longest_timeout_can_be_waited_for(database_url: str) -> None:
-    async with app.open(database_url, services=["worker"]) as backend:
-        work = await mail.with_options(timeout=timedelta(days=1830)).enqueue(backend, send, 1)
-        assert await mail.result(backend, work, timedelta(seconds=30)) == Success(1)
-
-
 # ----- errors that cannot say what they are
 
 
@@ -346,30 +310,29 @@ async def complete_silently(ctx: MutationCtx, work_id: WorkId, result: WorkResul
     raise Silent
 
 
-async def test_an_error_that_cannot_be_told_is_the_end_of_its_own_job_only(database_url: str) -> None:
+async def test_an_error_that_cannot_be_told_is_the_end_of_its_own_job_only(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    soon = timedelta(seconds=30)
     async with app.open(database_url, services=["worker"]) as backend:
         works = await mail.enqueue_batch(backend, send_all, [{"number": number} for number in range(5)])
-        ends = [await mail.result(backend, works[number], timedelta(seconds=30)) for number in (0, 1, 3, 4)]
-        assert isinstance(ends[0], Failed)
-        assert ends[0].error == "Silent: <it cannot say why: its str() raised RuntimeError>"
-        assert ends[1:] == [Failed("KeyError: 'k'"), Success(3), Success(4)]
+        ends = [await mail.result(backend, works[number], soon) for number in (0, 1, 3, 4)]
+        untold = Failed("Silent: <it cannot say why: its str() raised RuntimeError>")
+        assert ends == [untold, Failed("KeyError: 'k'"), Success(3), Success(4)]
         snoozed = await backend.job(works[2])
         assert snoozed is not None
         assert snoozed.state.value == "pending"
         alone = await mail.enqueue(backend, fail_silently)
-        assert await mail.result(backend, alone, timedelta(seconds=30)) == ends[0]
+        assert await mail.result(backend, alone, soon) == untold
+        longest = await mail.with_options(timeout=timedelta(days=1830)).enqueue(backend, send, 1)
+        assert await mail.result(backend, longest, soon) == Success(1)
 
-
-async def test_an_error_that_cannot_be_told_ends_an_on_complete(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with app.open(database_url, services=["worker"]) as backend:
         pool = mail.with_options(on_complete=complete_silently, on_complete_retry=Retry(1))
         work = await pool.enqueue(backend, send, 1)
-        assert await mail.result(backend, work, timedelta(seconds=30)) == Success(1)
+        assert await mail.result(backend, work, soon) == Success(1)
         found = await backend.job(work)
         assert found is not None
-        assert found.on_complete_error == "Silent: <it cannot say why: its str() raised RuntimeError>"
+        assert found.on_complete_error == untold.error
         (failed,) = events(caplog, "job.on_complete_failed")
-        assert failed["error"] == found.on_complete_error
-        assert not events(caplog, "job.failed"), "it succeeded"
+        assert failed["error"] == untold.error
+        assert work not in {one["job"] for one in events(caplog, "job.failed")}, "it succeeded"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +22,6 @@ from penstock import (
     JobState,
     JobStatus,
     MutationCtx,
-    NonRetryableError,
     QueryCtx,
     Retry,
     Table,
@@ -172,12 +169,6 @@ def _fresh() -> None:
     failures.clear()
 
 
-@asynccontextmanager
-async def running(url: str, **settings: Any) -> AsyncIterator[TestApp]:
-    async with TestApp(app, url, **settings) as test:
-        yield test
-
-
 async def status(backend: Backend, job: JobId) -> JobStatus:
     found = await backend.job(job)
     assert found is not None
@@ -199,11 +190,11 @@ def make_worker(backend: Backend) -> Worker:
     return worker
 
 
-# ----- the way of a job
+# ----- how jobs end
 
 
 async def test_a_job_goes_from_pending_through_running_to_success(database_url: str) -> None:
-    async with running(database_url) as test:
+    async with TestApp(app, database_url) as test:
         job = await test.scheduler.run_after(timedelta(minutes=5), do, what="lunch")
         found = await status(test, job)
         scheduled_at = test.clock.now()
@@ -224,9 +215,19 @@ async def test_a_job_goes_from_pending_through_running_to_success(database_url: 
         assert found.started_at == found.finished_at == scheduled_at + timedelta(minutes=6)
         assert await test.run_query(done) == ["lunch"]
 
+        later = await test.scheduler.run_after(timedelta(days=1), do, what="late")
+        canceled = await test.scheduler.run_after(timedelta(days=1), do, what="never")
+        await test.scheduler.cancel(canceled)
+        await test.worker.tick()
+        counts = {place: count for place, count in (await test.job_counts()).items() if count}
+        assert counts == {"scheduled": 1, "success": 1, "canceled": 1}
+        assert [job.id for job in await test.jobs("pending")] == [later]
+        assert [job.args["what"] for job in await test.jobs()] == ["never", "late", "lunch"]
+        assert len(await test.jobs(limit=2)) == 2
+
 
 async def test_what_a_job_returned_is_kept_as_its_annotation_says(database_url: str) -> None:
-    async with running(database_url) as test:
+    async with TestApp(app, database_url) as test:
         told = await test.scheduler.run_after(NOW, do_and_tell, what="lunch")
         called = await test.scheduler.run_after(NOW, call_and_tell, what="tea")
         await test.run_until_idle()
@@ -238,231 +239,82 @@ async def test_what_a_job_returned_is_kept_as_its_annotation_says(database_url: 
         assert found == {"large": 2**60, "seal": "__4=", "odd": "Infinity", "é": [1, None]}
 
 
-async def test_a_result_that_would_come_back_as_something_else_fails_its_job(database_url: str) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(NOW, tell_more_than_json_says)
-        await test.run_until_idle(raise_errors=False)
-        assert "at is a datetime, and comes back as a str" in str((await status(test, job)).error)
+FAILED: list[tuple[Any, str]] = [
+    (do_and_fail, "ValueError: no soup today"),
+    (do_and_say_too_much, "LimitExceeded: test_jobs:do_and_say_too_much returned 202 bytes"),
+    (do_and_say_nonsense, "ResultInvalid"),
+    (tell_more_than_json_says, "ResultInvalid"),
+    (leave, "SystemExit"),
+    (cancel_oneself, "CancelledError"),
+    (schedule_and_fail, "RuntimeError: after scheduling"),
+    (ValueError("nul \0 byte"), "ValueError: nul"),
+    (ValueError("half a \ud83d pair"), "ValueError: half"),
+    (ValueError("long " * 10_000), "ValueError: long"),
+]
 
 
-async def test_jobs_run_in_the_order_of_their_times(database_url: str) -> None:
-    async with running(database_url) as test:
-        for minutes in (3, 1, 2):
-            await test.scheduler.run_after(timedelta(minutes=minutes), do, what=f"{minutes}")
-        await test.scheduler.run_after(NOW, do, what="0")
-        assert await test.run_until_idle() == 4
-        assert await test.run_query(done) == ["0", "1", "2", "3"]
-
-
-async def test_a_worker_runs_as_many_at_once_as_its_setting_says(database_url: str) -> None:
-    async with running(database_url, worker_jobs=2) as test:
-        for _ in range(5):
-            await test.scheduler.run_after(NOW, call_out_until_told, ending="returns")
-        await test.worker.tick()
-        await test.worker.tick()
-        assert len(test.worker.running) == 2
-        assert (await test.job_counts())["ready"] == 3
-        await test.worker.kill()
-
-
-# ----- errors
-
-
-async def test_a_failed_mutation_leaves_no_trace_but_its_error(database_url: str) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(NOW, do_and_fail, what="soup")
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert (found.state, found.attempt, found.result) == (JobState.FAILED, 1, None)
-        assert found.error == "ValueError: no soup today"
-        assert "do_and_fail" in (found.traceback or "")
-        assert "raise ValueError" in (found.traceback or "")
-        assert await test.run_query(done) == []
-
-
-@pytest.mark.parametrize("text", ["nul \0 byte", "half a \ud83d pair", "long " * 10_000])
-async def test_whatever_an_error_says_can_be_kept(database_url: str, text: str) -> None:
-    async with running(database_url) as test:
-        failures.append(ValueError(text))
-        job = await test.scheduler.run_after(NOW, call_out, what="x")
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith("ValueError: " + text[:4])
-        assert len(found.error or "") <= 10_000
-
-
-@pytest.mark.parametrize("function", [leave, cancel_oneself])
-async def test_a_job_that_wants_to_end_its_worker_ends_itself(database_url: str, function: Any) -> None:
-    async with running(database_url, worker_jobs=1) as test:
-        job = await test.scheduler.run_after(NOW, function)
-        await test.scheduler.run_after(NOW, do, what="next")
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith(("SystemExit", "CancelledError"))
-        assert await test.run_query(done) == ["next"], "its place is free again"
-
-
-async def test_a_result_that_is_too_large_undoes_the_mutation(database_url: str) -> None:
-    async with running(database_url, max_result_bytes=100) as test:
-        job = await test.scheduler.run_after(NOW, do_and_say_too_much)
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith("LimitExceeded: test_jobs:do_and_say_too_much returned 202 bytes")
-        assert await test.run_query(done) == []
-
-
-async def test_a_result_that_its_annotation_does_not_allow_undoes_the_mutation(database_url: str) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(NOW, do_and_say_nonsense)
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith("ResultInvalid")
-        assert await test.run_query(done) == []
-
-
-# ----- retries
-
-
-async def test_a_flaky_action_is_tried_again_after_growing_waits(database_url: str) -> None:
-    async with running(database_url) as test:
-        failures.extend([RuntimeError("first"), RuntimeError("second")])
-        retry = Retry(max_attempts=5, initial_backoff=10, base=3)
-        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=retry))
-        times = []
-        while (await status(test, job)).state is JobState.PENDING:
-            times.append(test.clock.now())
-            await test.run_until_idle(advance=False)
+async def test_a_job_that_fails_keeps_its_error_and_nothing_else(database_url: str) -> None:
+    async with TestApp(app, database_url, worker_jobs=1, max_result_bytes=100) as test:
+        for what, error in FAILED:
+            failures[:] = [what] if isinstance(what, Exception) else []
+            function = call_out if failures else what
+            job = await test.scheduler.run_after(NOW, function, **{"what": "soup"} if "what" in names(function) else {})
+            await test.run_until_idle(raise_errors=False)
             found = await status(test, job)
-            if found.state is JobState.PENDING:
-                assert found.attempt == len(times)
-                test.clock.advance(found.run_at - test.clock.now())
-        found = await status(test, job)
-        assert (found.state, found.attempt, found.result, found.error) == (JobState.SUCCESS, 3, "sms", None)
-        waits = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
-        assert 5 <= waits[0] < 15 <= waits[1] < 45
-        assert attempts == ["sms"] * 3
+            assert (found.state, found.attempt, found.result) == (JobState.FAILED, 1, None), error
+            assert (found.error or "").startswith(error)
+            assert len(found.error or "") <= 10_000, error
+            if what is do_and_fail:
+                assert 'raise ValueError(f"no {what} today")' in (found.traceback or "")
+            if what is tell_more_than_json_says:
+                assert "at is a datetime, and comes back as a str" in (found.error or "")
+        assert await test.run_query(done) == ["by an action"], "what an action has scheduled stays, and nothing else"
 
 
-async def test_attempts_that_are_used_up_end_a_job(database_url: str) -> None:
-    async with running(database_url) as test:
-        failures.extend([RuntimeError("first"), RuntimeError("second"), RuntimeError("third")])
-        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=2)))
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert (found.state, found.attempt, found.error) == (JobState.FAILED, 2, "RuntimeError: second")
+def names(function: AnyFunction) -> set[str]:
+    return set(inspect.signature(function.handler).parameters)
 
 
-async def test_an_error_that_says_so_ends_a_job_at_once(database_url: str) -> None:
-    async with running(database_url) as test:
-        failures.append(NonRetryableError("wrong number"))
-        job = await enqueue(test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=5)))
-        await test.run_until_idle(raise_errors=False)
-        found = await status(test, job)
-        assert (found.state, found.attempt) == (JobState.FAILED, 1)
-
-
-async def test_a_failed_mutation_may_be_retried_too(database_url: str) -> None:
-    async with running(database_url) as test:
+async def test_a_failed_mutation_may_be_retried(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
         job = await enqueue(test, do_and_fail, '{"what": "soup"}', options=Options(retry=Retry(max_attempts=3)))
         await test.run_until_idle(raise_errors=False)
         assert (await status(test, job)).attempt == 3
         assert await test.run_query(done) == []
 
 
-# ----- cancels
-
-
-@pytest.mark.parametrize("delay", [NOW, timedelta(hours=1)])
-async def test_a_canceled_job_never_starts(database_url: str, delay: timedelta) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(delay, do, what="never")
-        await test.scheduler.cancel(job)
-        assert await test.run_until_idle() == 0
-        found = await status(test, job)
-        assert (found.state, found.attempt) == (JobState.CANCELED, 0)
-        assert await test.run_query(done) == []
-
-
-@pytest.mark.parametrize(("ending", "expected"), [("raises", JobState.CANCELED), ("returns", JobState.SUCCESS)])
-async def test_a_running_action_is_asked_to_stop(database_url: str, ending: str, expected: JobState) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(NOW, call_out_until_told, ending=ending)
-        await test.worker.tick()
-        assert (await status(test, job)).state is JobState.RUNNING
-        await test.scheduler.cancel(job)
-        await test.run_until_idle()
-        assert (await status(test, job)).state is expected
-
-
-async def test_an_action_in_a_thread_is_asked_to_stop(database_url: str) -> None:
-    async with running(database_url) as test:
-        in_a_thread.clear()
-        job = await test.scheduler.run_after(NOW, call_out_in_a_thread_until_told)
-        await test.worker.tick()
-        assert await asyncio.to_thread(in_a_thread.wait, 30)
-        await test.scheduler.cancel(job)
-        await test.run_until_idle()
-        assert (await status(test, job)).result == "told"
-
-
-async def test_an_action_that_nobody_asks_to_stop_waits_to_the_end_of_its_pause(database_url: str) -> None:
-    async with running(database_url) as test:
-        assert not await test.run_action(pause)
-
-
-async def test_an_action_running_elsewhere_is_asked_to_stop(database_url: str) -> None:
+async def test_running_actions_are_asked_to_stop_by_any_worker(database_url: str) -> None:
     clock = TestClock()
-    async with TestApp(app, database_url, clock=clock) as runs, TestApp(app, database_url, clock=clock) as asks:
-        job = await runs.scheduler.run_after(NOW, call_out_until_told, ending="raises")
-        await runs.worker.tick()
-        await asks.scheduler.cancel(job)
-        await asks.worker.tick()
+    async with (
+        TestApp(app, database_url, clock=clock, worker_jobs=3) as runs,
+        TestApp(app, database_url, clock=clock) as asks,
+    ):
+        assert not await runs.run_action(pause), "whom nobody asks waits to the end of its pause"
+        in_a_thread.clear()
+        raises, returns = [
+            await runs.scheduler.run_after(NOW, call_out_until_told, ending=how) for how in ("raises", "returns")
+        ]
+        threaded = await runs.scheduler.run_after(NOW, call_out_in_a_thread_until_told)
+        await runs.scheduler.run_after(NOW, do, what="more than may run at once")
+        for _ in range(2):
+            await runs.worker.tick()
+        assert await asyncio.to_thread(in_a_thread.wait, 30)
+        assert (len(runs.worker.running), (await runs.job_counts())["ready"]) == (3, 1)
+        for job in (raises, returns, threaded):
+            assert (await status(runs, job)).state is JobState.RUNNING
+            await asks.scheduler.cancel(job)
+        await asks.worker.kill()
         await runs.run_until_idle()
-        assert (await status(asks, job)).state is JobState.CANCELED
+        ends = [await status(asks, job) for job in (raises, returns, threaded)]
+        assert [end.state for end in ends] == [JobState.CANCELED, JobState.SUCCESS, JobState.SUCCESS]
+        assert [end.result for end in ends] == [None, "had ended anyway", "told"]
 
 
-async def test_a_canceled_job_that_waits_for_its_next_attempt_has_none(database_url: str) -> None:
-    async with running(database_url) as test:
-        failures.append(RuntimeError("flaky"))
-        job = await enqueue(
-            test, call_out, '{"what": "sms"}', options=Options(retry=Retry(max_attempts=5, initial_backoff=60))
-        )
-        await test.run_until_idle(advance=False)
-        await test.scheduler.cancel(job)
-        await test.run_until_idle()
-        found = await status(test, job)
-        assert (found.state, found.attempt) == (JobState.CANCELED, 1)
-        assert attempts == ["sms"]
-
-
-async def test_cancelling_a_job_that_has_ended_changes_nothing(database_url: str) -> None:
-    async with running(database_url) as test:
-        job = await test.scheduler.run_after(NOW, do, what="x")
-        await test.run_until_idle()
-        await test.scheduler.cancel(job)
-        await test.run_until_idle()
-        assert (await status(test, job)).state is JobState.SUCCESS
-
-
-# ----- actions
-
-
-async def test_what_an_action_has_scheduled_stays_although_it_fails(database_url: str) -> None:
-    async with running(database_url) as test:
-        await test.scheduler.run_after(NOW, schedule_and_fail)
-        await test.run_until_idle(raise_errors=False)
-        assert await test.run_query(done) == ["by an action"]
-
-
-# ----- workers that are lost, again and again
+# ----- workers, versions and times
 
 
 async def test_a_mutation_that_takes_each_of_its_workers_down_ends_failed(database_url: str) -> None:
-    async with running(database_url) as test:
+    async with TestApp(app, database_url) as test:
         job = await test.scheduler.run_after(NOW, do, what="poison")
         for attempt in range(1, MAX_LOSSES + 1):
             worker = make_worker(test)
@@ -483,83 +335,46 @@ async def test_a_mutation_that_takes_each_of_its_workers_down_ends_failed(databa
         assert await test.run_query(done) == []
 
 
-# ----- deployments
+def later_version() -> App:
+    """One function is gone, and the other one takes something else."""
+    later = App()
+
+    @later.mutation
+    async def greet(ctx: MutationCtx, name: str, title: str) -> None: ...
+
+    return later
 
 
-def version_one() -> App:
-    one = App()
-
-    @one.mutation
-    async def greet(ctx: MutationCtx, name: str) -> str:
-        return f"Hello {name}"
+async def test_a_job_of_another_version_waits_for_its_function_and_fails_by_its_arguments(database_url: str) -> None:
+    clock, one, two = TestClock(), App(), later_version()
 
     @one.mutation
     async def bow(ctx: MutationCtx, depth: int) -> int:
         return depth
 
-    return one
+    @one.mutation
+    async def greet(ctx: MutationCtx, name: str) -> None: ...
 
-
-def version_two() -> App:
-    """One function is gone, and the other one takes something else."""
-    two = App()
-
-    @two.mutation
-    async def greet(ctx: MutationCtx, name: str, title: str) -> str:
-        return f"Hello {title} {name}"
-
-    return two
-
-
-async def test_a_job_whose_function_is_unknown_waits_for_a_version_that_knows_it(database_url: str) -> None:
-    clock, one, two = TestClock(), version_one(), version_two()
-    bow = one.registry.find("test_jobs:bow")
     async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
-        job: JobId = await old.scheduler.run_after(NOW, bow, depth=3)  # type: ignore[arg-type]
+        waits = await old.scheduler.run_after(NOW, bow, depth=3)
+        fails = await old.scheduler.run_after(NOW, greet, name="Ada")
         for _ in range(20):
-            await new.run_until_idle(advance=False)
+            await new.run_until_idle(advance=False, raise_errors=False)
             clock.advance(timedelta(seconds=31))
-        found = await status(new, job)
+        found = await status(new, waits)
         assert (found.state, found.attempt) == (JobState.PENDING, 0), "no attempt is used, however long it waits"
-        assert (found.error or "").startswith("FunctionNotFound: no function test_jobs:bow"), "it says why it waits"
+        assert (found.error or "").startswith(f"FunctionNotFound: no function {bow.name}"), "it says why it waits"
+        failed = await status(new, fails)
+        assert failed.state is JobState.FAILED
+        assert (failed.error or "").startswith("ArgumentsInvalid: test_jobs:greet")
+        assert "title" in (failed.error or "")
         await old.run_until_idle()
-        found = await status(old, job)
+        found = await status(old, waits)
         assert (found.state, found.attempt, found.result) == (JobState.SUCCESS, 1, 3)
 
 
-async def test_arguments_that_no_longer_fit_end_the_job_with_a_clear_error(database_url: str) -> None:
-    clock, one, two = TestClock(), version_one(), version_two()
-    greet = one.registry.find("test_jobs:greet")
-    async with TestApp(one, database_url, clock=clock) as old, TestApp(two, database_url, clock=clock) as new:
-        job: JobId = await old.scheduler.run_after(NOW, greet, name="Ada")  # type: ignore[arg-type]
-        await new.run_until_idle(raise_errors=False)
-        found = await status(new, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith("ArgumentsInvalid: test_jobs:greet")
-        assert "title" in (found.error or "")
-
-
-# ----- statuses
-
-
-async def test_jobs_are_listed_and_counted_by_state(database_url: str) -> None:
-    async with running(database_url) as test:
-        await test.scheduler.run_after(NOW, do, what="a")
-        await test.scheduler.run_after(NOW, do_and_fail, what="b")
-        await test.run_until_idle(raise_errors=False)
-        later = await test.scheduler.run_after(timedelta(days=1), do, what="c")
-        canceled = await test.scheduler.run_after(timedelta(days=1), do, what="d")
-        await test.scheduler.cancel(canceled)
-        await test.worker.tick()
-        counts = {place: count for place, count in (await test.job_counts()).items() if count}
-        assert counts == {"scheduled": 1, "success": 1, "failed": 1, "canceled": 1}
-        assert [job.id for job in await test.jobs("pending")] == [later]
-        assert [job.args["what"] for job in await test.jobs()] == ["d", "c", "b", "a"]
-        assert len(await test.jobs(limit=2)) == 2
-
-
 async def test_a_status_is_kept_for_its_time_and_then_forgotten(database_url: str) -> None:
-    async with running(database_url, job_status_ttl=86400.0) as test:
+    async with TestApp(app, database_url, job_status_ttl=86400.0) as test:
         pruner = test.make_service("pruner")
         assert isinstance(pruner, Pruner)
         job = await test.scheduler.run_after(NOW, do, what="a")

@@ -119,54 +119,60 @@ async def test_what_failed_is_kept_and_shown_and_how_the_work_ended_stays(
         assert [one["error"] for one in events(caplog, "job.on_complete_failed")] == ["ValueError: callback broke"] * 2
         assert await backend.run_query(told) == []
 
+        with pytest.raises(ContextError):
+            await backend.run_mutation(recall_in_a_mutation, work)
+        with pytest.raises(ValueInvalid, match="'pending' have not ended"):
+            await mail.retry_all_on_complete(backend, state="pending")
+        with pytest.raises(ValueInvalid, match="have ended"):
+            await mail.cancel_all(backend, on_complete_error="")
+        with pytest.raises(UsageError):
+            await mail.retry_all_on_complete(backend, color="red")  # type: ignore[call-overload]
+        with pytest.raises(ValueInvalid):
+            JobFilter(on_complete_error=1)  # type: ignore[arg-type]
 
-async def test_it_shows_while_it_waits_for_its_next_call(database_url: str) -> None:
+
+async def test_each_call_shows_and_of_many_the_last_are_kept(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         broken[:] = [ValueError("callback broke")]
-        pool = mail.with_options(on_complete=tell, on_complete_retry=TWICE)
+        pool = mail.with_options(on_complete=tell, on_complete_retry=Retry.fixed(1, max_attempts=25))
         work, began = await pool.enqueue(backend, send, "Ada"), backend.clock.now()
         await backend.run_until_idle(advance=False, raise_errors=False)
         found = await known(backend, work)
         assert (found.state, found.started_at, found.on_complete_error) == (JobState.COMPLETING, began, None)
         assert [(one.number, one.what) for one in found.on_complete_attempts] == [(1, "raised")]
-        (listed,) = await backend.jobs("completing")
-        assert listed == found
+        assert await backend.jobs("completing") == [found]
         assert await backend.jobs(where=JobFilter(on_complete_error="")) == [], "it has not failed for good"
-
-
-@pytest.mark.parametrize(
-    ("to", "end"),
-    [("Ada", Success("sent Ada")), ("nobody", Failed("ConnectionError: no way")), ("gone", Canceled())],
-)
-async def test_it_is_called_again_when_asked_for(
-    database_url: str, to: str, end: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "penstock")
-    async with TestApp(app, database_url) as backend:
-        work = await give_up(backend, to)
-        before = await known(backend, work)
-        assert not await other.retry_on_complete(backend, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")), "it is unknown"
-        broken.clear()
-        backend.clock.advance(timedelta(hours=1))
-        assert await mail.retry_on_complete(backend, work)
-        assert not await mail.retry_on_complete(backend, work), "it waits already"
-        assert isinstance(await mail.status(backend, work), Running)
-        await mail.cancel(backend, work)
         await backend.run_until_idle(raise_errors=False)
-        assert await mail.status(backend, work) == Finished(end), "how it ended stays, whatever is asked for"
-        assert await backend.run_query(told) == [(end.kind, f"of {to}")]
-        after = await known(backend, work)
-        assert after.on_complete_error is None
-        assert after.on_complete_attempts == before.on_complete_attempts, "what failed before is still shown"
-        assert (after.started_at, after.finished_at, after.run_at, after.attempt, after.error, after.attempts) == (
-            before.started_at, before.finished_at, before.run_at, before.attempt, before.error, before.attempts,
-        )  # fmt: skip
-        assert not await mail.retry_on_complete(backend, work), "it has been called"
-        assert [one["job"] for one in events(caplog, "job.on_complete_retried")] == [work]
+        calls: tuple[Attempt, ...] = (await known(backend, work)).on_complete_attempts
+        assert [one.number for one in calls] == list(range(6, 26))
 
 
-async def test_its_calls_are_counted_anew(database_url: str) -> None:
+async def test_it_is_called_again_when_asked_for(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    ends = {"Ada": Success("sent Ada"), "nobody": Failed("ConnectionError: no way"), "gone": Canceled()}
     async with TestApp(app, database_url) as backend:
+        for to, end in ends.items():
+            work = await give_up(backend, to)
+            before = await known(backend, work)
+            broken.clear()
+            backend.clock.advance(timedelta(hours=1))
+            assert await mail.retry_on_complete(backend, work)
+            assert not await mail.retry_on_complete(backend, work), "it waits already"
+            assert isinstance(await mail.status(backend, work), Running)
+            await mail.cancel(backend, work)
+            await backend.run_until_idle(raise_errors=False)
+            assert await mail.status(backend, work) == Finished(end), "how it ended stays, whatever is asked for"
+            assert (await backend.run_query(told))[-1] == (end.kind, f"of {to}")
+            after = await known(backend, work)
+            assert after.on_complete_error is None, to
+            assert after.on_complete_attempts == before.on_complete_attempts, "what failed before is still shown"
+            assert (after.started_at, after.finished_at, after.run_at, after.attempt, after.error, after.attempts) == (
+                before.started_at, before.finished_at, before.run_at, before.attempt, before.error, before.attempts,
+            )  # fmt: skip
+            assert not await mail.retry_on_complete(backend, work), "it has been called"
+            assert events(caplog, "job.on_complete_retried")[-1]["job"] == work
+        assert not await other.retry_on_complete(backend, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")), "it is unknown"
+
         work = await give_up(backend)
         assert await mail.retry_on_complete(backend, work)
         await backend.run_until_idle(raise_errors=False)
@@ -175,6 +181,14 @@ async def test_its_calls_are_counted_anew(database_url: str) -> None:
         assert [(one.number, one.what) for one in found.on_complete_attempts] == [
             (1, "raised"), (2, "exhausted"), (1, "raised"), (2, "exhausted"),
         ]  # fmt: skip
+
+        work = await give_up(backend, "nobody")
+        broken.clear()
+        assert await mail.retry_all(backend, on_complete_error="broke", state="failed") == 1
+        await backend.run_until_idle(raise_errors=False)
+        found = await known(backend, work)
+        assert (found.state, found.on_complete_error, found.on_complete_attempts) == (JobState.FAILED, None, ())
+        assert (await backend.run_query(told))[-1] == ("failed", "of nobody")
 
 
 async def test_those_that_failed_are_found_and_called_again_together(database_url: str) -> None:
@@ -197,39 +211,3 @@ async def test_those_that_failed_are_found_and_called_again_together(database_ur
         assert await mail.retry_all_on_complete(backend, on_complete_error="broke") == 2
         await backend.run_until_idle(raise_errors=False)
         assert sorted(kind for kind, _ in await backend.run_query(told)) == ["canceled", "failed", "success", "success"]
-
-
-async def test_work_that_is_retried_as_a_whole_forgets_what_its_on_complete_raised(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        work = await give_up(backend, "nobody")
-        broken.clear()
-        assert await mail.retry_all(backend, on_complete_error="broke") == 1
-        await backend.run_until_idle(raise_errors=False)
-        found = await known(backend, work)
-        assert (found.state, found.on_complete_error, found.on_complete_attempts) == (JobState.FAILED, None, ())
-        assert await backend.run_query(told) == [("failed", "of nobody")]
-
-
-async def test_what_cannot_be_is_refused(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        work = await give_up(backend)
-        with pytest.raises(ContextError):
-            await backend.run_mutation(recall_in_a_mutation, work)
-        with pytest.raises(ValueInvalid, match="'pending' have not ended"):
-            await mail.retry_all_on_complete(backend, state="pending")
-        with pytest.raises(ValueInvalid, match="have ended"):
-            await mail.cancel_all(backend, on_complete_error="")
-        with pytest.raises(UsageError):
-            await mail.retry_all_on_complete(backend, color="red")  # type: ignore[call-overload]
-        with pytest.raises(ValueInvalid):
-            JobFilter(on_complete_error=1)  # type: ignore[arg-type]
-
-
-async def test_of_many_calls_the_last_are_kept(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        broken[:] = [ValueError("callback broke")]
-        pool = mail.with_options(on_complete=tell, on_complete_retry=Retry.fixed(1, max_attempts=25))
-        work = await pool.enqueue(backend, send, "Ada")
-        await backend.run_until_idle(raise_errors=False)
-        calls: tuple[Attempt, ...] = (await known(backend, work)).on_complete_attempts
-        assert [one.number for one in calls] == list(range(6, 26))

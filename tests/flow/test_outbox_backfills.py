@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from stage.items import ONCE, TEN, Item, begun, handed, pieces, rows_before, staged, valued
 from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, states
-from stage.reactive import Stage
 
-from penstock import Index, Retry, Table
+from penstock import Retry, Table
 from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.errors import CallTimeout, DatabaseUnavailable
@@ -21,41 +21,14 @@ from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import Step
 from penstock.store.session import Session
 from penstock.store.sql.conditions import ConditionSql
-from penstock.testing import TestApp
-
-NEVER = Retry(max_attempts=1)
-COUNT = 9
-
-
-class Item(Table, name="item"):
-    note: str = ""
-    value: int = 0
-
-    by_value = Index("value")
 
 
 class Other(Table, name="other"):
     note: str = ""
 
 
-def staged(**options: Any) -> OutboxStage:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, **{"order_by": "value", "batch": 1, "retry": NEVER, **options})
-    return stage
-
-
-async def rows_before(url: str, count: int = COUNT) -> list[Any]:
-    """Rows that are there before any outbox is; their ids."""
-    stage = Stage(Item)
-    async with stage.open(url) as test:
-        return await stage.insert(test, *[Item(note=str(one), value=one) for one in range(count)])
-
-
-async def pieces(test: TestApp, count: int = 1) -> None:
-    """Hand over that many pieces."""
-    await test.relay.tick()
-    for _ in range(count):
-        await test.relay.outboxes[0].tick()
+COUNT = 9
+ORDERED: dict[str, Any] = {"order_by": "value", "batch": 1, "retry": ONCE}
 
 
 # ----- rows that come by their changes
@@ -66,9 +39,8 @@ async def pieces(test: TestApp, count: int = 1) -> None:
 async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the_outbox_is_moved(
     database_url: str, policy: Any, state: str, on: tuple[str, ...]
 ) -> None:
-    ids = await rows_before(database_url)
-    stage = staged(on_failure=policy, on=on)
-    stage.fails = failing(lambda: ValueError("no"), "7")
+    ids = await rows_before(database_url, *valued(COUNT))
+    stage = staged("7", **ORDERED, on_failure=policy, on=on)
     async with stage.open(database_url) as test:
         await pieces(test, 4)
         await stage.patch(test, Item, ids[7], value=-100)
@@ -87,13 +59,12 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         assert (stage.texts(), await aside(test)) == (["7"], [])
 
 
-@pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
-async def test_rows_that_came_by_their_changes_and_wait_are_handed_over_once_though_the_outbox_is_moved(
-    database_url: str, on: tuple[str, ...]
+@pytest.mark.parametrize("to", ["beginning", "end"])
+async def test_rows_that_came_by_their_changes_and_wait_come_once_or_are_passed_by_when_it_is_moved(
+    database_url: str, to: Any
 ) -> None:
-    ids = await rows_before(database_url)
-    stage = staged(on=on)
-    stage.fails = failing(lambda: ValueError("no"), "new")
+    ids = await rows_before(database_url, *valued(COUNT))
+    stage = staged("new", **ORDERED)
     async with stage.open(database_url) as test:
         await pieces(test, 4)
         await stage.insert(test, Item(note="new", value=-1))
@@ -101,29 +72,16 @@ async def test_rows_that_came_by_their_changes_and_wait_are_handed_over_once_tho
             await stage.patch(test, Item, ids[one], value=-100)
         await drain(test)
         assert ((await outbox_row(test)).backfill, await states(test)) == (None, ["waiting"] * 3)
-        await stage.app.outboxes.move(test, "send", "beginning")
-        assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
+        await stage.app.outboxes.move(test, "send", to)
         stage.fails = lambda _message: None
-        await stage.app.outboxes.retry(test, "send")
+        if to == "beginning":
+            assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
+            await stage.app.outboxes.retry(test, "send")
         await drain(test, timedelta(seconds=2))
-        assert Counter(stage.texts()) == Counter([*map(str, range(COUNT)), "new"])
+        passed = set() if to == "beginning" else {"new", "5", "8"}
         assert len({one.id for one in stage.got}) == len(stage.got)
-
-
-async def test_the_end_passes_rows_by_that_came_by_their_changes(database_url: str) -> None:
-    ids = await rows_before(database_url)
-    stage = staged()
-    stage.fails = failing(lambda: ValueError("no"), "8")
-    async with stage.open(database_url) as test:
-        await pieces(test, 4)
-        for one in (8, 5):
-            await stage.patch(test, Item, ids[one], value=-100)
-        await drain(test)
-        assert await states(test) == ["waiting"] * 2
-        await stage.app.outboxes.move(test, "send", "end")
-        stage.fails = lambda _message: None
-        await drain(test, timedelta(seconds=2))
-        assert (await aside(test), {"5", "8"} & {*stage.texts()}) == ([], set())
+        assert sorted(stage.texts()) == sorted({*map(str, range(COUNT)), "new"} - passed)
+        assert await aside(test) == []
 
 
 # ----- what other tables capture meanwhile
@@ -132,7 +90,7 @@ async def test_the_end_passes_rows_by_that_came_by_their_changes(database_url: s
 def beside(**options: Any) -> OutboxStage:
     """An outbox that hands over rows, and another one whose table is written to meanwhile."""
     stage = OutboxStage(Item, Other)
-    stage.outbox(Item, **{"batch": 1, "retry": NEVER, **options})
+    stage.outbox(Item, **{"batch": 1, "retry": ONCE, **options})
     stage.outbox(Other, "second", start="end")
     return stage
 
@@ -146,7 +104,7 @@ async def unread(test: Backend) -> int:
 
 @pytest.mark.parametrize("options", [{}, {"order_by": "value"}, {"batch": None, "mutation": True}])
 async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url: str, options: Any) -> None:
-    await rows_before(database_url, 300)
+    await rows_before(database_url, *valued(300))
     stage = beside(**options)
     async with stage.open(database_url) as test:
         await pieces(test)
@@ -159,7 +117,7 @@ async def test_the_reader_moves_with_the_rows_that_are_handed_over(database_url:
 
 
 async def test_the_reader_moves_past_rows_that_are_no_messages_and_at_their_end(database_url: str) -> None:
-    await rows_before(database_url)
+    await rows_before(database_url, *valued(COUNT))
     stage = beside(filter=lambda item: item.value < 0)
     async with stage.open(database_url) as test:
         await stage.insert(test, Other(note="a"))
@@ -168,7 +126,7 @@ async def test_the_reader_moves_past_rows_that_are_no_messages_and_at_their_end(
 
 
 async def test_an_outbox_whose_older_row_fails_keeps_nothing_of_other_tables(database_url: str) -> None:
-    await rows_before(database_url)
+    await rows_before(database_url, *valued(COUNT))
     stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
     stage.fails = failing(lambda: ValueError("no"), "0")
     async with stage.open(database_url) as test:
@@ -185,7 +143,7 @@ async def test_an_outbox_whose_older_row_fails_keeps_nothing_of_other_tables(dat
 
 async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a session there is no time for much of it: there is read on from where was just looked."""
-    await rows_before(database_url)
+    await rows_before(database_url, *valued(COUNT))
     stage = beside(retry=Retry(max_attempts=2, initial_backoff=1, max_backoff=2))
     stage.fails = failing(lambda: ValueError("no"), "3")
     async with stage.open(database_url) as test:
@@ -216,9 +174,8 @@ async def test_what_was_captured_is_looked_at_once(database_url: str, monkeypatc
 async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
     database_url: str, options: dict[str, Any]
 ) -> None:
-    ids = await rows_before(database_url, 250)
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on=("insert", "update", "delete"), **options)
+    ids = await rows_before(database_url, *valued(250))
+    stage = staged(on=("insert", "update", "delete"), **options)
     async with stage.open(database_url) as test:
         await pieces(test)
         await stage.patch(test, Item, ids[0], note="changed")
@@ -238,7 +195,7 @@ async def test_what_could_not_be_put_aside_at_once_is_put_aside_later(
             await drain(test)
         assert not away
         await drain(test)
-        told = await stage.written(test) if options.get("mutation") else stage.texts()
+        (told,) = (await handed(stage, test)).values()
         assert len(told) == 252
         assert [text for text in told if text in {"changed", "delete 1", "update changed"}] == told[-2:]
 
@@ -261,14 +218,13 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 async def test_rows_whose_time_is_over_as_they_are_committed_are_handled_once(
     database_url: str, count: int, late: list[bool]
 ) -> None:
-    await rows_before(database_url, count)
-    stage = OutboxStage(Item)
-    stage.outbox(Item, mutation=True)
+    await rows_before(database_url, *valued(count))
+    stage = staged(mutation=True)
     late.append(True)
     async with stage.open(database_url) as test:
         with suppress(CallTimeout):
             await drain(test)
-        await drain(test, timedelta(seconds=10))
+        await drain(test, TEN)
         assert not late
         assert await stage.written(test) == [str(one) for one in range(count)]
 
@@ -277,13 +233,8 @@ async def test_one_that_failed_before_and_whose_time_is_over_as_it_is_committed_
     database_url: str, late: list[bool]
 ) -> None:
     """The reader has passed it when it was put aside, so it does not tell on any store what was committed."""
-    stage = OutboxStage(Item)
-    stage.outbox(Item, mutation=True, on_failure="halt_key", retry=Retry.fixed(timedelta(seconds=10), jitter=0))
-    stage.fails = failing(lambda: ValueError("no"), "a")
-    async with stage.open(database_url) as test:
-        await drain(test)
-        await stage.insert(test, Item(note="a"))
-        await drain(test)
+    stage = staged("a", mutation=True, on_failure="halt_key")
+    async with begun(stage, database_url, "a") as test:
         stage.fails = lambda _message: None
         late.append(True)
         with suppress(CallTimeout):
@@ -295,12 +246,8 @@ async def test_one_that_failed_before_and_whose_time_is_over_as_it_is_committed_
 
 
 async def test_rows_of_a_key_that_has_failed_do_not_have_all_others_read_again(database_url: str) -> None:
-    before = Stage(Item)
-    async with before.open(database_url) as test:
-        await before.insert(test, *[Item(note=str(one), value=one % 2) for one in range(80)])
-    stage = OutboxStage(Item)
-    stage.outbox(Item, partition_by="value", on_failure="halt_key", retry=NEVER)
-    stage.fails = failing(lambda: ValueError("no"), "0")
+    await rows_before(database_url, *[Item(note=str(one), value=one % 2) for one in range(80)])
+    stage = staged("0", partition_by="value", on_failure="halt_key", retry=ONCE)
     async with stage.open(database_url) as test:
         await pieces(test)
         interests = test.engine.store.interests

@@ -3,98 +3,59 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, outbox_row, run_sql, sql, states, text_of
-from stage.reactive import Stage
+from stage.items import FILTERS, POLICIES, TEN, Item, handed, pieces, rows_before, several, staged
+from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, sql, states, text_of
 
-from penstock import Index, Retry, Table
-from penstock.testing import TestApp
-
-SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0)
-TEN = timedelta(seconds=10)
-MANY = 1500
+MANY = 800
 
 
-class Item(Table):
-    note: str = ""
-    lane: str = "a"
-    value: int = 0
-
-    by_value = Index("value")
-
-
-FILTERS: dict[str, Callable[[Any], Any]] = {
-    "exact": lambda row: row.value > 0,
-    "wide": lambda row: row.note.matches("^y"),  # which SQLite cannot say
-}
-
-
-async def rows_before(url: str, *rows: Item) -> list[Any]:
-    """Rows that are there before any outbox is; their ids, in order."""
-    stage = Stage(Item)
-    async with stage.open(url) as test:
-        return await stage.insert(test, *rows)
-
-
-async def pieces(test: TestApp, count: int = 1) -> None:
-    """Hand over that many pieces."""
-    await test.relay.tick()
-    for _ in range(count):
-        await test.relay.outboxes[0].tick()
-
-
-@pytest.mark.parametrize("start", ["beginning", "end"])
-async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(database_url: str, start: Any) -> None:
+async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(database_url: str) -> None:
     await rows_before(database_url, Item(note="a"), Item(note="b"))
-    stage = OutboxStage(Item)
-    stage.outbox(Item, start=start)
+    stage = several({start: {"start": start} for start in ("beginning", "end")})
     async with stage.open(database_url) as test:
         await stage.insert(test, Item(note="c"))
         await drain(test)
-        got = list(stage.got)
-        assert stage.texts() == (["a", "b", "c"] if start == "beginning" else ["c"])
-        assert [one.older for one in got][:-1] == ([True, True] if start == "beginning" else [])
-        assert [one.number for one in got] == sorted({one.number for one in got})
-        assert (await outbox_row(test)).backfill is None
+        assert await handed(stage, test) == {"beginning": ["a", "b", "c"], "end": ["c"]}
+        assert {text_of(one): one.older for one in stage.got} == {"a": True, "b": True, "c": False}
+        numbers = [one.number for one in stage.got if one.outbox == "beginning"]
+        assert numbers == sorted(set(numbers))
+        assert (await outbox_row(test, "beginning")).backfill is None
     async with stage.open(database_url, clock=test.clock) as test:
+        stage.got.clear()
         await drain(test)
         assert stage.texts() == [], "and once"
 
 
 @pytest.mark.parametrize("mutation", [False, True])
-async def test_1500_older_rows_come_in_the_order_of_their_keys_and_what_is_written_meanwhile_after(
+async def test_many_older_rows_come_in_the_order_of_their_keys_and_what_is_written_meanwhile_after(
     database_url: str, *, mutation: bool
 ) -> None:
     ids = await rows_before(database_url, *[Item(note=f"{number:04}") for number in range(MANY)])
     order = {str(one): number for number, one in enumerate(sorted(map(str, ids)))}
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on=("insert", "update", "delete"), mutation=mutation)
-    by_number = dict(enumerate(ids))
+    stage = staged(on=("insert", "update", "delete"), mutation=mutation)
     async with stage.open(database_url) as test:
         for turn in range(8):
             await pieces(test)
             await stage.insert(test, Item(note=f"new {turn}"))
-            await stage.patch(test, Item, by_number[turn * 180], note=f"{turn * 180:04}+")
-            await stage.delete(test, Item, by_number[turn * 180 + 1])
+            await stage.patch(test, Item, ids[turn * 95], note=f"{turn * 95:04}+")
+            await stage.delete(test, Item, ids[turn * 95 + 1])
         await drain(test)
         texts = await stage.written(test) if mutation else [text_of(one) for one in stage.got]
         assert len(texts) == len(set(texts)), [text for text, count in Counter(texts).items() if count > 1]
         first = texts[: next(at for at, text in enumerate(texts) if " " in text)]
         numbers = [int(text.removesuffix("+")) for text in first]
-        assert numbers == sorted(numbers, key=lambda one: order[str(by_number[one])]), "in the order of their keys"
-        gone = {turn * 180 + 1 for turn in range(8)}
+        assert numbers == sorted(numbers, key=lambda one: order[str(ids[one])]), "in the order of their keys"
+        gone = {turn * 95 + 1 for turn in range(8)}
         assert set(range(MANY)) - gone <= set(numbers)
         later = texts[len(first) :]
         assert [text for text in later if text.startswith("new")] == [f"new {turn}" for turn in range(8)]
-        assert [text for text in later if text.startswith("update")] == [
-            f"update {turn * 180:04}+" for turn in range(8)
-        ]
+        assert [text for text in later if text.startswith("update")] == [f"update {turn * 95:04}+" for turn in range(8)]
         assert [text for text in later if text.startswith("delete")] == [
-            f"delete {turn * 180 + 1:04}" for turn in range(8)
+            f"delete {turn * 95 + 1:04}" for turn in range(8)
         ]
 
 
@@ -102,8 +63,7 @@ async def test_1500_older_rows_come_in_the_order_of_their_keys_and_what_is_writt
 async def test_rows_that_enter_while_older_ones_are_read_come_once(database_url: str, how: str) -> None:
     ids = await rows_before(database_url, *[Item(note=f"n{number}", value=0) for number in range(10)])
     ids += await rows_before(database_url, *[Item(note=f"y{number}", value=1) for number in range(10, 250)])
-    stage = OutboxStage(Item)
-    stage.outbox(Item, filter=FILTERS[how], mutation=True)
+    stage = staged(filter=FILTERS[how], mutation=True)
     async with stage.open(database_url) as test:
         await stage.patch(test, Item, ids[0], note="y0", value=1)
         await stage.patch(test, Item, ids[249], lane="b")
@@ -117,36 +77,31 @@ async def test_rows_that_enter_while_older_ones_are_read_come_once(database_url:
         assert Counter(await stage.written(test)) == expected
 
 
-@pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
-async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_are_written(
-    database_url: str, policy: str
-) -> None:
+async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_are_written(database_url: str) -> None:
     await rows_before(database_url, *[Item(note=text) for text in "abc"])
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on_failure=policy, retry=SOON)
-    stage.fails = failing(lambda: ValueError("no"), "b")
+    stage = several({policy: {"on_failure": policy} for policy in POLICIES}, "b")
     async with stage.open(database_url) as test:
         for number in range(3):
             await drain(test, TEN)
             await stage.insert(test, Item(note=f"new {number}"))
         await drain(test, timedelta(seconds=1))
-        row = await outbox_row(test)
-        if policy == "halt":
-            assert (stage.texts(), row.trouble and row.trouble.halted) == (["a"], True)
-        else:
-            assert await states(test) == ["halted" if policy == "halt_key" else "parked"]
-            assert stage.texts() == ["a", "c", "new 0", "new 1", "new 2"]
+        row = await outbox_row(test, "halt")
+        rest = ["a", "c", "new 0", "new 1", "new 2"]
+        assert await handed(stage, test) == {"halt": ["a"], "halt_key": rest, "park": rest}
+        assert row.trouble is not None
+        assert row.trouble.halted
+        assert (await states(test, "halt_key"), await states(test, "park")) == (["halted"], ["parked"])
         stage.fails = lambda _message: None
-        await test.engine.store.outboxes.retry("send", test.clock.now())
+        for policy in POLICIES:
+            await test.engine.store.outboxes.retry(policy, test.clock.now())
         await drain(test, timedelta(seconds=2))
-        assert stage.texts()[0] == "b"
-        assert (await outbox_row(test)).delivered == 6
+        got = await handed(stage, test)
+        assert got == {"halt": ["a", "b", *rest[1:]], "halt_key": [*rest, "b"], "park": [*rest, "b"]}
 
 
 async def test_it_goes_on_where_it_was_in_the_middle_of_older_rows(database_url: str) -> None:
     await rows_before(database_url, *[Item(note=f"{number:03}") for number in range(350)])
-    stage = OutboxStage(Item)
-    stage.outbox(Item)
+    stage = staged()
     async with stage.open(database_url) as test:
         await pieces(test, 2)
         assert 0 < len(stage.got) < 350
@@ -158,39 +113,27 @@ async def test_it_goes_on_where_it_was_in_the_middle_of_older_rows(database_url:
 # ----- declared anew
 
 
-@pytest.mark.parametrize("order", ["exact wide", "wide exact", "exact wide exact"])
-async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(database_url: str, order: str) -> None:
-    made = list[OutboxStage]()
-    number = 0
-    clock: Any = None
-    for how in order.split():
-        stage = OutboxStage(Item)
-        stage.outbox(Item, filter=FILTERS[how], start="end")
+async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(database_url: str) -> None:
+    made, number, settings = list[OutboxStage](), 0, dict[str, Any]()
+    for how in ("exact", "wide", "exact"):
+        stage = staged(filter=FILTERS[how], start="end")
         made.append(stage)
-        async with stage.open(database_url, **({} if clock is None else {"clock": clock})) as test:
-            clock = test.clock
+        async with stage.open(database_url, **settings) as test:
+            settings = {"clock": test.clock}
             if number:
                 await pieces(test)
             for _ in range(3):
                 number += 1
                 await stage.insert(test, Item(note=f"y{number}", value=number))
-            await run_sql(database_url, *(await both_ways(test, number)))
-    async with made[-1].open(database_url, clock=clock) as test:
+            await run_sql(database_url, "update item set lane = 'b'")
+    async with made[-1].open(database_url, **settings) as test:
         await drain(test)
     got = [text for stage in made for text in stage.texts()]
     assert got == [f"y{one}" for one in range(1, number + 1)]
 
 
-async def both_ways(test: TestApp, number: int) -> list[str]:
-    """Changes that are no inserts."""
-    assert number
-    return ["update item set lane = 'b'" if test.engine.store.dialect.schemas else "update \"item\" set lane = 'b'"]
-
-
 async def test_rows_written_around_the_moment_of_taking_over_come_once(database_url: str) -> None:
-    first, second = OutboxStage(Item), OutboxStage(Item)
-    first.outbox(Item, start="end", on=("insert",))
-    second.outbox(Item, start="end", on=("insert",), fields=("note",))
+    first, second = staged(start="end"), staged(start="end", fields=("note",))
     async with first.open(database_url) as old:
         await drain(old)
         await first.insert(old, Item(note="1"))
@@ -210,9 +153,7 @@ async def test_rows_written_around_the_moment_of_taking_over_come_once(database_
 
 
 async def test_an_older_version_changes_nothing_of_a_newer_one(database_url: str) -> None:
-    old, new = OutboxStage(Item), OutboxStage(Item)
-    old.outbox(Item, version=1)
-    new.outbox(Item, version=2, filter=lambda row: row.value > 0)
+    old, new = staged(version=1), staged(version=2, filter=lambda row: row.value > 0)
     async with new.open(database_url) as newer:
         await drain(newer)
         before = await outbox_row(newer)

@@ -5,20 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stage.items import Item, rows_before, staged
 from stage.outboxes import OutboxStage, drain, outbox_row, send
-from stage.reactive import Stage
 
-from penstock import DeclarationError, Index, Table
+from penstock import DeclarationError, Table
 from penstock.outbox.outbox import MessageCriteria
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
-
-
-class Item(Table):
-    note: str = ""
-    value: int = 0
-
-    by_value = Index("value")
 
 
 class Box(Table):
@@ -33,22 +26,15 @@ FILTERS: dict[str, Any] = {
 }
 
 
-def declared(stage: OutboxStage, **options: Any) -> OutboxStage:
-    stage.outbox(Item, **options)
-    return stage
-
-
 @pytest.mark.parametrize("then", ["n", "value"])
 @pytest.mark.parametrize("older", [False, True])
 async def test_what_an_older_filter_did_not_mean_is_no_message(database_url: str, then: str, *, older: bool) -> None:
     """With older rows all that was captured is put aside, and judged again when its turn comes."""
     if older:
-        before = Stage(Item)
-        async with before.open(database_url) as test:
-            await before.insert(test, Item(note="y0", value=1))
+        await rows_before(database_url, Item(note="y0", value=1))
     start = "beginning" if older else "end"
-    first = declared(OutboxStage(Item), filter=FILTERS["y"], on=ALL, start=start)
-    second = declared(OutboxStage(Item), filter=FILTERS[then], on=ALL, start=start)
+    first = staged(filter=FILTERS["y"], on=ALL, start=start)
+    second = staged(filter=FILTERS[then], on=ALL, start=start)
     async with first.open(database_url) as test:
         ids = await first.insert(test, Item(note="y1"), Item(note="x1", value=1), Item(note="z1"))
         await first.patch(test, Item, ids[1], note="x2")
@@ -61,25 +47,16 @@ async def test_what_an_older_filter_did_not_mean_is_no_message(database_url: str
         await drain(test)
         mine = ["y0"] if older and then == "value" else []
         assert second.texts() == [*mine, "y1", "y2", "delete y2", "n9", "n8"]
-        assert len((await outbox_row(test)).meanings) == 2
-
-
-async def test_the_same_filter_under_the_same_name_goes_on(database_url: str) -> None:
-    stages = [declared(OutboxStage(Item), filter=FILTERS["y"], on=ALL, start="end") for _ in range(2)]
-    clock: Any = None
-    for stage in stages:
-        async with stage.open(database_url, **({} if clock is None else {"clock": clock})) as test:
-            clock = test.clock
-            await stage.insert(test, Item(note="y"), Item(note="x"))
-            assert len((await outbox_row(test)).interests) == 1
-    async with stages[1].open(database_url, clock=clock) as test:
-        await drain(test)
-    assert stages[1].texts() == ["y", "y"]
+        row = await outbox_row(test)
+        assert len(row.meanings) == 2
+    async with second.open(database_url, clock=clock) as test:
+        assert (await outbox_row(test)).interests == row.interests, "the same filter under the same name goes on"
 
 
 async def test_changes_that_were_captured_for_an_order_are_no_messages_later(database_url: str) -> None:
-    first = declared(OutboxStage(Item), order_by="value")
-    second = declared(OutboxStage(Item), on=("insert", "update"))
+    first = staged(order_by="value")
+    second = staged(on=("insert", "update"))
+    third = staged(fields=("note",))
     async with first.open(database_url) as test:
         await drain(test)
         (one,) = await first.insert(test, Item(note="a"))
@@ -87,22 +64,11 @@ async def test_changes_that_were_captured_for_an_order_are_no_messages_later(dat
         clock = test.clock
     async with second.open(database_url, clock=clock) as test:
         await second.patch(test, Item, one, note="b")
+    async with third.open(database_url, clock=clock) as test:
+        await third.patch(test, Item, one, note="c")
+        await third.insert(test, Item(note="d"))
         await drain(test)
-        assert second.texts() == ["a", "update b"]
-
-
-async def test_what_was_asked_for_when_it_was_written_is_handed_over(database_url: str) -> None:
-    first = declared(OutboxStage(Item), on=ALL, start="end")
-    second = declared(OutboxStage(Item), on=("insert",), start="end", fields=("note",))
-    async with first.open(database_url) as test:
-        (one,) = await first.insert(test, Item(note="a"))
-        await first.patch(test, Item, one, value=2)
-        clock = test.clock
-    async with second.open(database_url, clock=clock) as test:
-        await second.patch(test, Item, one, note="b")
-        await second.insert(test, Item(note="c"))
-        await drain(test)
-        assert second.texts() == ["a", "update a", "c"]
+        assert third.texts() == ["a", "update b", "d"], "what was asked for when it was written is handed over"
 
 
 @pytest.mark.parametrize(("source", "other"), [("a", "b"), ("a", Item), (Item, "b"), (Item, Box)])

@@ -6,44 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing
-from stage.reactive import Stage
+from stage.items import TEN, begun, of, rows_before, several, staged
+from stage.outboxes import OutboxStage, drain
 
-from penstock import OutboxPage, OutboxStatus, Retry, Table
+from penstock import OutboxPage
 from penstock.app import Backend
 from penstock.outbox.message import Message
 
-SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0)
-TEN = timedelta(seconds=10)
-
-
-class Item(Table):
-    note: str = ""
-    lane: str = "a"
-
-
-def staged(*fails: str, **options: Any) -> OutboxStage:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, retry=SOON, **options)
-    stage.fails = failing(lambda: ValueError("no"), *fails)
-    return stage
-
-
-async def rows_before(url: str, *notes: str) -> None:
-    stage = Stage(Item)
-    async with stage.open(url) as test:
-        await stage.insert(test, *[Item(note=note) for note in notes])
-
-
-async def status(stage: OutboxStage, test: Backend) -> OutboxStatus:
-    (found,) = await stage.app.outboxes.list(test)
-    return found
-
 
 async def test_one_that_waited_for_older_rows_and_fails_is_shown_once_and_whole(database_url: str) -> None:
-    await rows_before(database_url, "older")
-    stage = staged("first", on_failure="halt")
-    tried: list[Message[Any]] = []
+    await rows_before(database_url, *of("older"))
+    stage, tried = staged("first"), list[Message[Any]]()
 
     async def during(_ctx: object, message: Message[Any]) -> None:
         tried.append(message)
@@ -51,11 +24,11 @@ async def test_one_that_waited_for_older_rows_and_fails_is_shown_once_and_whole(
     stage.during = during
     async with stage.open(database_url) as test:
         outboxes = stage.app.outboxes
-        await stage.insert(test, Item(note="first"), Item(note="second"))
+        await stage.insert(test, *of("first", "second"))
         await drain(test)
         failed = tried[-1]
         for _ in range(3):
-            now = await status(stage, test)
+            (now,) = await outboxes.list(test)
             assert (now.messages, now.waiting, now.error) == (2, 1, "ValueError: no")
             page = await outboxes.messages(test, "send")
             assert [(one.state, one.content["note"]) for one in page.messages] == [
@@ -65,8 +38,9 @@ async def test_one_that_waited_for_older_rows_and_fails_is_shown_once_and_whole(
             assert (head.number, head.id, head.kind) == (failed.number, failed.id, "insert")
             assert (head.key, head.written_at) == (failed.key, failed.written_at)
             await drain(test, TEN)
-        assert (await status(stage, test)).halted
-        assert [one.state for one in await pages(stage, test)] == ["failing", "waiting"]
+        (now,) = await outboxes.list(test)
+        assert now.halted
+        assert [one.state for one in await pages(stage, test, "send")] == ["failing", "waiting"]
         behind = await outboxes.messages(test, "send", states=["waiting"])
         assert [one.content["note"] for one in behind.messages] == ["second"]
         assert [one.state for one in (await outboxes.messages(test, "send", states=["failing"])).messages] == [
@@ -75,49 +49,41 @@ async def test_one_that_waited_for_older_rows_and_fails_is_shown_once_and_whole(
         await outboxes.skip(test, "send", failed.number, "of no use")
         await drain(test, TEN)
         assert stage.texts() == ["older", "second"]
-        now = await status(stage, test)
+        (now,) = await outboxes.list(test)
         assert (now.messages, now.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("older", [False, True])
-async def test_one_that_was_parked_and_fails_again_is_shown_once(database_url: str, *, older: bool) -> None:
-    await rows_before(database_url, *["bad"] * older)
-    stage = staged("bad", on_failure="park")
-    async with stage.open(database_url) as test:
-        await drain(test)
-        await stage.insert(test, *[Item(note="bad")] * (not older))
-        for _ in range(4):
+async def test_one_that_fails_is_shown_once_with_all_that_is_known_of_it(database_url: str, *, older: bool) -> None:
+    await rows_before(database_url, *of(*["bad"] * older))
+    states = {"halt": "failing", "halt_key": "halted", "park": "parked"}
+    stage = several({policy: {"on_failure": policy} for policy in states}, "bad")
+    async with begun(stage, database_url, *["bad"] * (not older)) as test:
+        for _ in range(3):
             await drain(test, TEN)
-        (parked,) = await pages(stage, test)
-        assert parked.state == "parked"
-        await stage.app.outboxes.retry(test, "send")
+            for policy in states:
+                (found,) = await pages(stage, test, policy)
+                assert (found.kind, found.content["note"]) == ("insert", "bad"), policy
+                assert (found.written_at is None) is older, "nobody knows when an older row was written"
+                assert found.failed_at is not None
+        for policy, state in states.items():
+            (found,) = await pages(stage, test, policy)
+            assert found.state == state
+        await stage.app.outboxes.retry(test, "park")
         await drain(test, timedelta(seconds=2))
-        (failing,) = await pages(stage, test)
-        assert (failing.state, failing.number, failing.id) == ("failing", parked.number, parked.id)
-        assert failing.content == parked.content
-        now = await status(stage, test)
+        (again,) = await pages(stage, test, "park")
+        assert (again.state, again.number, again.id, again.content) == (
+            "failing", found.number, found.id, found.content,
+        )  # fmt: skip
+        now = next(one for one in await stage.app.outboxes.list(test) if one.name == "park")
         assert (now.messages, now.waiting, now.parked) == (1, 0, 0)
 
 
-@pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
-async def test_when_an_older_row_was_written_nobody_knows(database_url: str, policy: str) -> None:
-    await rows_before(database_url, "older")
-    stage = staged("older", on_failure=policy)
-    async with stage.open(database_url) as test:
-        for _ in range(4):
-            await drain(test, TEN)
-            (found,) = await pages(stage, test)
-            assert (found.written_at, found.kind, found.content["note"]) == (None, "insert", "older")
-            assert found.failed_at is not None
-        (found,) = await pages(stage, test)
-        assert found.state == {"halt": "failing", "halt_key": "halted", "park": "parked"}[policy]
-
-
-async def pages(stage: OutboxStage, test: Backend) -> list[Any]:
+async def pages(stage: OutboxStage, test: Backend, name: str) -> list[Any]:
     """All messages, one to a page."""
     found, after = [], None
     while True:
-        page: OutboxPage = await stage.app.outboxes.messages(test, "send", limit=1, after=after)
+        page: OutboxPage = await stage.app.outboxes.messages(test, name, limit=1, after=after)
         found += page.messages
         if page.next is None:
             return found

@@ -7,40 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, outbox_row
-from stage.reactive import Stage
+from stage.items import ONCE, Item, rows_before, staged, valued
+from stage.outboxes import drain, outbox_row
 
-from penstock import Index, Retry, Table
+from penstock import Retry
 from penstock.outbox.backfill import BEFORE_ALL, BackfillProgress, new_backfill
 
 ORDERS: list[tuple[str, ...]] = [(), ("value",)]
 
 
-class Item(Table):
-    note: str = ""
-    value: int = 0
-
-    by_value = Index("value")
-
-
-async def rows_before(url: str, count: int) -> list[Any]:
-    """Rows that are there before any outbox is; their ids."""
-    stage = Stage(Item)
-    async with stage.open(url) as test:
-        return await stage.insert(test, *[Item(note=str(one), value=one) for one in range(count)])
-
-
-def staged(order: tuple[str, ...], **options: Any) -> OutboxStage:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, order_by=order, **options)
-    return stage
-
-
 @pytest.mark.parametrize("order", ORDERS)
 async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url: str, order: tuple[str, ...]) -> None:
-    ids = await rows_before(database_url, 6)
-    stage = staged(order, retry=Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0))
-    stage.fails = failing(lambda: ValueError("no"), "2", "3")
+    ids = await rows_before(database_url, *valued(6))
+    stage = staged("2", "3", order_by=order)
     async with stage.open(database_url) as test:
         await drain(test)
         trouble = (await outbox_row(test)).trouble
@@ -57,9 +36,8 @@ async def test_to_skip_an_older_row_that_is_gone_skips_no_other_one(database_url
 async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no_other_one(
     database_url: str, between: str, order: tuple[str, ...]
 ) -> None:
-    ids = await rows_before(database_url, 6)
-    stage = staged(order, retry=Retry.fixed(timedelta(seconds=1), max_attempts=9, jitter=0))
-    stage.fails = failing(lambda: ValueError("no"), "2", "3")
+    ids = await rows_before(database_url, *valued(6))
+    stage = staged("2", "3", order_by=order, retry=Retry.fixed(timedelta(seconds=1), max_attempts=9, jitter=0))
     async with stage.open(database_url) as test:
         await drain(test)
         before = (await outbox_row(test)).trouble
@@ -92,8 +70,13 @@ async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no
 async def test_what_was_sent_and_not_written_is_known_by_its_row(
     database_url: str, then: str, order: tuple[str, ...]
 ) -> None:
-    ids = await rows_before(database_url, 4)
-    stage = staged(order)
+    ids = await rows_before(database_url, *valued(4))
+    stage = staged(order_by=order)
+
+    async def fail_second(_ctx: Any, _message: Any) -> None:
+        if stage.got:
+            raise ValueError("enough")
+
     async with stage.open(database_url) as test:
         await test.relay.tick()
         line, advance, refused = test.relay.outboxes[0], test.engine.store.outboxes.advance, [1]
@@ -105,7 +88,7 @@ async def test_what_was_sent_and_not_written_is_known_by_its_row(
             return await advance(step, now, session)
 
         test.engine.store.outboxes.advance = refuse  # type: ignore[method-assign]
-        stage.during = failing_second(stage)
+        stage.during = fail_second
         with pytest.raises(ConnectionError):
             await line.tick()
         stage.during = None
@@ -117,18 +100,9 @@ async def test_what_was_sent_and_not_written_is_known_by_its_row(
         assert stage.texts() == ["0", "1", "2", "3"]
 
 
-def failing_second(stage: OutboxStage) -> Any:
-    async def during(_ctx: Any, _message: Any) -> None:
-        if stage.got:
-            raise ValueError("enough")
-
-    return during
-
-
-async def test_an_older_row_that_is_parked_is_listed_and_its_number_can_be_said_in_json(database_url: str) -> None:
-    await rows_before(database_url, 3)
-    stage = staged((), on_failure="park", retry=Retry.fixed(timedelta(seconds=1), max_attempts=1, jitter=0))
-    stage.fails = failing(lambda: ValueError("no"), "1")
+async def test_the_number_of_an_older_row_can_be_said_in_json(database_url: str) -> None:
+    await rows_before(database_url, *valued(3))
+    stage = staged("1", on_failure="park", retry=ONCE)
     async with stage.open(database_url) as test:
         await drain(test)
         (one,) = (await stage.app.outboxes.messages(test, "send")).messages

@@ -7,38 +7,29 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, failing, states
-from stage.reactive import Stage
+from stage.items import ONCE, POLICIES, Item, broken, rows_before, several, staged
+from stage.outboxes import drain, states
 from stage.told import events
 
-from penstock import Retry, Table
 from penstock.outbox.message import Message
-
-SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3, jitter=0)
-
-
-class Item(Table):
-    note: str = ""
-    lane: str | None = None
 
 
 @pytest.mark.parametrize("older", [False, True])
 async def test_only_what_is_of_its_row_waits_for_a_message_without_partition(database_url: str, *, older: bool) -> None:
-    rows = [Item(note="a"), Item(note="b"), Item(note="c", lane="None"), Item(note="d", lane="None")]
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on=("insert", "update"), on_failure="halt_key", partition_by="lane", retry=SOON)
-    stage.fails = failing(lambda: ValueError("no"), "a", "c")
-    ids = list[Any]()
-    if older:
-        before = Stage(Item)
-        async with before.open(database_url) as test:
-            ids = await before.insert(test, *rows)
+    rows = [
+        Item(note="a", lane=None),
+        Item(note="b", lane=None),
+        Item(note="c", lane="None"),
+        Item(note="d", lane="None"),
+    ]
+    stage = staged("a", "c", on=("insert", "update"), on_failure="halt_key", partition_by="lane")
+    ids = await rows_before(database_url, *rows) if older else []
     async with stage.open(database_url) as test:
         ids = ids or await stage.insert(test, *rows)
         await drain(test)
         await stage.patch(test, Item, ids[0], note="a2")
         await stage.patch(test, Item, ids[1], note="b2")
-        await stage.insert(test, Item(note="e"))
+        await stage.insert(test, Item(note="e", lane=None))
         await drain(test)
         assert [(one.row and one.row.note, one.key) for one in stage.got] == [("b", None), ("b2", None), ("e", None)]
         assert sorted(await states(test)) == ["halted", "halted", "waiting", "waiting"]
@@ -52,8 +43,7 @@ async def test_only_what_is_of_its_row_waits_for_a_message_without_partition(dat
 async def test_rows_without_partition_are_under_way_beside_each_other_and_those_of_none_are_not(
     database_url: str,
 ) -> None:
-    stage, under_way, most = OutboxStage(Item), dict[str, int](), dict[str, int]()
-    stage.outbox(Item, partition_by="lane", parallelism=4)
+    stage, under_way, most = staged(partition_by="lane", parallelism=4), dict[str, int](), dict[str, int]()
     together = asyncio.Event()
 
     async def during(_ctx: Any, message: Message[Any]) -> None:
@@ -69,7 +59,7 @@ async def test_rows_without_partition_are_under_way_beside_each_other_and_those_
     stage.during = during
     async with stage.open(database_url) as test:
         await drain(test)
-        await stage.insert(test, Item(), Item(lane="None"), Item(), Item(lane="None"), Item())
+        await stage.insert(test, *[Item(lane=lane) for lane in (None, "None", None, "None", None)])
         await drain(test)
     assert most == {"None": 3, "'None'": 1}
 
@@ -78,10 +68,8 @@ async def test_rows_without_partition_are_under_way_beside_each_other_and_those_
 async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_told_of_it_before(
     database_url: str, filter_: Any
 ) -> None:
-    stage = OutboxStage(Item)
-    options: dict[str, Any] = {"on_failure": "halt_key", "partition_by": "lane", "retry": SOON}
-    stage.outbox(Item, on=("insert", "update", "delete"), filter=filter_, start="end", **options)
-    stage.fails = failing(lambda: ValueError("no"), "a")
+    options: dict[str, Any] = {"on": ("insert", "update", "delete"), "filter": filter_, "start": "end"}
+    stage = staged("a", on_failure="halt_key", partition_by="lane", **options)
     async with stage.open(database_url) as test:
         one, other = await stage.insert(test, Item(note="a", lane="x"), Item(note="b", lane="x"))
         await drain(test)
@@ -97,20 +85,20 @@ async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_tol
         assert got.index(("insert", "x")) < got.index(("delete", "x"))
 
 
-@pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
 async def test_events_tell_no_key_of_a_row_without_partition(
-    database_url: str, caplog: pytest.LogCaptureFixture, policy: str
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = OutboxStage(Item)
-    once = Retry.fixed(timedelta(seconds=10), max_attempts=1, jitter=0)
-    stage.outbox(Item, start="end", on_failure=policy, partition_by="lane", retry=once)
-    stage.fails = lambda _message: ValueError("no")
+    outboxes = {policy: {"on_failure": policy} for policy in POLICIES}
+    stage = several(outboxes, start="end", partition_by="lane", retry=ONCE)
+    stage.fails = lambda _message: broken()
     async with stage.open(database_url) as test:
-        await stage.insert(test, Item())
+        await stage.insert(test, Item(lane=None))
         await drain(test)
-        await stage.app.outboxes.skip(test, "send", events(caplog, "outbox.failed")[0]["message"], "a test")
+        for one in events(caplog, "outbox.failed"):
+            await stage.app.outboxes.skip(test, one["outbox"], one["message"], "a test")
         await drain(test, timedelta(seconds=2))
         await stage.insert(test, Item(lane="x"))
         await drain(test)
-        for name in ("outbox.failed", "outbox.parked" if policy == "park" else "outbox.halted"):
-            assert [one["key"] for one in events(caplog, name)] == [None, "x"]
+        for policy in outboxes:
+            for name in ("outbox.failed", "outbox.parked" if policy == "park" else "outbox.halted"):
+                assert [one["key"] for one in events(caplog, name) if one["outbox"] == policy] == [None, "x"]

@@ -113,12 +113,17 @@ async def test_failed_work_is_retried_and_its_end_is_told_again(database_url: st
         assert all("in send" in (one.traceback or "") for one in status.attempts)
 
 
-async def test_many_are_retried_by_what_they_are(database_url: str) -> None:
+async def test_many_are_retried_by_what_they_are_outside_of_transactions(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         broken.append(True)
-        works = await mail.enqueue_batch(backend, send, [{"to": f"user{number}"} for number in range(4)])
+        works = await mail.enqueue_batch(backend, send, [{"to": f"user{number}"} for number in range(5)])
         elsewhere = await other.enqueue(backend, send, "user2")
         await backend.run_until_idle(raise_errors=False)
+        for function in (retry_in_a_mutation, schedule_retry_in_a_mutation):
+            with pytest.raises(ContextError, match="outside of queries and mutations"):
+                await backend.run_mutation(function, works[4])
+        assert await mail.status(backend, works[4]) == Finished(Failed("ConnectionError: no way to user4"))
+        assert await backend.run_action(retry_in_an_action, works[4])
         assert await backend.run_action(retry_in_a_thread) == 1
         assert await mail.status(backend, works[2]) == Pending(0)
         assert await mail.retry_all(backend, since=backend.clock.now() + timedelta(hours=1)) == 0
@@ -126,15 +131,7 @@ async def test_many_are_retried_by_what_they_are(database_url: str) -> None:
         assert len(await backend.jobs("failed")) == 1
         found = await backend.jobs(where=JobFilter(pool="other", state="failed", error="user2"))
         assert [job.id for job in found] == [elsewhere]
-        assert await backend.scheduler.retry(elsewhere)
-
-
-async def test_what_is_retried_while_it_fails_is_retried_once(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        broken.append(True)
-        work = await mail.enqueue(backend, send, "user1")
-        await backend.run_until_idle(raise_errors=False)
-        won = await asyncio.gather(*(mail.retry(backend, work) for _ in range(5)))
+        won = await asyncio.gather(*(backend.scheduler.retry(elsewhere) for _ in range(5)))
         assert sorted(won) == [False] * 4 + [True]
 
 
@@ -153,18 +150,6 @@ async def test_a_canceled_one_is_retried_if_it_is_asked_for(database_url: str) -
         assert await mail.status(backend, first) == Finished(Success("sent user1"))
 
 
-async def test_retries_are_asked_for_outside_of_transactions(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        broken.append(True)
-        work = await mail.enqueue(backend, send, "user1")
-        await backend.run_until_idle(raise_errors=False)
-        for function in (retry_in_a_mutation, schedule_retry_in_a_mutation):
-            with pytest.raises(ContextError, match="outside of queries and mutations"):
-                await backend.run_mutation(function, work)
-        assert await mail.status(backend, work) == Finished(Failed("ConnectionError: no way to user1"))
-        assert await backend.run_action(retry_in_an_action, work)
-
-
 async def test_bad_filters_are_refused(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         wrong: Any
@@ -173,6 +158,9 @@ async def test_bad_filters_are_refused(database_url: str) -> None:
         ):  # fmt: skip
             with pytest.raises(ValueInvalid):
                 await mail.retry_all(backend, **wrong)
+        for wrong in (-1, 0, 10_001, 10**30, "5", 2.0, True):
+            with pytest.raises(ValueInvalid, match="limit is an integer from 1 to 10000"):
+                await backend.jobs(limit=wrong)
         with pytest.raises(ValueInvalid):
             await mail.cancel_all(backend, state="failed")
         wrong = {"colour": "red"}
@@ -183,10 +171,3 @@ async def test_bad_filters_are_refused(database_url: str) -> None:
         with pytest.raises(IdInvalid):
             await mail.retry(backend, "x")  # type: ignore[call-overload]
         assert not await mail.retry(backend, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e"))
-
-
-@pytest.mark.parametrize("limit", [-1, 0, 10_001, 10**30, "5", 2.0, True])
-async def test_a_list_of_no_such_length_is_refused(database_url: str, limit: Any) -> None:
-    async with TestApp(app, database_url) as backend:
-        with pytest.raises(ValueInvalid, match="limit is an integer from 1 to 10000"):
-            await backend.jobs(limit=limit)

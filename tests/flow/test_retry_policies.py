@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
-from zoneinfo import ZoneInfo
 
-import aiosqlite
-import asyncpg
 import pytest
+from stage.outboxes import run_sql
 
 from penstock import (
     ActionCtx,
     App,
-    Failed,
     Finished,
     JobState,
     MutationCtx,
-    NonRetryableError,
     Pending,
     Retry,
     Snooze,
@@ -40,6 +36,7 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 app = OPENED = App()
 pool = app.workpool("pool")
 keyed = app.workpool("keyed", key_parallelism=1)
+steps = app.workpool("steps", default_retry=Retry.series([1, MINUTE], max_attempts=3, jitter=0))
 
 outcomes: list[Exception | None] = []  # of the next attempts; then all fail
 told: list[str] = []
@@ -155,6 +152,9 @@ async def test_rp4_without_a_policy_of_its_own_work_waits_as_its_pool_says(datab
         assert 0.125 <= (status.run_at - backend.clock.now()).total_seconds() < 0.375
         await backend.run_until_idle(raise_errors=False)
         assert (await known(backend, work)).attempt == 5
+        work = await steps.with_options(retry=True).enqueue(backend, send)
+        await backend.run_until_idle(raise_errors=False)
+        assert waits(await known(backend, work)) == [1, 60]
 
 
 async def test_rp6_series_waits_as_listed(database_url: str) -> None:
@@ -179,19 +179,6 @@ async def test_rp8_cron_tries_again_when_it_is_due(database_url: str) -> None:
         assert (status.state, status.attempt) == (JobState.FAILED, 4)
 
 
-async def test_cron_keeps_to_the_clock_of_its_zone_when_that_is_set(database_url: str) -> None:
-    prague = ZoneInfo("Europe/Prague")
-    policy = Retry.cron("30 2 * * *", timezone="Europe/Prague", max_attempts=4)
-    for start, expected in (
-        (datetime(2030, 3, 29, 12, tzinfo=UTC), ["30 02:30 +0100", "31 03:00 +0200", "01 02:30 +0200"]),
-        (datetime(2030, 10, 25, 12, tzinfo=UTC), ["26 02:30 +0200", "27 02:30 +0200", "28 02:30 +0100"]),
-    ):
-        async with TestApp(app, database_url, clock=TestClock(start)) as backend:
-            status = await tried(backend, policy)
-            again = [one.started_at.astimezone(prague).strftime("%d %H:%M %z") for one in status.attempts[1:]]
-            assert again == expected
-
-
 async def test_what_failed_together_is_not_tried_together(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         batch = [{"number": number} for number in range(50)]
@@ -206,46 +193,31 @@ async def test_what_failed_together_is_not_tried_together(database_url: str) -> 
 # ----- for how long
 
 
-async def test_waiting_and_what_uses_no_attempt_does_not_change_since_when_it_fails(database_url: str) -> None:
+async def test_how_long_it_fails_counts_from_the_first_failure_and_anew_after_a_retry_by_hand(
+    database_url: str,
+) -> None:
+    policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
     async with TestApp(app, database_url) as backend:
-        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
         outcomes.extend([ConnectionError("first"), Snooze(50 * MINUTE), Snooze(30 * MINUTE)])
         began = backend.clock.now()
         status = await tried(backend, policy)
         assert (status.state, status.attempt, len(status.attempts)) == (JobState.FAILED, 2, 2)
-        assert [one.failing_since for one in status.attempts] == [began, began]
+        assert [one.failing_since for one in status.attempts] == [began, began], "what uses no attempt changes nothing"
         assert status.attempts[-1].ended_at == began + 90 * MINUTE
 
-
-async def test_work_behind_a_gate_knows_it_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
         works = [
             await keyed.with_options(retry=policy, concurrency_key="a").enqueue(backend, send, number)
             for number in range(2)
         ]
         await backend.run_until_idle(raise_errors=False)
-        assert [(await known(backend, work)).attempt for work in works] == [8, 8]
+        assert [(await known(backend, work)).attempt for work in works] == [8, 8], "behind a gate, too"
 
-
-async def test_work_that_is_retried_by_hand_has_its_whole_time_again(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
-        status = await tried(backend, policy)
-        assert status.attempt == 8
         backend.clock.advance(5 * HOUR)
-        assert await pool.retry(backend, status.id)
+        assert await pool.retry(backend, works[0])
         await backend.run_until_idle(raise_errors=False)
-        again = await known(backend, status.id)
+        again = await known(backend, works[0])
         assert (again.state, again.attempt, len(again.attempts)) == (JobState.FAILED, 8, 16)
         assert len({one.failing_since for one in again.attempts}) == 2
-
-
-async def test_it_ends_at_once_if_that_is_asked_for(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        outcomes.append(NonRetryableError("never"))
-        status = await tried(backend, Retry.fixed(1, max_duration=HOUR))
-        assert (status.state, status.attempt) == (JobState.FAILED, 1)
 
 
 async def test_an_attempt_that_is_lost_counts_in_number_and_in_time(database_url: str) -> None:
@@ -292,73 +264,58 @@ async def test_on_complete_is_called_again_as_its_policy_says(database_url: str)
 # ----- as it is stored
 
 
-async def set_options(url: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the stored options of all jobs that have not ended, as another version might have written them."""
+async def add_options(url: str, form: str) -> None:
+    """Ask for something else for all jobs that have not ended, as another version might have done."""
     for place in ("ready", "scheduled", "running"):
         if url.startswith("sqlite"):
-            await set_options_on_sqlite(url, f"penstock_{place}_job", change)
+            made = f"penstock_{place}_job set options = json_patch(coalesce(options, '{{}}'), '{form}')"
         else:
-            await set_options_on_postgres(url, f"penstock.{place}_job", change)
+            made = f"penstock.{place}_job set options = (coalesce(options, '{{}}')::jsonb || '{form}')::text"
+        await run_sql(url, "update " + made)
 
 
-async def set_options_on_sqlite(url: str, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    async with aiosqlite.connect(url.removeprefix("sqlite:///"), isolation_level=None) as connection:
-        for job, text in await connection.execute_fetchall(f"select id, options from {table}"):
-            changed = json.dumps(change(json.loads(text or "{}")))
-            await connection.execute(f"update {table} set options = ? where id = ?", (changed, job))
+async def drop_option(url: str, name: str) -> None:
+    """Ask no more for one thing."""
+    for place in ("ready", "scheduled"):
+        if url.startswith("sqlite"):
+            made = f"penstock_{place}_job set options = json_remove(options, '$.{name}')"
+        else:
+            made = f"penstock.{place}_job set options = (options::jsonb - '{name}')::text"
+        await run_sql(url, "update " + made)
 
 
-async def set_options_on_postgres(url: str, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        for job, text in await connection.fetch(f"select id, options from {table}"):
-            changed = json.dumps(change(json.loads(text or "{}")))
-            await connection.execute(f"update {table} set options = $1 where id = $2", changed, job)
-    finally:
-        await connection.close()
+LATER: list[dict[str, Any]] = [
+    {"retry": {"type": "fibonacci", "max_duration": 5}}, {"retry": "often"}, {"retry": [3, 1, 2, None, "new"]},
+    {"retry": {"type": "cron", "expression": "0 0 * * *", "timezone": "Mars/Olympus", "max_attempts": 3}},
+    {"on_complete_retry": {"type": "fibonacci"}}, {"lane": 7},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"retry": {"type": "fibonacci", "max_duration": 5}}, {"retry": "often"}, {"retry": [3, 1, 2, None, "new"]},
-        {"retry": {"type": "cron", "expression": "0 0 * * *", "timezone": "Mars/Olympus", "max_attempts": 3}},
-        {"on_complete_retry": {"type": "fibonacci"}}, {"lane": 7},
-    ],
-)  # fmt: skip
-async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(
-    database_url: str, form: dict[str, Any]
-) -> None:
+async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        outcomes.extend([None, None])
-        work = await pool.with_options(retry=Retry(2), name="a").enqueue(backend, send, 1)
-        mutation = await pool.enqueue(backend, tell, work, Success(1), None)
-        await set_options(database_url, lambda options: {**options, **form})
-        other = await pool.enqueue(backend, send, 2)
-        await backend.run_until_idle(advance=False)
-        assert await pool.status(backend, other) == Finished(Success(2)), "the worker goes on"
-        for parked in (work, mutation):
-            status = await known(backend, parked)
-            assert (status.state, status.attempt, status.attempts) == (JobState.PENDING, 0, ())
-            assert json.loads(status.options.unread or "") == form
-            assert "OptionsUnread: " in (status.error or "")
-            assert next(iter(form)) in (status.error or "")
-            assert status.run_at - backend.clock.now() == 30 * SECOND
-        await pool.cancel(backend, mutation)
+        for form in LATER:
+            outcomes[:] = [None, None]
+            work = await pool.with_options(name="a").enqueue(backend, send, 1)
+            mutation = await pool.enqueue(backend, tell, work, Success(1), None)
+            await add_options(database_url, json.dumps(form))
+            other = await pool.enqueue(backend, send, 2)
+            await backend.run_until_idle(advance=False)
+            assert await pool.status(backend, other) == Finished(Success(2)), "the worker goes on"
+            for parked in (work, mutation):
+                status = await known(backend, parked)
+                assert (status.state, status.attempt, status.attempts) == (JobState.PENDING, 0, ()), form
+                assert json.loads(status.options.unread or "") == form
+                assert "OptionsUnread: " in (status.error or "")
+                assert next(iter(form)) in (status.error or "")
+                assert status.run_at - backend.clock.now() == 30 * SECOND
+            await pool.cancel(backend, mutation)
+            await drop_option(database_url, next(iter(form)))
+            await backend.run_until_idle()
+            assert await pool.status(backend, work) == Finished(Success(1)), form
 
-        def known_again(options: dict[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in options.items() if name not in form}
-
-        await set_options(database_url, known_again)
-        await backend.run_until_idle()
-        assert await pool.status(backend, work) == Finished(Success(1))
-
-
-async def test_what_was_lost_of_a_later_version_is_left_to_it(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         work = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
         await start(backend)
-        await set_options(database_url, lambda _: {"retry": {"type": "fibonacci"}})
+        await add_options(database_url, json.dumps(LATER[0]))
         await lose_worker(backend)
         await backend.run_until_idle(advance=False)
         assert await pool.status(backend, work) == Pending(1), "how many attempts it has, only the other one knows"
@@ -376,18 +333,3 @@ async def test_a_policy_of_each_kind_is_stored_and_read(database_url: str) -> No
             )
             options = (await known(backend, work)).options
             assert (options.retry, options.on_complete_retry, options.unread) == (policy, policy, None)
-
-
-async def test_a_pool_has_any_policy_as_its_default(database_url: str) -> None:
-    other = App()
-    steps = other.workpool("steps", default_retry=Retry.series([1, MINUTE], max_attempts=3, jitter=0))
-
-    @other.internal_action
-    async def fail(ctx: ActionCtx) -> None:
-        raise ConnectionError("no way")
-
-    async with TestApp(other, database_url) as backend:
-        work = await steps.with_options(retry=True).enqueue(backend, fail)
-        await backend.run_until_idle(raise_errors=False)
-        assert waits(await known(backend, work)) == [1, 60]
-        assert await steps.status(backend, work) == Finished(Failed("ConnectionError: no way"))

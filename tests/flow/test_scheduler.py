@@ -181,39 +181,19 @@ async def do_wrong(ctx: MutationCtx, what: str) -> str:
 # ----- when
 
 
-async def test_a_delay_counts_from_the_time_of_the_transaction(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        (job,) = await test.run_mutation(invite, guests=["ada"])
-        status = await test.job(job)
-        assert status is not None
-        assert status.run_at == test.clock.now() + timedelta(hours=1)
-        assert await test.run_until_idle(advance=False) == 0
-        assert await test.run_until_idle() == 1
-        assert await test.run_query(visits) == ["ada"]
-
-
-async def test_a_time_may_be_given_in_any_zone_and_may_be_past(database_url: str) -> None:
-    prague = timezone(timedelta(hours=1))
-    async with TestApp(app, database_url, clock=TestClock(datetime(2030, 6, 1, 12, tzinfo=UTC))) as test:
-        noon = await test.scheduler.run_at(datetime(2030, 6, 1, 14, tzinfo=prague), visit, guest="soon")
-        past = await test.scheduler.run_at(datetime(1999, 1, 1, tzinfo=UTC), visit, guest="late")
-        statuses = [await test.job(job) for job in (noon, past)]
-        assert [status.run_at for status in statuses if status] == [
-            datetime(2030, 6, 1, 13, tzinfo=UTC),
-            datetime(2030, 6, 1, 12, tzinfo=UTC),
-        ]
-        assert await test.run_until_idle(advance=False) == 1
-
-
-async def test_arguments_arrive_as_they_were_given(database_url: str) -> None:
+async def test_work_starts_when_it_was_asked_for_and_takes_what_it_was_given(database_url: str) -> None:
     at = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=timezone(timedelta(hours=-5)))
-    async with TestApp(app, database_url) as test:
-        await test.scheduler.run_after(NOW, visit, "Ada \U0001f600 'quoted'\n", at=at)
-        await test.run_until_idle()
-        assert await test.run_query(visits) == ["Ada \U0001f600 'quoted'\n"]
-
-
-# ----- with its transaction or not at all
+    prague, odd = timezone(timedelta(hours=1)), "Ada \U0001f600 'quoted'\n"
+    async with TestApp(app, database_url, clock=TestClock(datetime(2030, 6, 1, 12, tzinfo=UTC))) as test:
+        (job,) = await test.run_mutation(invite, guests=["hourly"])
+        noon = await test.scheduler.run_at(datetime(2030, 6, 1, 14, tzinfo=prague), visit, odd, at=at)
+        past = await test.scheduler.run_at(datetime(1999, 1, 1, tzinfo=UTC), visit, guest="late")
+        statuses = [await test.job(one) for one in (job, noon, past)]
+        assert [status.run_at.hour for status in statuses if status] == [13, 13, 12], "in any zone, and past is now"
+        assert await test.run_until_idle(advance=False) == 1
+        assert await test.run_until_idle() == 2
+        assert sorted(await test.run_query(visits)) == [odd, "hourly", "late"]
+        assert [row.at for row in await test.run_query(all_visits) if row.guest == odd] == [at]
 
 
 async def test_a_row_among_the_arguments_keeps_its_id(database_url: str) -> None:
@@ -226,97 +206,63 @@ async def test_a_row_among_the_arguments_keeps_its_id(database_url: str) -> None
         assert greeted[0].id.startswith("visit_")
 
 
+# ----- with its transaction or not at all
+
+
 async def test_a_job_exists_if_its_transaction_commits(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        jobs = await test.run_mutation(invite, guests=["ada", "bob"])
-        assert len(set(jobs)) == 2
-        assert [job.args["guest"] for job in await test.jobs("pending")] == ["bob", "ada"]
-
-
-async def test_no_job_exists_if_its_transaction_fails(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         with pytest.raises(RuntimeError):
             await test.run_mutation(invite, guests=["ada", "bob"], fail=True)
+        for forgets in (test.run_mutation(forget_to_await), test.run_action(forget_to_await_outside)):
+            with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
+                await forgets
         assert await test.jobs() == []
-
-
-async def test_a_sub_transaction_that_fails_takes_its_jobs_with_it(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
+        jobs = await test.run_mutation(invite, guests=["ada", "bob"])
+        assert len(set(jobs)) == 2
+        assert [job.args["guest"] for job in await test.jobs("pending")] == ["bob", "ada"]
         await test.run_mutation(invite_some)
+        with pytest.raises(RuntimeError):
+            await test.run_mutation(disinvite, job=jobs[0], fail=True)
+        await test.run_mutation(disinvite, job=jobs[1])
         await test.run_until_idle()
-        assert await test.run_query(visits) == ["kept"]
+        assert await test.run_query(visits) == ["ada", "kept"]
 
 
-async def test_a_transaction_sees_the_jobs_it_schedules(database_url: str) -> None:
+async def test_a_transaction_sees_and_cancels_the_jobs_it_schedules(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         job, state, function = await test.run_mutation(invite_and_look)
         assert (state, function) == ("pending", "test_scheduler:visit")
-        (status,) = await test.jobs()
-        assert status.id == job
-
-
-async def test_a_job_scheduled_and_canceled_in_one_transaction_never_starts(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        job = await test.run_mutation(invite_and_disinvite, guest="nobody")
-        assert await test.run_until_idle() == 0
-        status = await test.job(job)
-        assert status is not None
-        assert status.state is JobState.CANCELED
-
-
-async def test_a_cancel_counts_only_if_its_transaction_commits(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        (job,) = await test.run_mutation(invite, guests=["ada"])
-        with pytest.raises(RuntimeError):
-            await test.run_mutation(disinvite, job=job, fail=True)
-        await test.run_until_idle()
-        assert await test.run_query(visits) == ["ada"]
-
-
-async def test_functions_in_threads_schedule_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        status = await test.run_mutation(invite_from_a_thread, guest="ada")
+        assert [status.id for status in await test.jobs()] == [job]
+        status = await test.run_mutation(invite_from_a_thread, guest="from a thread")
         assert status is not None
         assert status.state is JobState.PENDING
+        never = await test.run_mutation(invite_and_disinvite, guest="nobody")
         await test.run_until_idle()
-        assert await test.run_query(visits) == ["ada"]
-
-
-async def test_a_call_that_is_not_awaited_undoes_its_mutation_and_fails_its_action(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
-            await test.run_mutation(forget_to_await)
-        with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
-            await test.run_action(forget_to_await_outside)
-        assert await test.jobs() == []
+        status = await test.job(never)
+        assert status is not None
+        assert status.state is JobState.CANCELED
+        assert await test.run_query(visits) == ["seen", "from a thread"]
 
 
 # ----- what is refused
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_what_cannot_be_is_refused_and_leaves_no_trace(sqlite_url: str, what: str) -> None:
-    expected, call = WRONG[what]
-    async with TestApp(app, sqlite_url, max_job_argument_bytes=1000) as test:
-        with pytest.raises(expected) as caught:
-            await call(test)
-        assert str(caught.value).endswith(".")
+async def test_what_cannot_be_is_refused_and_leaves_no_trace(database_url: str) -> None:
+    async with TestApp(app, database_url, max_job_argument_bytes=1000, max_jobs_scheduled=5) as test:
+        for what, (expected, call) in WRONG.items():
+            with pytest.raises(expected) as caught:
+                await call(test)
+            assert str(caught.value).endswith("."), what
         assert await test.jobs() == []
-        assert await test.run_mutation(do_wrong, what=what) == expected.__name__
-        assert [job.args["guest"] for job in await test.jobs()] == ["before"]
-
-
-async def test_more_jobs_than_a_transaction_may_schedule_are_refused(database_url: str) -> None:
-    async with TestApp(app, database_url, max_jobs_scheduled=5) as test:
+        for what, (expected, _) in WRONG.items():
+            assert await test.run_mutation(do_wrong, what=what) == expected.__name__, what
+        assert [job.args["guest"] for job in await test.jobs()] == ["before"] * len(WRONG)
         with pytest.raises(LimitExceeded, match="more than 5 jobs"):
             await test.run_mutation(invite, guests=["x"] * 6)
-        assert await test.jobs() == []
+        assert len(await test.jobs()) == len(WRONG)
         await test.run_mutation(invite, guests=["x"] * 5)
 
-
-async def test_an_unknown_job_is_none(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        assert await test.job(JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")) is None
+        assert await test.job(JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")) is None, "it is unknown"
         with pytest.raises(IdInvalid):
             await test.job(JobId("visit_01jd3k4v5w6x7y8z9a0b1c2d3e"))
         with pytest.raises(ArgumentsInvalid, match="job: Input should be an id of a job, like job_"):
