@@ -11,13 +11,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage import ledger
-from stage.processes import processes
-from stage.waits import SOON, until
+from stage.waits import SOON
 
 from penstock import ActionCtx, App, MutationCtx
 from penstock.app import Backend
-from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
@@ -203,35 +200,6 @@ async def test_a_cron_that_nobody_can_read_stops_no_other(postgres_url: str, cap
         assert [(cron.name, cron.timezone) for cron in await app.crons.list(backend)] == [
             ("at nine", "UTC"), ("broken", ""),
         ]  # fmt: skip
-
-
-@pytest.mark.long
-async def test_processes_that_are_killed_run_each_second_once(database_url: str) -> None:
-    """Every second from the first to the last is entered, and none twice, though processes die all the time."""
-
-    async with ledger.app.open(database_url) as backend:
-        with processes(3, "keep", database_url, lease=2) as [one, two, three]:
-            await ledger.app.crons.create(
-                backend, "second", timedelta(seconds=1), ledger.enter_planned_second, catch_up="all"
-            )
-
-            async def has_run(times: int) -> None:
-                async def enough() -> bool:
-                    return len(await backend.run_query(ledger.entries, "planned")) >= times
-
-                await until(enough)
-
-            await has_run(2)
-            one.kill()
-            await has_run(4)
-            two.kill()
-            three.kill()
-            await SystemClock().sleep(0)
-            with processes(1, "keep", database_url, lease=2):
-                await has_run(8)
-                await ledger.app.crons.remove(backend, "second")
-        seconds = await backend.run_query(ledger.entries, "planned")
-        assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))
 
 
 async def test_signals_that_come_with_every_job_cost_few_looks(sqlite_url: str) -> None:

@@ -9,17 +9,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.waits import SOON
+from stage.told import events
+from stage.waits import SOON, until
 
-from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Success, Table, WorkId, WorkResult
+from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Table, WorkId, WorkResult
 from penstock.app import Backend
 from penstock.services.worker.worker import Worker
-from penstock.testing import TestClock, gate
+from penstock.testing import TestApp, TestClock, gate
 
 app = OPENED = App()
-pool = app.workpool("work", max_parallelism=2)
+pool = app.workpool("work", max_parallelism=20)
 
-MORE_THAN_A_LEASE = timedelta(seconds=31)
+MORE_THAN_A_LEASE = timedelta(seconds=61)
+WHY = "WorkerLost: the worker that ran this job died or lost its lease"
+begun: list[str] = []
 
 
 class Told(Table):
@@ -30,6 +33,14 @@ class Told(Table):
 @app.internal_action
 async def act(ctx: ActionCtx) -> str:
     return "done"
+
+
+@app.internal_action
+async def hang(ctx: ActionCtx, what: str) -> str:
+    begun.append(what)
+    if ctx.work.attempt == 1:
+        await asyncio.Event().wait()
+    return what
 
 
 @app.internal_action
@@ -52,15 +63,32 @@ async def break_off(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], 
     raise KeyError("no such thing")
 
 
+@app.internal_mutation
+async def break_off_and_hang(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    begun.append(result.kind)
+    if len(begun) == 1:
+        raise ValueError("not now")
+    if len(begun) == 2:
+        await asyncio.Event().wait()
+
+
 @app.query
 async def told(ctx: QueryCtx) -> list[str]:
     return [row.kind async for row in ctx.db.query(Told)]
 
 
+@pytest.fixture(autouse=True)
+def nothing_has_begun() -> None:
+    begun.clear()
+
+
 def failures(caplog: pytest.LogCaptureFixture) -> list[Any]:
     """What was told of attempts that failed."""
-    found = [record for record in caplog.records if getattr(record, "event", "") == "job.failed"]
-    return [vars(record)["facts"]["error"] for record in found]
+    return [one["error"] for one in events(caplog, "job.failed")]
+
+
+def writes(**facts: Any) -> bool:
+    return bool(facts["transaction"]._rows_written)
 
 
 @asynccontextmanager
@@ -85,25 +113,22 @@ async def finish(backend: Backend, worker: Worker, clock: TestClock, work: WorkI
     return status.result
 
 
-CASES = [
-    (act, None, "failed"),  # whether it reached the outside world is not known
-    (act, Retry(max_attempts=3, initial_backoff=0), "success"),
-    (write, None, "success"),  # its ending is kept with its effects
-]
+CASES = {
+    "action": (act, None, "failed"),  # whether it reached the outside world is not known
+    "retried action": (act, Retry(max_attempts=3, initial_backoff=0), "success"),
+    "mutation": (write, None, "success"),  # its ending is kept with its effects
+}
 
 
-@pytest.mark.parametrize(("function", "retry", "kind"), CASES, ids=["action", "retried action", "mutation"])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
-async def test_a_worker_that_dies_around_an_on_complete(
-    database_url: str, function: Any, retry: Retry | None, kind: str, moment: str
-) -> None:
+async def test_a_worker_that_dies_around_an_on_complete(database_url: str, case: str, moment: str) -> None:
+    function, retry, kind = CASES[case]
     async with two_workers(database_url) as (backend, dying, other, clock):
         work = await pool.with_options(on_complete=tell, retry=retry).enqueue(backend, function)
 
         def is_the_call(**facts: Any) -> bool:
-            if moment == "mutation.ran":
-                return bool(facts["function"] == tell.name)
-            return bool(facts["transaction"]._rows_written)
+            return bool(facts["function"] == tell.name) if moment == "mutation.ran" else writes(**facts)
 
         with gate(moment, when=is_the_call, most=1) as held:
             arrival = asyncio.create_task(held.arrived())
@@ -114,20 +139,16 @@ async def test_a_worker_that_dies_around_an_on_complete(
         result = await finish(backend, other, clock, work)
         expected = "success" if moment == "commit.after" else kind
         assert await backend.run_query(told) == [expected], "once"
-        assert result.kind == expected
-        if expected == "success":
-            assert result == Success("done")
+        assert (result.kind, getattr(result, "value", None)) == (expected, "done" if expected == "success" else None)
         clock.advance(MORE_THAN_A_LEASE)
         await other.tick()
         assert await backend.run_query(told) == [expected], "and never again"
 
 
-def writes(**facts: Any) -> bool:
-    return bool(facts["transaction"]._rows_written)
-
-
-async def test_a_failure_is_told_once_it_is_written(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with two_workers(database_url) as (backend, worker, _other, _clock):
+async def test_a_failure_is_told_once_and_when_it_is_written(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_workers(database_url) as (backend, worker, other, clock):
         await pool.with_options(on_complete=tell).enqueue(backend, refuse)
         with gate("commit.before", when=writes, most=1) as held:
             await worker.tick()
@@ -135,28 +156,60 @@ async def test_a_failure_is_told_once_it_is_written(database_url: str, caplog: p
             assert failures(caplog) == []
         await worker.wait_for_jobs()
         assert failures(caplog) == ["ValueError: refused"]
-
-
-async def test_a_failure_that_a_dying_worker_has_not_written_is_not_told(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with two_workers(database_url) as (backend, dying, other, clock):
+        caplog.clear()
+        options = pool.with_options(on_complete=break_off, on_complete_retry=Retry(max_attempts=3, initial_backoff=1))
+        result = await finish(backend, worker, clock, await options.enqueue(backend, refuse))
+        assert failures(caplog) == [result.error] == ["ValueError: refused"], "once, though its on_complete raises"
+        caplog.clear()
         work = await pool.with_options(on_complete=tell).enqueue(backend, refuse)
         with gate("commit.before", when=writes, most=1) as held:
-            await dying.tick()
+            await worker.tick()
             await held.arrived()
-            await dying.kill()
+            await worker.kill()
         result = await finish(backend, other, clock, work)
-        assert result.error.startswith("WorkerLost")
-        assert "ValueError: refused" not in failures(caplog)
+        assert result.error == WHY
+        assert "ValueError: refused" not in failures(caplog), "who has died has not told it"
 
 
-async def test_a_failure_is_told_once_if_its_on_complete_raises(
+async def begin_and_die(test: TestApp, count: int) -> None:
+    """Let a worker begin until so much has begun, and kill it."""
+    worker = test.make_service("worker")
+    assert isinstance(worker, Worker)
+
+    async def enough() -> bool:
+        await worker.tick()
+        return len(begun) == count
+
+    await until(enough)
+    await worker.kill()
+    test.clock.advance(MORE_THAN_A_LEASE)
+    await test.run_until_idle(raise_errors=False)
+
+
+async def test_each_that_is_lost_with_its_worker_is_told(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with TestApp(app, database_url) as test:
+        works = [
+            await pool.enqueue(test, hang, "once"),
+            await pool.with_options(on_complete=tell).enqueue(test, hang, "told of"),
+            await pool.with_options(retry=Retry(3, 0.01, 1)).enqueue(test, hang, "again"),
+        ]
+        await begin_and_die(test, 3)
+        found = {one.pop("job"): one for one in events(caplog, "job.failed")}
+        lost = {"function": hang.name, "attempt": 1, "seconds": 61.0, "error": WHY}
+        assert found == dict.fromkeys(works, lost)
+        assert len(events(caplog, "job.failed")) == 3, "each once"
+        assert sorted(begun) == ["again", "again", "once", "told of"]
+        assert await test.run_query(told) == ["failed"]
+
+
+async def test_an_on_complete_that_is_lost_is_told_as_one_that_raised(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with two_workers(database_url) as (backend, worker, _other, clock):
-        options = pool.with_options(on_complete=break_off, on_complete_retry=Retry(max_attempts=3, initial_backoff=1))
-        work = await options.enqueue(backend, refuse)
-        result = await finish(backend, worker, clock, work)
-        assert result.error == "ValueError: refused"
-        assert failures(caplog) == ["ValueError: refused"]
+    async with TestApp(app, database_url) as test:
+        retry = Retry.fixed(0, max_attempts=9)
+        work = await pool.with_options(on_complete=break_off_and_hang, on_complete_retry=retry).enqueue(test, act)
+        await begin_and_die(test, 2)
+        assert events(caplog, "job.failed") == [], "it succeeded"
+        found = [(one["job"], one["function"], str(one["error"])) for one in events(caplog, "job.on_complete_failed")]
+        assert found == [(work, break_off_and_hang.name, error) for error in ("ValueError: not now", WHY)]
+        assert begun == ["success"] * 3

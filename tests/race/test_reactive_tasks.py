@@ -7,7 +7,6 @@ that came before, each tried here.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,19 +16,16 @@ from typing import Any
 import pytest
 from stage import reacting
 from stage.crews import Crew, crew, run_sql
-from stage.processes import processes
 from stage.reacting import held_within, sent
 from stage.server import server
+from stage.storms import held
 from stage.waits import until
 
 from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
-from penstock.app import Backend
-from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.testing import TestClock, gate, raising
 
 LOST = timedelta(seconds=31)
-SHORT_LEASE = 1.0
 
 
 @pytest.fixture(autouse=True)
@@ -49,66 +45,72 @@ async def put(crew: Crew, value: int = 1) -> Id[Any]:
     return item
 
 
+async def done(crew: Crew, item: Id[Any]) -> list[int]:
+    found: list[int] = await crew.backend.run_query(reacting.done, item=item)
+    return found
+
+
+async def states(crew: Crew) -> Counter[str]:
+    return Counter(job.state.value for job in await crew.backend.jobs() if "late" not in job.function)
+
+
 # ----- a change comes while …
 
 
-async def test_a_change_while_the_run_is_pending_makes_one_run_of_the_last_state(database_url: str) -> None:
-    async with crew(reacting.booking, database_url) as one:
-        item = await put(one)
-        await one.plan()
-        for value in (2, 3):
+async def test_a_change_while_a_run_is_pending_claimed_under_way_or_unsettled_makes_one_more(
+    database_url: str,
+) -> None:
+    async with crew(reacting.sending, database_url) as one:
+
+        async def change(item: Id[Any], value: int = 2) -> None:
             await one.run("patch", item=item, value=value)
             await one.plan()
-        await one.settle_down()
-        assert await one.backend.run_query(reacting.done, item=item) == [3]
 
-
-async def test_a_change_while_the_run_is_claimed_makes_one_more(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        item = await put(one)
+        pending = await put(one)
         await one.plan()
-        with gate("worker.claimed", most=1) as claimed:
-            tick = asyncio.create_task(one.worker.tick())
-            await claimed.arrived()
-            await one.run("patch", item=item, value=2)
-            await one.plan()
-            claimed.open()
-            await tick
+        await change(pending)
+        await change(pending, 3)
         await one.settle_down()
-        assert values(item) == [2], "the run of the state before found that there was another"
+        assert values(pending) == [3], "one run of the last state"
 
+        claimed = await put(one)
+        await one.plan()
+        async with held("worker.claimed", one.worker.tick()):
+            await change(claimed)
+        await one.settle_down()
+        assert values(claimed) == [2], "the run of the state before found that there was another"
 
-async def test_a_change_while_the_run_is_under_way_makes_one_more(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        item = await put(one)
+        begun = await put(one)
         await one.plan()
         with held_within() as within:
             await one.worker.tick()
             await within.arrived()
-            await one.run("patch", item=item, value=2)
-            await one.plan()
+            await change(begun)
             within.open()
             await one.worker.wait_for_jobs()
         await one.settle_down()
-        assert values(item) == [2]
-        assert (
-            Counter(job.state.value for job in await one.backend.jobs() if "late" not in job.function)["success"] >= 1
-        )
+        assert values(begun) == [2]
 
-
-async def test_a_change_between_outcome_and_settlement_makes_one_more(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        item = await put(one)
+        unsettled = await put(one)
         await one.plan()
-        with gate("worker.outcome", most=1) as outcome:
+        with gate("worker.outcome", most=1, when=lambda job, **_: "late" not in job.function) as outcome:
             await one.worker.tick()
             await outcome.arrived()
-            await one.run("patch", item=item, value=2)
-            await one.plan()
+            await change(unsettled)
             outcome.open()
             await one.worker.wait_for_jobs()
         await one.settle_down()
-        assert values(item) == [1, 2]
+        assert values(unsettled) == [1, 2]
+
+        gone, left = await put(one), await put(one)
+        await one.plan()
+        await one.run("remove", item=gone)
+        await one.run("patch", item=left, status="closed")
+        await one.plan()
+        before = (await states(one))["skipped"]
+        await one.settle_down()
+        assert values(gone) == values(left) == []
+        assert (await states(one))["skipped"] >= before
 
 
 async def test_a_change_while_a_mutation_is_about_to_commit_makes_one_more(postgres_url: str) -> None:
@@ -125,11 +127,10 @@ async def test_a_change_while_a_mutation_is_about_to_commit_makes_one_more(postg
                 planning = asyncio.create_task(one.plan())
                 await asyncio.wait([planning], timeout=0.1)  # it waits for the record if the mutation has it
                 ran.open()
-                await changing
-                await planning
+                await asyncio.gather(changing, planning)
                 await one.worker.wait_for_jobs()
             await one.settle_down()
-            found = await one.backend.run_query(reacting.done, item=item)
+            found = await done(one, item)
             assert found[-1] == value
             assert len(set(found)) == len(found), "no state twice"
 
@@ -138,38 +139,25 @@ async def _is(crew: Crew, item: Any, value: int) -> bool:
     return (await reacting.rows(crew.backend)).get(str(item)) == value
 
 
-async def test_a_change_while_the_planner_has_planned_and_not_committed_is_not_lost(database_url: str) -> None:
+async def test_f3_a_change_while_a_planner_plans_or_fails_is_not_lost(database_url: str) -> None:
     async with crew(reacting.booking, database_url) as one:
         item = await put(one)
-        for point in ("planner.read", "planner.planned"):
-            with gate(point, most=1) as planned:
-                planning = asyncio.create_task(one.plan())
-                await planned.arrived()
-                await one.run("patch", item=item, value=len(point))
+        points = ("planner.read", "planner.planned")
+        for point in points:
+            with raising(point, DatabaseUnavailable("test")), pytest.raises(DatabaseUnavailable):
+                await one.plan()
+        await one.settle_down()
+        assert await done(one, item) == [1]
+        for value, point in zip((10, 20), points, strict=True):
+            await one.run("patch", item=item, value=value)
+            async with held(point, one.plan()):
+                await one.run("patch", item=item, value=value + 1)
                 await one.work()
-                planned.open()
-                await planning
             await one.settle_down()
-            await one.run("patch", item=item, value=len(point) + 100)
-        await one.settle_down()
-        found = await one.backend.run_query(reacting.done, item=item)
-        assert found == sorted({len("planner.read"), len("planner.planned"), len("planner.planned") + 100})
+        assert await done(one, item) == [1, 11, 21]
 
 
-async def test_a_row_that_is_deleted_and_one_that_leaves_are_not_run(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        gone, left = await put(one), await put(one)
-        await one.plan()
-        await one.run("remove", item=gone)
-        await one.run("patch", item=left, status="closed")
-        await one.plan()
-        await one.settle_down()
-        assert values(gone) == values(left) == []
-        states = Counter(job.state.value for job in await one.backend.jobs())
-        assert states["skipped"] >= 3, states
-
-
-# ----- two planners
+# ----- two planners, two workers
 
 
 async def test_a_planner_that_lost_its_lease_writes_nothing_and_nothing_is_lost(database_url: str) -> None:
@@ -182,21 +170,16 @@ async def test_a_planner_that_lost_its_lease_writes_nothing_and_nothing_is_lost(
         await paused.plan()
         await other.plan()
         second = await put(paused, 2)
-        with gate("planner.planned", most=1) as planned:
-            planning = asyncio.create_task(paused.planner.tick())
-            await planned.arrived()
+        async with held("planner.planned", paused.planner.tick()):
             clock.advance(LOST)
             await other.worker.tick()  # any worker takes leases away that have run out
             await other.plan()
             third = await put(other, 3)
             await other.settle_down()
-            planned.open()
-            await planning
         await paused.plan()
         await other.settle_down()
         await paused.settle_down()
-        for number, item in enumerate((first, second, third), start=1):
-            assert await other.backend.run_query(reacting.done, item=item) == [number]
+        assert [await done(other, item) for item in (first, second, third)] == [[1], [2], [3]]
         runs = [job for job in await other.backend.jobs() if "book" in job.function]
         assert [(job.state.value, job.args["generation"]) for job in runs] == [("success", 1)] * 3
 
@@ -218,7 +201,7 @@ async def test_f7_a_worker_that_lost_its_lease_does_nothing_twice(database_url: 
             await other.worker.tick()
             await other.settle_down()
             outcome.open()
-            await until(lambda: _answer(not stalled.worker.running or bool(stalled.worker.unsettled)))
+            await until(lambda: not stalled.worker.running or bool(stalled.worker.unsettled))
         await stalled.worker.tick()
         await other.settle_down()
         assert values(item)[-1] == 2
@@ -228,24 +211,10 @@ async def test_f7_a_worker_that_lost_its_lease_does_nothing_twice(database_url: 
         assert [(job.state.value, job.args["generation"]) for job in runs] == [("success", 2)]
 
 
-async def _answer(true: bool) -> bool:
-    return true
-
-
 # ----- defects of others
 
 
-async def test_f3_a_planner_that_fails_loses_no_change(database_url: str) -> None:
-    async with crew(reacting.booking, database_url) as one:
-        item = await put(one)
-        for point in ("planner.read", "planner.planned"):
-            with raising(point, DatabaseUnavailable("test")), pytest.raises(DatabaseUnavailable):
-                await one.plan()
-        await one.settle_down()
-        assert await one.backend.run_query(reacting.done, item=item) == [1]
-
-
-async def test_f8_a_row_that_went_to_another_state_and_back_is_handled(database_url: str) -> None:
+async def test_f8_f11_states_that_come_again_and_rows_that_come_back_are_handled(database_url: str) -> None:
     async with crew(reacting.sending, database_url) as one:
         item = await put(one)
         await one.plan()
@@ -254,30 +223,19 @@ async def test_f8_a_row_that_went_to_another_state_and_back_is_handled(database_
         assert values(item) == []
         await one.run("patch", item=item, value=1)
         await one.settle_down()
-        assert values(item) == [1]
-
-
-async def test_f8_a_state_that_comes_again_after_it_was_handled_is_handled_again(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        item = await put(one)
-        await one.settle_down()
+        assert values(item) == [1], "it went to another state and back"
         for value in (2, 1):
             await one.run("patch", item=item, value=value)
         await one.settle_down()
-        assert values(item) == [1, 1]
-
-
-async def test_f11_a_row_that_leaves_and_comes_back_unchanged_is_handled(database_url: str) -> None:
-    async with crew(reacting.sending, database_url) as one:
-        item = await put(one)
-        await one.settle_down()
+        assert values(item) == [1, 1], "it went there and back after it was handled"
         for planned in (True, False):
             await one.run("patch", item=item, status="closed")
             if planned:
                 await one.plan()
             await one.run("patch", item=item, status="open")
             await one.settle_down()
-        assert values(item, of="enter") == [1, 1, 1]
+        assert values(item)[2:] == [1, 1], "it left and came back unchanged"
+        assert values(item, of="enter")[-2:] == [1, 1]
 
 
 async def test_f12_a_row_that_changes_all_the_time_is_handled_within_its_longest_wait(database_url: str) -> None:
@@ -307,9 +265,9 @@ async def test_f18_a_program_that_lacks_the_task_leaves_its_rows_to_others(datab
         assert [job.state.value for job in await one.backend.jobs()] == ["pending"]
         for _ in range(3):
             await older.work()
-        assert await one.backend.run_query(reacting.done, item=item) == []
+        assert await done(one, item) == []
         await one.settle_down()
-        assert await one.backend.run_query(reacting.done, item=item) == [1]
+        assert await done(one, item) == [1]
 
 
 class Shop(Table, source="shop", key="nr", managed=False):
@@ -345,116 +303,13 @@ async def both(ctx: MutationCtx, number: int) -> None:
 async def test_f2_rows_of_two_tables_with_one_id_are_handled_each(database_url: str) -> None:
     collided.clear()
     async with reacting.forgetful.open(database_url) as backend:
-        await run_sql(backend, "create table shop (nr integer primary key, name text not null)")
-        await run_sql(backend, "create table stock (nr integer primary key, name text not null)")
+        for name in ("shop", "stock"):
+            await run_sql(backend, f"create table {name} (nr integer primary key, name text not null)")
     async with crew(colliding, database_url) as one:
         for number in (1, 2):
             await one.backend.run_mutation(both, number=number)
         await one.settle_down()
         assert sorted(collided) == [("shop", 1, "a"), ("shop", 2, "a"), ("stock", 1, "b"), ("stock", 2, "b")]
-
-
-# ----- processes that die
-
-
-async def test_whatever_is_killed_the_last_state_of_each_row_is_handled_and_no_state_twice(database_url: str) -> None:
-    """Processes that plan and work are killed again and again, while rows change."""
-    rounds, stop = 3, asyncio.Event()
-    async with reacting.booking.open(database_url) as backend:
-        ids = [str(await backend.run_mutation(reacting.put, value=1)) for _ in range(8)]
-        written = 1
-
-        async def write() -> None:
-            nonlocal written
-            while not stop.is_set():
-                written += 1
-                await backend.run_mutation(reacting.patch, item=Id(ids[written % len(ids)]), value=written)
-                await SystemClock().sleep(0.03)
-
-        async def handled() -> bool:
-            done = [await backend.run_query(reacting.done, item=item) for item in ids]
-            return all(value in found for value, found in zip((await last()).values(), done, strict=True))
-
-        async def last() -> dict[str, int]:
-            found = await reacting.rows(backend)
-            return {item: found[item] for item in ids}
-
-        writing = asyncio.create_task(write())
-        for number in range(rounds):
-            before = sum([len(await backend.run_query(reacting.done, item=item)) for item in ids])
-            with processes(2, "work", database_url, program="stage.reacting", lease=SHORT_LEASE) as both:
-
-                async def some(least: int = before + 5) -> bool:
-                    return sum([len(await backend.run_query(reacting.done, item=item)) for item in ids]) >= least
-
-                await until(some)
-                for one in both[: 1 + number % 2]:
-                    await asyncio.to_thread(one.kill)
-                await until(lambda: _answer(True))
-        stop.set()
-        await writing
-        with processes(1, "work", database_url, program="stage.reacting", lease=SHORT_LEASE):
-            await until(handled)
-        for item in ids:
-            found = await backend.run_query(reacting.done, item=item)
-            assert len(found) == len(set(found)), "each state is written down once"
-        states = Counter(job.state.value for job in await backend.jobs(limit=100))
-        assert not re.search("failed", " ".join(states)), states
-
-
-async def test_when_who_plans_is_killed_another_goes_on_though_no_process_works(database_url: str) -> None:
-    async with reacting.booking.open(database_url) as backend:
-        with processes(2, "plan", database_url, program="stage.reacting", lease=SHORT_LEASE) as both:
-            await until(lambda: _planned(backend))
-            first = await backend.run_mutation(reacting.put, value=1)
-            await until(lambda: _is_ready(backend, 1))
-            dead = await _planner(backend)
-            (killed,) = [one for one in both if str(one.number) == dead.rpartition(":")[2]]
-            await asyncio.to_thread(killed.kill)
-            second = await backend.run_mutation(reacting.put, value=2)
-            await until(lambda: _is_ready(backend, 2))
-            assert await _planner(backend) not in {dead, ""}
-        with processes(1, "work", database_url, program="stage.reacting", lease=SHORT_LEASE):
-            await until(lambda: _handled(backend, first, second))
-
-
-async def _planner(backend: Backend) -> str:
-    """How the one who plans is called; empty if nobody does."""
-    store = backend.engine.store
-    (reader,) = [row for row in await store.changes.readers() if row.name == "tasks"]
-    session = await store.begin_read()
-    try:
-        return "".join(row.holder for row in await store.leases.list(session) if row.lease == reader.lease)
-    finally:
-        await session.rollback()
-
-
-async def _planned(backend: Backend) -> bool:
-    return bool(await _planner(backend))
-
-
-async def _is_ready(backend: Backend, count: int) -> bool:
-    return (await backend.job_counts())["ready"] == count
-
-
-async def _handled(backend: Backend, *items: Id[Any] | None) -> bool:
-    return all([await backend.run_query(reacting.done, item=str(item)) for item in items])
-
-
-async def test_f14_a_handler_that_kills_its_process_each_time_fails_in_the_end(database_url: str) -> None:
-    async with reacting.forgetful.open(database_url) as backend:
-        await backend.run_mutation(reacting.put)
-        for _ in range(2):
-            with processes(1, "die", database_url, program="stage.reacting", lease=SHORT_LEASE) as (one,):
-                assert await asyncio.to_thread(one.wait) == -9
-        with processes(1, "work", database_url, program="stage.reacting", lease=SHORT_LEASE):
-            await until(lambda: _has_failed(backend))
-        (job,) = await backend.jobs("failed")
-        assert [one.what for one in job.attempts] == ["lost", "abandoned"]
-
-
-async def _has_failed(backend: Backend) -> bool:
-    return (await backend.job_counts()).get("failed") == 1
 
 
 async def test_f15_without_a_reset_a_row_that_changes_and_fails_all_the_time_fails_in_the_end(
@@ -478,7 +333,7 @@ async def test_f15_without_a_reset_a_row_that_changes_and_fails_all_the_time_fai
         assert [attempt.what for attempt in job.attempts] == ["raised", "raised", "exhausted"]
 
 
-# ----- rolling deploys
+# ----- rolling deploys, and servers that crash
 
 
 async def test_f18_what_left_the_filter_of_a_version_before_is_not_dropped_by_the_one_after(database_url: str) -> None:
@@ -520,6 +375,6 @@ async def test_a_planner_goes_on_after_a_crash_that_gives_numbers_of_undone_tran
             async def is_done() -> bool:
                 with suppress(TryAgain):
                     await one.settle_down()
-                return bool(await one.backend.run_query(reacting.done, item=item) == [1, 2])
+                return await done(one, item) == [1, 2]
 
             await until(is_done)

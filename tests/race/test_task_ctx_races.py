@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from stage import mortal
-from stage.forks import Fork
 from stage.guests import PLAIN_KINDS, Kind, Visit
 from stage.taskruns import TaskApp, two_on
 from stage.waits import until
@@ -32,6 +29,7 @@ class Entry(Table):
 
 Step = Callable[[TaskCtx[Order]], Awaitable[None]]
 steps: list[Step] = []
+runs: list[int] = []
 
 
 @app.reactive_task(Order, retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
@@ -53,6 +51,7 @@ async def entries(ctx: QueryCtx) -> list[str]:
 def _clean() -> Iterator[None]:
     yield
     steps.clear()
+    runs.clear()
 
 
 def kind_for(url: str) -> Kind:
@@ -66,41 +65,52 @@ async def write(visit: Visit, what: str) -> None:
     await answer(visit.run(f"insert into entry ({columns}) values ('entry_{len(what):026}', '{time}', '{what}')"))
 
 
-async def nothing(ctx: TaskCtx[Order]) -> None:
-    return
-
-
 async def state(t: Backend) -> tuple[str, int]:
     (job,) = await t.jobs()
     return job.state.value, job.attempt
 
 
-# ----- F5, F6, F7
+async def begin(t: TaskApp, *handlers: Step) -> None:
+    """Have a worker begin a run of the first handler; of the next ones when it runs again."""
+    steps.extend(handlers)
+    await t.run_mutation(place)
+    await t.plan()
+    await t.worker.tick()
 
 
-async def test_f5_no_renewal_brings_a_completed_run_back(database_url: str) -> None:
+async def noted(ctx: TaskCtx[Order]) -> None:
+    runs.append(ctx.attempt)
+
+
+async def beat(first: TaskApp, second: TaskApp, times: int) -> None:
+    """Let time pass, in which two workers renew their leases."""
+    for _ in range(times):
+        first.clock.advance(timedelta(seconds=10))
+        await first.worker.tick()
+        await second.worker.tick()
+
+
+@pytest.mark.parametrize("completes", [True, False])
+async def test_f5_lr1_a_run_that_outlives_its_lease_keeps_it_and_none_comes_back_once_completed(
+    database_url: str, *, completes: bool
+) -> None:
     async with two_on(app, database_url) as (first, second):
-        runs, go_on = [], asyncio.Event()
+        go_on = asyncio.Event()
 
         async def lives_on(ctx: TaskCtx[Order]) -> None:
-            runs.append(ctx.attempt)
-            await ctx.mark_completed()
+            if completes:
+                await ctx.mark_completed()
+            await noted(ctx)
             await go_on.wait()
 
-        steps.append(lives_on)
-        await first.run_mutation(place)
-        await first.plan()
-        await first.worker.tick()
-        await until(lambda: answer(bool(runs)))
-        for _ in range(6):
-            first.clock.advance(timedelta(seconds=10))
-            await first.worker.tick()
-            await second.worker.tick()
+        await begin(first, lives_on)
+        await until(lambda: bool(runs))
+        await beat(first, second, 8)
+        assert await state(second) == ("running", 1)
         go_on.set()
         await first.settle_down()
         await second.settle_down()
-        assert runs == [1]
-        assert await state(first) == ("success", 1)
+        assert (runs, await state(first)) == ([1], ("success", 1))
 
 
 @pytest.mark.parametrize(
@@ -138,27 +148,24 @@ async def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(d
         async def stalls(ctx: TaskCtx[Order]) -> None:
             await go_on.wait()
             if own:
-                await noted(ctx.mark_completed())
+                await complete(ctx.mark_completed())
             else:
                 async with kind_for(database_url).open(database_url) as visit:
                     await answer(visit.begin())
                     await write(visit, "booked")
-                    await noted(ctx.mark_completed(visit.connection))
+                    await complete(ctx.mark_completed(visit.connection))
                     await answer(visit.rollback() if told else visit.commit())
             if told:
                 raise told[0]
 
-        async def noted(call: Awaitable[None]) -> None:
+        async def complete(call: Awaitable[None]) -> None:
             try:
                 await call
             except LeaseLost as error:
                 told.append(error)
 
-        steps.extend((stalls, nothing))
-        await stalled.run_mutation(place)
-        await stalled.plan()
-        await stalled.worker.tick()
-        await until(lambda: answer(len(steps) == 1))
+        await begin(stalled, stalls, noted)
+        await until(lambda: len(steps) == 1)
         stalled.clock.advance(EXPIRED)
         await rescuer.run_until_idle(plan=False)
         assert await state(rescuer) == ("success", 2)
@@ -170,44 +177,43 @@ async def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(d
         assert await rescuer.run_query(entries) == []
 
 
-@pytest.mark.parametrize("commits", [True, False])
-async def test_who_takes_over_waits_for_a_transaction_that_completes(postgres_url: str, *, commits: bool) -> None:
+@pytest.mark.parametrize("how", ["commits", "rolls back", "stops and commits"])
+async def test_a_transaction_that_completes_a_run_decides_of_it_though_the_worker_stalls_or_stops(
+    postgres_url: str, how: str
+) -> None:
     """On PostgreSQL the lease may run out while it is open: the run is lost only if it is rolled back."""
-
-    async with two_on(app, postgres_url) as (stalled, rescuer), kind_for(postgres_url).open(postgres_url) as visit:
-        runs: list[int] = []
+    async with (
+        two_on(app, postgres_url, grace=0.0) as (stalled, rescuer),
+        kind_for(postgres_url).open(postgres_url) as visit,
+    ):
 
         async def completes(ctx: TaskCtx[Order]) -> None:
             await answer(visit.begin())
             await write(visit, "booked")
             await ctx.mark_completed(visit.connection)
-            runs.append(ctx.attempt)
+            await noted(ctx)
             await asyncio.Event().wait()
 
-        async def second(ctx: TaskCtx[Order]) -> None:
-            runs.append(ctx.attempt)
-
-        steps.extend((completes, second))
-        await stalled.run_mutation(place)
-        await stalled.plan()
-        await stalled.worker.tick()
-        await until(lambda: answer(bool(runs)))
+        await begin(stalled, completes, noted)
+        await until(lambda: bool(runs))
+        if how.startswith("stops"):
+            await stalled.worker.finish()
         stalled.clock.advance(EXPIRED)
         await rescuer.run_until_idle(plan=False)
         assert await state(rescuer) == ("running", 1)
-        await answer(visit.commit() if commits else visit.rollback())
+        await answer(visit.rollback() if how == "rolls back" else visit.commit())
         rescuer.clock.advance(EXPIRED)
         await rescuer.run_until_idle(plan=False)
-        assert await state(rescuer) == ("success", 1 if commits else 2)
-        assert runs == ([1] if commits else [1, 2])
-        assert await rescuer.run_query(entries) == (["booked"] if commits else [])
+        lost = how == "rolls back"
+        assert await state(rescuer) == ("success", 2 if lost else 1)
+        assert runs == ([1, 2] if lost else [1])
+        assert await rescuer.run_query(entries) == ([] if lost else ["booked"])
         await stalled.worker.kill()
 
 
 @pytest.mark.parametrize("ends", ["kill", "finish"])
 async def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
     async with two_on(app, database_url, grace=0.0) as (first, second):
-        runs: list[int] = []
 
         async def completes(ctx: TaskCtx[Order]) -> None:
             async with kind_for(database_url).open(database_url) as visit:
@@ -215,107 +221,12 @@ async def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(databa
                 await write(visit, "booked")
                 await ctx.mark_completed(visit.connection)
                 await answer(visit.commit())
-            runs.append(ctx.attempt)
+            await noted(ctx)
             await asyncio.Event().wait()
 
-        steps.append(completes)
-        await first.run_mutation(place)
-        await first.plan()
-        await first.worker.tick()
-        await until(lambda: answer(bool(runs)))
+        await begin(first, completes)
+        await until(lambda: bool(runs))
         await (first.worker.kill() if ends == "kill" else first.worker.finish())
         second.clock.advance(EXPIRED)
         await second.run_until_idle(plan=False)
-        assert await state(second) == ("success", 1)
-        assert runs == [1]
-
-
-async def test_a_worker_that_stops_while_the_transaction_is_open_leaves_it_to_its_end(postgres_url: str) -> None:
-    async with (
-        two_on(app, postgres_url, grace=0.0) as (first, second),
-        kind_for(postgres_url).open(postgres_url) as visit,
-    ):
-        runs: list[int] = []
-
-        async def completes(ctx: TaskCtx[Order]) -> None:
-            await answer(visit.begin())
-            await ctx.mark_completed(visit.connection)
-            runs.append(ctx.attempt)
-            await asyncio.Event().wait()
-
-        steps.append(completes)
-        await first.run_mutation(place)
-        await first.plan()
-        await first.worker.tick()
-        await until(lambda: answer(bool(runs)))
-        await first.worker.finish()
-        assert await state(second) == ("running", 1)
-        await answer(visit.commit())
-        second.clock.advance(EXPIRED)
-        await second.run_until_idle(plan=False)
-        assert await state(second) == ("success", 1)
-        assert runs == [1]
-
-
-async def test_lr1_a_run_that_outlives_its_lease_keeps_it(database_url: str) -> None:
-    async with two_on(app, database_url) as (first, second):
-        go_on, runs = asyncio.Event(), []
-
-        async def takes_long(ctx: TaskCtx[Order]) -> None:
-            runs.append(ctx.attempt)
-            await go_on.wait()
-
-        steps.append(takes_long)
-        await first.run_mutation(place)
-        await first.plan()
-        await first.worker.tick()
-        for _ in range(10):
-            first.clock.advance(timedelta(seconds=10))
-            await first.worker.tick()
-            await second.worker.tick()
-        assert await state(second) == ("running", 1)
-        go_on.set()
-        await first.settle_down()
-        assert runs == [1]
-        assert await state(second) == ("success", 1)
-
-
-# ----- F14
-
-
-def deaths(folder: Path) -> int:
-    file = folder / "deaths"
-    return len(file.read_text()) if file.exists() else 0
-
-
-@pytest.mark.parametrize(("task", "times"), [("action", 3), ("mutation", 3), ("completed", 1)])
-async def test_f14_a_handler_that_kills_its_process_uses_up_its_attempts(
-    database_url: str, tmp_path: Path, task: str, times: int
-) -> None:
-    async with mortal.app.open(database_url) as backend:
-        await backend.run_mutation(mortal.add, task, str(tmp_path))
-        for _ in range(times):
-            process = mortal.run_once(database_url)
-            assert await asyncio.to_thread(process.wait, 60) == -9
-        process = mortal.run_once(database_url)
-        try:
-            await until(lambda: has_ended(backend))
-        finally:
-            await asyncio.to_thread(stop, process)
-        (job,) = await backend.jobs()
-        assert deaths(tmp_path) == times
-        if task == "completed":
-            assert (job.state.value, job.attempt) == ("success", 1)
-        else:
-            assert (job.state.value, job.attempt) == ("failed", 3)
-            assert [one.what for one in job.attempts] == ["lost", "lost", "abandoned"]
-            assert (job.error or "").startswith("WorkerLost")
-
-
-async def has_ended(backend: Backend) -> bool:
-    return any(job.state.value in {"success", "failed"} for job in await backend.jobs())
-
-
-def stop(process: Fork) -> None:
-    process.kill()
-    process.wait(60)
+        assert (runs, await state(second)) == ([1], ("success", 1))

@@ -1,4 +1,4 @@
-"""Workers that die, stall, are frozen, stopped or cut off: every job is accounted for, and none takes effect twice."""
+"""Workers that stall, are stopped or cut off: every job is accounted for, and none takes effect twice."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.processes import processes
+from stage.storms import held
 from stage.waits import SOON, until
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
-from penstock.jobs.job import JobId, JobStatus
+from penstock.jobs.job import JobStatus
 from penstock.services.worker.worker import Worker
+from penstock.store.session import reading
 from penstock.testing import TestClock, gate, raising
 
 OPENED = ledger.app
 
 SHORT_LEASE = 1.0
 NOW = timedelta(0)
+EXPIRED = timedelta(seconds=31)
 
 
 async def ended(backend: Backend, count: int) -> list[JobStatus]:
@@ -48,9 +50,18 @@ async def state(backend: Backend, job: Any) -> str:
     return (await status(backend, job)).state.value
 
 
-def trace(folder: Path, name: str) -> str:
-    file = folder / name
-    return file.read_text() if file.exists() else ""
+async def end_of(backend: Backend, job: Any) -> tuple[str, str]:
+    """How a job has ended, and the kind of its error."""
+    found = await status(backend, job)
+    return found.state.value, (found.error or "").partition(":")[0]
+
+
+async def is_state(backend: Backend, job: Any, expected: str) -> bool:
+    return await state(backend, job) == expected
+
+
+async def answer(true: bool) -> bool:
+    return true
 
 
 def worker_of(backend: Backend) -> Worker:
@@ -59,77 +70,10 @@ def worker_of(backend: Backend) -> Worker:
     return worker
 
 
-# ----- processes that die
-
-
-async def test_a_mutation_whose_process_is_killed_in_its_transaction_takes_effect_once(
-    database_url: str, tmp_path: Path
-) -> None:
-    async with ledger.app.open(database_url) as backend:
-        with processes(1, "work", database_url, lease=SHORT_LEASE) as (first,):
-            job = await backend.scheduler.run_after(NOW, ledger.dies_in_its_transaction, folder=str(tmp_path))
-            assert await asyncio.to_thread(first.wait) == -9
-        assert await state(backend, job) == "running", "nobody knows yet"
-        assert await backend.run_query(ledger.entries, what="died") == []
-        with processes(1, "work", database_url, lease=SHORT_LEASE):
-            (found,) = await ended(backend, 1)
-        assert (found.state.value, found.attempt) == ("success", 2)
-        assert await backend.run_query(ledger.entries, what="died") == [0]
-
-
-async def test_an_action_whose_process_is_killed_is_not_run_again(database_url: str, tmp_path: Path) -> None:
-    async with ledger.app.open(database_url) as backend:
-        with processes(2, "work", database_url, lease=SHORT_LEASE) as workers:
-            await backend.scheduler.run_after(NOW, ledger.dies, folder=str(tmp_path))
-            (found,) = await ended(backend, 1)
-            assert sorted(worker.exit_status is not None for worker in workers) == [False, True]
-        assert (found.state.value, found.attempt) == ("failed", 1)
-        assert (found.error or "").startswith("WorkerLost")
-        assert trace(tmp_path, "dies") == "x"
-
-
-async def test_the_jobs_of_a_killed_worker_are_taken_over_within_one_lease(database_url: str, tmp_path: Path) -> None:
-    async with ledger.app.open(database_url) as backend:
-        with processes(1, "work", database_url, lease=SHORT_LEASE) as (first,):
-            job = await backend.scheduler.run_after(NOW, ledger.act_again, folder=str(tmp_path), number=1)
-            await until(lambda: answer(trace(tmp_path, "act-1") == "x"))
-            with processes(1, "work", database_url, lease=SHORT_LEASE):
-                await asyncio.to_thread(first.kill)
-                taken_over = await until(lambda: is_state(backend, job, "failed"))
-        assert taken_over < SHORT_LEASE * 1.5
-
-
-async def answer(true: bool) -> bool:
-    return true
-
-
-async def is_state(backend: Backend, job: Any, expected: str) -> bool:
-    return await state(backend, job) == expected
-
-
-async def test_a_frozen_worker_that_comes_back_changes_nothing(database_url: str, tmp_path: Path) -> None:
-    """A process that is stopped past its lease (a suspended machine) finds that its work was taken over."""
-
-    async with ledger.app.open(database_url) as backend:
-        with processes(1, "work", database_url, lease=SHORT_LEASE) as (first,):
-            action = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-            await until(lambda: answer(trace(tmp_path, "shortly") == "x"))
-            first.freeze()
-            with processes(1, "work", database_url, lease=SHORT_LEASE):
-                await until(lambda: is_state(backend, action, "failed"))
-                (tmp_path / "go on").touch()
-                first.thaw()
-                job = await backend.scheduler.run_after(NOW, ledger.enter, what="after")
-                await until(lambda: is_state(backend, job, "success"))
-            assert await state(backend, action) == "failed"
-            assert trace(tmp_path, "shortly") == "x", "it was stopped, and not run again"
-
-            job = await backend.scheduler.run_after(NOW, ledger.enter, what="again")
-            await until(lambda: is_state(backend, job, "success"))  # the thawed worker works again
-        assert await backend.run_query(ledger.entries, what="after") == [0]
-
-
-# ----- leases that are lost
+def make_worker(backend: Backend) -> Worker:
+    worker = backend.make_service("worker")
+    assert isinstance(worker, Worker)
+    return worker
 
 
 @asynccontextmanager
@@ -143,92 +87,70 @@ async def two_on(url: str, **settings: Any) -> AsyncIterator[tuple[Backend, Back
         yield first, second, clock
 
 
-def make_worker(backend: Backend) -> Worker:
-    worker = backend.make_service("worker")
-    assert isinstance(worker, Worker)
-    return worker
-
-
-async def test_a_mutation_of_a_stalled_worker_cannot_commit(database_url: str) -> None:
-    async with two_on(database_url) as (first, second, clock):
-        stalled, rescuer = make_worker(first), make_worker(second)
-        job = await first.scheduler.run_after(NOW, ledger.enter, what="once")
-        with gate("mutation.ran", most=1) as ran:
-            await stalled.tick()
-            await ran.arrived()
-            clock.advance(timedelta(seconds=31))
-            if database_url.startswith("sqlite"):
-                # There is one writer: the rescue is next in line, and finds what the mutation has done.
-                rescue = asyncio.create_task(rescuer.tick())
-                await asyncio.wait([rescue], timeout=0.05)
-                ran.open()
-                await rescue
-            else:
-                await rescuer.tick()
-                ran.open()
-        await until(lambda: answer(not stalled.running))
-        await until(lambda: answer(not rescuer.running))
-        assert await first.run_query(ledger.entries, what="once") == [0]
-        assert await state(first, job) == "success"
-        for worker in (stalled, rescuer):
+@asynccontextmanager
+async def stalled_and_rescuer(url: str, **settings: Any) -> AsyncIterator[tuple[Backend, Worker, Worker, TestClock]]:
+    async with two_on(url, **settings) as (first, second, clock):
+        workers = make_worker(first), make_worker(second)
+        yield first, *workers, clock
+        for worker in workers:
             await worker.finish()
+
+
+async def start_action(backend: Backend, folder: Path, worker: Worker | None = None) -> Any:
+    """An action that has begun, and ends when there is a file."""
+    job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(folder))
+    if worker is not None:
+        await worker.tick()
+    await until((folder / "shortly").exists)
+    return job
+
+
+def trace(folder: Path) -> list[Path]:
+    """What actions have left in the outside world."""
+    return list(folder.iterdir())
+
+
+# ----- leases that are lost
 
 
 async def test_what_a_stalled_worker_says_of_an_action_is_not_heard(database_url: str, tmp_path: Path) -> None:
-    async with two_on(database_url) as (first, second, clock):
-        stalled, rescuer = make_worker(first), make_worker(second)
-        job = await first.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-        await stalled.tick()
-        clock.advance(timedelta(seconds=31))
+    async with stalled_and_rescuer(database_url) as (backend, stalled, rescuer, clock):
+        job = await start_action(backend, tmp_path, stalled)
+        clock.advance(EXPIRED)
         await rescuer.tick()
-        assert await state(second, job) == "failed"
         (tmp_path / "go on").touch()
-        await until(lambda: answer(stalled.unsettled == 1))
+        await until(lambda: stalled.unsettled == 1)
         await stalled._settle_outcomes()
-        found = await status(second, job)
-        assert (found.state.value, (found.error or "")[:10]) == ("failed", "WorkerLost")
+        assert await end_of(backend, job) == ("failed", "WorkerLost")
         await stalled.tick()
-        for worker in (stalled, rescuer):
-            await worker.finish()
 
 
 async def test_a_worker_that_finds_its_lease_lost_stops_its_jobs_and_goes_on_under_a_new_one(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with two_on(database_url) as (first, second, clock):
-        stalled, rescuer = make_worker(first), make_worker(second)
-        await first.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
-        await stalled.tick()
-        await until(lambda: answer(trace(tmp_path, "act-1") == "x"))
+    async with stalled_and_rescuer(database_url) as (backend, stalled, rescuer, clock):
+        await start_action(backend, tmp_path, stalled)
         (running,) = stalled.running.values()
         lost = stalled.lease
-        with gate("lease.renew", most=1) as renewal:
-            clock.advance(timedelta(seconds=31))
-            tick = asyncio.create_task(stalled.tick())
-            await renewal.arrived()
+        clock.advance(EXPIRED)
+        async with held("lease.renew", stalled.tick()):
             await rescuer.tick()
-            renewal.open()
-            await tick
         assert running.task.cancelled()
         assert not stalled.running
         await stalled.tick()
         assert stalled.lease not in {None, lost}
-        job = await first.scheduler.run_after(NOW, ledger.enter, what="after")
+        job = await backend.scheduler.run_after(NOW, ledger.enter, what="after")
         await stalled.tick()
-        await until(lambda: is_state(first, job, "success"))
-        for worker in (stalled, rescuer):
-            await worker.finish()
+        await until(lambda: is_state(backend, job, "success"))
 
 
 async def test_a_worker_that_cannot_renew_stops_its_jobs_before_the_lease_ends(
     database_url: str, tmp_path: Path
 ) -> None:
     """Its renewal hangs, as on a network that swallows everything."""
-
     async with ledger.app.open(database_url, services=("worker",), lease=3.0) as backend:
         worker = worker_of(backend)
-        await backend.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
-        await until(lambda: answer(trace(tmp_path, "act-1") == "x"))
+        await start_action(backend, tmp_path)
         (running,) = worker.running.values()
         with gate("lease.renew") as renewal:
             await renewal.arrived()
@@ -239,75 +161,65 @@ async def test_a_worker_that_cannot_renew_stops_its_jobs_before_the_lease_ends(
         assert running.task.cancelled()
 
 
-async def test_an_action_that_cannot_be_stopped_does_not_stop_its_worker(database_url: str, tmp_path: Path) -> None:
-    async with two_on(database_url, lease=15.0) as (first, second, clock):
-        stalled, rescuer = make_worker(first), make_worker(second)
+async def test_an_action_that_cannot_be_stopped_does_not_stop_its_worker(database_url: str) -> None:
+    async with stalled_and_rescuer(database_url, lease=15.0) as (backend, stalled, rescuer, clock):
         ledger.deaf_may_end = asyncio.Event()
-        job = await first.scheduler.run_after(NOW, ledger.act_and_be_deaf)
+        job = await backend.scheduler.run_after(NOW, ledger.act_and_be_deaf)
         await stalled.tick()
         (running,) = stalled.running.values()
-        await until(lambda: answer(running.begun))
-        clock.advance(timedelta(seconds=31))
+        await until(lambda: running.begun)
+        clock.advance(EXPIRED)
         await rescuer.tick()
         await stalled.tick()  # it learns that its lease is lost, and cannot stop its job
         assert not stalled.running
-        after = await first.scheduler.run_after(NOW, ledger.enter, what="after")
+        after = await backend.scheduler.run_after(NOW, ledger.enter, what="after")
         await stalled.tick()
-        await until(lambda: is_state(first, after, "success"))
+        await until(lambda: is_state(backend, after, "success"))
         ledger.deaf_may_end.set()
         await running.task
         await stalled.tick()
-        assert await state(first, job) == "failed", "what it returns at last is not heard"
-        for worker in (stalled, rescuer):
-            await worker.finish()
+        assert await state(backend, job) == "failed", "what it returns at last is not heard"
 
 
-# ----- claims whose answer is lost
+# ----- answers that are lost
 
 
-@pytest.mark.parametrize("kind", ["mutation", "action"])
-async def test_jobs_of_a_claim_whose_answer_was_lost_are_run(database_url: str, tmp_path: Path, kind: str) -> None:
+async def test_jobs_of_a_claim_whose_answer_was_lost_are_run(database_url: str, tmp_path: Path) -> None:
     """The claim is committed, but its worker never hears of it: nobody else would ever touch these jobs."""
-
     async with ledger.app.open(database_url) as backend:
         worker = make_worker(backend)
-        if kind == "mutation":
-            job: JobId = await backend.scheduler.run_after(NOW, ledger.enter, what="x")
-        else:
-            (tmp_path / "go on").touch()
-            job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-        with raising("worker.claimed", DatabaseUnavailable("cut off")), pytest.raises(DatabaseUnavailable):
-            await worker.tick()
-        assert await state(backend, job) == "running"
-        assert not worker.running
-
-        async def done() -> bool:
-            await worker.tick()
-            return await state(backend, job) == "success"
-
-        await until(done)
-        assert (await status(backend, job)).attempt == 1
+        (tmp_path / "go on").touch()
+        for function, given in ((ledger.enter, {"what": "x"}), (ledger.act_shortly, {"folder": str(tmp_path)})):
+            job: Any = await backend.scheduler.run_after(NOW, function, **given)  # type: ignore[arg-type]
+            with raising("worker.claimed", DatabaseUnavailable("cut off")), pytest.raises(DatabaseUnavailable):
+                await worker.tick()
+            assert await state(backend, job) == "running", function.name
+            assert not worker.running
+            while await state(backend, job) != "success":
+                await worker.tick()
+                await worker.wait_for_jobs()
+            assert (await status(backend, job)).attempt == 1
         await worker.finish()
 
 
-async def test_a_settlement_whose_answer_was_lost_is_sent_again(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_settlement_whose_answer_was_lost_is_sent_again(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ledger.app.open(postgres_url) as backend:
         worker = make_worker(backend)
         (tmp_path / "go on").touch()
-        job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-        await worker.tick()
-        await until(lambda: answer(worker.unsettled == 1))
-        jobs: Any = worker._store.jobs
-        settle = jobs.settle
+        job = await start_action(backend, tmp_path, worker)
+        await until(lambda: worker.unsettled == 1)
+        settle = worker._store.jobs.settle
 
         async def cut_off(*args: Any) -> Any:
             await settle(*args)
             raise DatabaseUnavailable("cut off")
 
-        jobs.settle = cut_off
-        with pytest.raises(DatabaseUnavailable):
-            await worker.tick()
-        jobs.settle = settle
+        with monkeypatch.context() as patch:
+            patch.setattr(worker._store.jobs, "settle", cut_off)
+            with pytest.raises(DatabaseUnavailable):
+                await worker.tick()
         assert worker.unsettled == 1
         await worker.tick()
         assert worker.unsettled == 0
@@ -318,46 +230,36 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(postgres_url: st
 # ----- workers that are stopped
 
 
-async def test_a_stopping_worker_lets_its_jobs_end(
+async def test_a_stopping_worker_lets_its_jobs_end_and_keeps_its_lease_meanwhile(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finishes = asyncio.Event()
-    real = Worker.finish
+    finishes, finish = asyncio.Event(), Worker.finish
 
-    async def finish(worker: Worker) -> None:
+    async def noted(worker: Worker) -> None:
         finishes.set()
-        await real(worker)
+        await finish(worker)
 
-    monkeypatch.setattr(Worker, "finish", finish)
+    async def ends_at(watcher: Backend) -> Any:
+        async with reading(watcher.engine.store.begin_read) as session:
+            return max(one.expires_at for one in await watcher.engine.store.leases.list(session))
+
+    monkeypatch.setattr(Worker, "finish", noted)
     async with ledger.app.open(database_url) as watcher:
-        async with ledger.app.open(database_url, services=("worker",)) as backend:
-            job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-            await until(lambda: answer(trace(tmp_path, "shortly") == "x"))
+        async with ledger.app.open(database_url, services=("worker",), lease=1.5, grace=20.0) as backend:
+            job = await start_action(backend, tmp_path)
             stopping = asyncio.create_task(backend.services.stop())
             await finishes.wait()  # the tick that was under way may still have found work
             late = await watcher.scheduler.run_after(NOW, ledger.enter, what="late")
-            await asyncio.wait([stopping], timeout=0.1)
+            end = await ends_at(watcher)
+
+            async def is_renewed() -> bool:
+                return bool(await ends_at(watcher) > end + timedelta(seconds=1.5))
+
+            await until(is_renewed)
             (tmp_path / "go on").touch()
             await stopping
         assert await state(watcher, job) == "success"
         assert await state(watcher, late) == "pending", "it takes on nothing new"
-
-
-async def test_a_stopping_worker_keeps_its_lease_for_as_long_as_its_jobs_take(
-    database_url: str, tmp_path: Path
-) -> None:
-    """The grace time is longer than the lease, and another worker looks for lost leases meanwhile."""
-
-    async with ledger.app.open(database_url) as backend:
-        async with ledger.app.open(database_url, services=("worker",), lease=1.5, grace=20.0) as stopping:
-            job = await stopping.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
-            await until(lambda: answer(trace(tmp_path, "shortly") == "x"))
-            async with ledger.app.open(database_url, services=("worker",), lease=1.5):
-                stop = asyncio.create_task(stopping.services.stop())
-                await asyncio.wait([stop], timeout=3.5)
-                (tmp_path / "go on").touch()
-                await stop
-        assert await state(backend, job) == "success"
 
 
 async def test_a_mutation_that_a_stopped_worker_did_not_finish_is_taken_up_at_once(postgres_url: str) -> None:
@@ -366,13 +268,13 @@ async def test_a_mutation_that_a_stopped_worker_did_not_finish_is_taken_up_at_on
         ledger.app.open(postgres_url, grace=0.05) as stopping,
     ):
         worker = make_worker(stopping)
-        with ledger.held_between(2) as held:
+        with ledger.held_between(2) as between:
             await stopping.run_mutation(ledger.open_account, owner="ada")
             occupied = await taker.scheduler.run_after(NOW, ledger.add, owner="ada", amount=1)
-            await held.arrived()
+            await between.arrived()
             job = await stopping.scheduler.run_after(NOW, ledger.add, owner="ada", amount=10)
             await worker.tick()
-            await held.arrived(2)
+            await between.arrived(2)
             await worker.finish()
             assert await state(stopping, job) == "pending"
         await until(lambda: is_state(taker, job, "success"))
@@ -381,86 +283,26 @@ async def test_a_mutation_that_a_stopped_worker_did_not_finish_is_taken_up_at_on
         assert await taker.run_query(ledger.balance, owner="ada") == 11
 
 
-async def test_an_action_that_a_stopped_worker_did_not_finish_is_told_lost(database_url: str, tmp_path: Path) -> None:
+async def test_a_stopping_worker_hands_back_what_has_not_begun_and_tells_of_actions_that_have(
+    database_url: str, tmp_path: Path
+) -> None:
     async with ledger.app.open(database_url) as watcher:
+        async with ledger.app.open(database_url, grace=0.0) as backend:
+            worker = make_worker(backend)
+            job = await backend.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
+            await worker.tick()
+            await worker.finish()
+            assert (await state(backend, job), (await status(backend, job)).attempt) == ("pending", 0)
+            assert trace(tmp_path) == []
+            await backend.scheduler.cancel(job)
         async with ledger.app.open(database_url, services=("worker",), grace=0.05) as stopping:
-            job = await stopping.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
-            await until(lambda: answer(trace(tmp_path, "act-1") == "x"))
-        found = await status(watcher, job)
-        assert (found.state.value, (found.error or "")[:10]) == ("failed", "WorkerLost")
-
-
-async def test_a_stopping_worker_hands_back_what_has_not_begun(database_url: str, tmp_path: Path) -> None:
-    async with ledger.app.open(database_url, grace=0.0) as backend:
-        worker = make_worker(backend)
-        job = await backend.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
-        await worker.tick()
-        await worker.finish()
-        assert await state(backend, job) == "pending"
-        assert trace(tmp_path, "act-1") == ""
-        assert (await status(backend, job)).attempt == 0
-
-
-async def test_a_worker_stops_although_its_actions_do_not(database_url: str) -> None:
-    ledger.deaf_may_end = asyncio.Event()
-    async with ledger.app.open(database_url) as watcher:
-        async with ledger.app.open(database_url, services=("worker",), grace=0.05, lease=1.0) as backend:
-            job = await backend.scheduler.run_after(NOW, ledger.act_and_be_deaf)
-            await until(lambda: answer(len(worker_of(backend).running) == 1))
+            job = await start_action(stopping, tmp_path)
+        assert await end_of(watcher, job) == ("failed", "WorkerLost")
+        ledger.deaf_may_end = asyncio.Event()
+        async with ledger.app.open(database_url, services=("worker",), grace=0.05, lease=1.0) as deaf:
+            job = await deaf.scheduler.run_after(NOW, ledger.act_and_be_deaf)
+            await until(lambda: len(worker_of(deaf).running) == 1)
             async with asyncio.timeout(SOON):
-                await backend.services.stop()
-        found = await status(watcher, job)
-        assert (found.state.value, (found.error or "")[:10]) == ("failed", "WorkerLost")
+                await deaf.services.stop()
+        assert await end_of(watcher, job) == ("failed", "WorkerLost")
         ledger.deaf_may_end.set()
-
-
-async def test_a_process_told_to_stop_ends_cleanly(database_url: str) -> None:
-    async with ledger.app.open(database_url) as backend:
-        with processes(1, "work", database_url) as (worker,):
-            await backend.run_mutation(ledger.schedule_entries, what="x", first=0, count=50)
-            await until(lambda: some_ended(backend))
-            assert await asyncio.to_thread(worker.stop) == 0
-        counts = await backend.job_counts()
-        assert counts.get("running", 0) == 0
-        assert counts.get("success", 0) + counts.get("ready", 0) + counts.get("scheduled", 0) == 50
-        assert len(await backend.run_query(ledger.entries, what="x")) == counts.get("success", 0)
-
-
-async def some_ended(backend: Backend) -> bool:
-    return (await backend.job_counts()).get("success", 0) > 0
-
-
-# ----- many
-
-
-@pytest.mark.long
-async def test_many_workers_that_come_and_go_do_each_of_many_jobs_once(database_url: str) -> None:
-    jobs = 2000
-
-    async with ledger.app.open(database_url) as backend:
-        for first in range(0, jobs, 500):
-            await backend.run_mutation(ledger.schedule_entries, what="x", first=first, count=500)
-        # A slow machine must not take a lease away from those that live.
-        with (
-            processes(1, "work", database_url, lease=1.0) as (killed,),
-            processes(1, "work", database_url) as (one,),
-        ):
-            await until(lambda: some_ended(backend))
-            await asyncio.to_thread(killed.kill)
-            await asyncio.to_thread(one.stop)
-        with processes(2, "work", database_url):
-            await ended(backend, jobs)
-        counts = await backend.job_counts()
-        assert {state: count for state, count in counts.items() if count} == {"success": jobs}
-        assert await backend.run_query(ledger.entries, what="x") == list(range(jobs))
-
-
-async def test_workers_in_one_process_share_the_work(database_url: str) -> None:
-    async with (
-        ledger.app.open(database_url, services=("worker",), worker_jobs=5) as first,
-        ledger.app.open(database_url, services=("worker",), worker_jobs=5) as second,
-    ):
-        for number in range(0, 300, 100):
-            await first.run_mutation(ledger.schedule_entries, what="x", first=number, count=100)
-        await ended(second, 300)
-        assert await second.run_query(ledger.entries, what="x") == list(range(300))

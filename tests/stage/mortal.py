@@ -1,14 +1,10 @@
-"""A program whose reactive tasks and work kill their process; `python -m stage.mortal` runs it until then."""
+"""A program whose reactive tasks and work kill their process."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
-
-from stage.forks import Fork
 
 from penstock import (
     ActionCtx,
@@ -25,9 +21,8 @@ from penstock import (
 )
 
 app = App()
-THRICE = Retry(max_attempts=3, initial_backoff=0.01, base=1)
-LEASE = 1.0
-deadly = app.workpool("deadly", max_parallelism=1, default_retry=THRICE)
+TWICE = Retry(max_attempts=2, initial_backoff=0.01, base=1)
+deadly = app.workpool("deadly", max_parallelism=1, default_retry=TWICE)
 
 
 class Victim(Table):
@@ -41,17 +36,17 @@ def die(folder: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.reactive_task(Victim, filter=lambda v: v.kind == "action", retry=THRICE)
+@app.reactive_task(Victim, filter=lambda v: v.kind == "action", retry=TWICE)
 async def dies(ctx: TaskCtx[Victim]) -> None:
     die((await ctx.get_document()).folder)
 
 
-@app.reactive_task(Victim, filter=lambda v: v.kind == "mutation", retry=THRICE)
+@app.reactive_task(Victim, filter=lambda v: v.kind == "mutation", retry=TWICE)
 async def dies_within(ctx: MutationTaskCtx[Victim]) -> None:
     die((await ctx.get_document()).folder)
 
 
-@app.reactive_task(Victim, filter=lambda v: v.kind == "completed", retry=THRICE)
+@app.reactive_task(Victim, filter=lambda v: v.kind == "completed", retry=TWICE)
 async def dies_completed(ctx: TaskCtx[Victim]) -> None:
     victim = await ctx.get_document()
     await ctx.mark_completed()
@@ -87,19 +82,3 @@ async def told(ctx: QueryCtx) -> list[tuple[str, str, str]]:
 @app.mutation
 async def add(ctx: MutationCtx, kind: str, folder: str) -> Id[Victim]:
     return await ctx.db.insert(Victim(kind=kind, folder=folder))
-
-
-def run_once(url: str) -> Fork:
-    """A process that plans and works until it dies."""
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": path}
-    return Fork("stage.mortal", [url], folder=Path.cwd(), environment=environment, files=(0, 1, 2))
-
-
-async def main(url: str) -> None:
-    async with app.open(url, services=("worker", "planner"), lease=LEASE):
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))

@@ -1,20 +1,16 @@
 """A small program of reactive tasks: rows that change, and what was done about each state of them.
 
-The races act on it, in the test's own process and as `python -m stage.reacting` in others.
+The races act on it, in the test's own process and in others.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from penstock import App, Id, Index, MutationCtx, MutationTaskCtx, QueryCtx, Retry, Table, TaskCtx
-from penstock.app import Backend, ServiceName
+from penstock.app import Backend
 from penstock.testing.gates import Gate
 
 patience = Retry(max_attempts=9, initial_backoff=0.05)
@@ -38,7 +34,7 @@ class Done(Table):
     by_item = Index("item", "value")
 
 
-booking, sending, deadly, forgetful = App(), App(), App(), App(tables=[Item, Done])
+booking, sending, forgetful = App(), App(), App(tables=[Item, Done])
 
 
 @booking.reactive_task(Item, filter=lambda item: item.status == "open", watch=("value",), retry=patience)
@@ -82,12 +78,6 @@ async def send_late(ctx: TaskCtx[Item]) -> None:
     sent.append((str(ctx.doc_id), "late", item.value))
 
 
-@deadly.reactive_task(Item, retry=Retry(max_attempts=2, initial_backoff=0.05))
-async def die(ctx: MutationTaskCtx[Item]) -> None:
-    """Take the process down each time."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def _put(ctx: MutationCtx, value: int = 0, status: str = "open") -> Id[Item]:
     return await ctx.db.insert(Item(value=value, status=status))
 
@@ -114,25 +104,7 @@ put, patch, remove = (booking.mutation(one) for one in (_put, _patch, _remove))
 done, items = booking.query(_done), booking.query(_items)
 
 
-async def main(role: str, database: str, **settings: str) -> None:
-    """Plan and work, or only plan, until the process is stopped."""
-    app = {"work": booking, "plan": booking, "die": deadly}[role]
-    services: tuple[ServiceName, ...] = ("planner",) if role == "plan" else ("worker", "planner")
-    async with app.open(services=services, config=app.config(database=database, **settings)):
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
-
-
 async def rows(backend: Backend) -> dict[str, int]:
     """The items that are open, and their values."""
     found: dict[str, int] = await backend.run_query(items)
     return found
-
-
-if __name__ == "__main__":
-    from stage import reacting  # so that its functions have the names by which others know them
-
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
-    asyncio.run(reacting.main(*given, **options))

@@ -85,13 +85,13 @@ def each(*slow: Slow) -> Handler:
     return during
 
 
-async def soon(relay: Relay, true: Callable[[], Awaitable[bool]]) -> None:
+async def soon(relay: Relay, true: Callable[[], Awaitable[bool] | bool]) -> None:
     """Wait until something is true, while the lines of a relay look again and again."""
 
-    async def is_true() -> bool:
+    def is_true() -> Awaitable[bool] | bool:
         for line in relay.outboxes:
             line.wake.set()
-        return await true()
+        return true()
 
     await until(is_true)
 
@@ -107,21 +107,9 @@ async def looked(relay: Relay) -> None:
         looks += event is line.wake
         return await wait(event, seconds)
 
-    async def has_looked() -> bool:
-        return looks > 3  # the first may be under way, what the second begins has begun by the fourth
-
     clock.wait = count  # type: ignore[method-assign]
-    await soon(relay, has_looked)
+    await soon(relay, lambda: looks > 3)  # the first may be under way, what the second begins has begun by the fourth
     clock.wait = wait  # type: ignore[method-assign]
-
-
-def is_set(event: asyncio.Event) -> Callable[[], Awaitable[bool]]:
-    """Whether something has happened, as one can wait for it."""
-
-    async def happened() -> bool:
-        return event.is_set()
-
-    return happened
 
 
 async def halted(backend: Backend, relay: Relay, *wanted: str) -> None:

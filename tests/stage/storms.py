@@ -1,0 +1,215 @@
+"""Storms: processes run a program while a fault strikes them again and again, and then it is checked what they did.
+
+`python -m stage.storms <services> <database> <module>:<app>` is such a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stage.processes import Process
+from stage.waits import until
+
+from penstock import App
+from penstock.app import Backend
+from penstock.clock import SystemClock
+from penstock.store.session import reading
+from penstock.testing import gate
+
+LEASE = 1.0
+MACHINE = SystemClock()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, what it is to do, and how far it has come with that.
+
+    Attributes:
+        app: The app.
+        name: Where it is, as a module and a name in it.
+        services: What its processes run.
+        load: Gives them something to do; ends when all is given.
+        progress: How much of it is done.
+        total: How much that is in the end.
+        count: How many processes there are.
+        settings: Of its processes.
+    """
+
+    app: App
+    name: str
+    services: str
+    load: Callable[[Storm], Awaitable[None]]
+    progress: Callable[[Storm], Awaitable[int]]
+    total: int
+    count: int = 2
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Storm:
+    """The processes of a program, the one that has been there for the longest first, and when some have died."""
+
+    program: Program
+    backend: Backend
+    url: str
+    folder: Path
+    stack: ExitStack
+    processes: list[Process] = field(default_factory=list)
+    deaths: dict[int, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Have one more process, which is ready."""
+        settings = {"lease": LEASE, "poll": 0.2, **self.program.settings}
+        self.processes.append(serving(self.program.name, self.program.services, self.url, self.stack, **settings))
+
+    async def has_done(self, count: int) -> None:
+        """Wait until so much is done."""
+
+        async def enough() -> bool:
+            return await self.program.progress(self) >= count
+
+        await until(enough)
+
+
+Act = Callable[[Storm], Awaitable[None]]
+
+
+async def kill(storm: Storm) -> None:
+    """Kill a process as a power cut does; another one takes its place."""
+    dying = storm.processes.pop(0)
+    await asyncio.to_thread(dying.kill)
+    storm.deaths[dying.number] = MACHINE.monotonic()
+    storm.start()
+
+
+async def freeze(storm: Storm) -> None:
+    """Suspend a process until others have taken its leases over, and let it go on."""
+    frozen, store = storm.processes.pop(0), storm.backend.engine.store
+
+    async def is_taken_over() -> bool:
+        async with reading(store.begin_read) as session:
+            return not [one for one in await store.leases.list(session) if one.holder.endswith(f":{frozen.number}")]
+
+    frozen.freeze()
+    storm.start()
+    await until(is_taken_over)
+    frozen.thaw()
+    storm.processes.append(frozen)
+
+
+async def stop(storm: Storm) -> None:
+    """Tell a process to stop; another one takes its place."""
+    stopping = storm.processes.pop(0)
+    assert await asyncio.to_thread(stopping.stop) == 0
+    storm.start()
+
+
+async def storm(program: Program, url: str, folder: Path, fault: Act, check: Act, strikes: int = 2) -> None:
+    """Have a fault strike a program while it works, and check what it has done once it is done."""
+    async with program.app.open(url, conflict_attempts=1000) as backend:
+        with ExitStack() as stack:
+            made = Storm(program, backend, url, folder, stack)
+            for _ in range(program.count):
+                made.start()
+            loading = asyncio.create_task(program.load(made))  # type: ignore[arg-type]
+            for number in range(1, strikes + 1):
+                await made.has_done(program.total * number // (strikes + 2))
+                await fault(made)
+            await loading
+            await made.has_done(program.total)
+            for process in made.processes:
+                assert await asyncio.to_thread(process.stop) == 0
+            await check(made)
+
+
+def serving(name: str, services: str, url: str, stack: ExitStack, **settings: Any) -> Process:
+    """A process that runs services of a program until it is stopped; it is ready."""
+    process = Process(services, url, name, program="stage.storms", **settings)
+    stack.callback(process.close)
+    process.expect("ready")
+    return process
+
+
+# ----- limits
+
+
+@dataclass
+class History:
+    """What ran when, as the jobs themselves have written down."""
+
+    file: Path
+    limits: list[tuple[float, int]]
+    deaths: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.file.touch()
+
+    def moves(self) -> list[tuple[float, int]]:
+        """When one more began (1), and when one ended (-1)."""
+        moves: list[tuple[float, int]] = []
+        running: dict[int, int] = defaultdict(int)
+        for line in self.file.read_text().splitlines():
+            moment, process, what = line.split()
+            step = 1 if what == "begins" else -1
+            running[int(process)] += step
+            moves.append((float(moment), step))
+        for number, left in running.items():
+            assert left == 0 or number in self.deaths, "what began has ended, or died"
+            moves += [(self.deaths[number], -1)] * left if left else []
+        return sorted(moves)
+
+    def most(self) -> int:
+        """How many ran at once, at most; fails if one began beyond the limit."""
+        count = most = 0
+        for moment, step in self.moves():
+            count += step
+            most = max(most, count)
+            if step > 0:
+                limit = [limit for since, limit in self.limits if since <= moment][-1]
+                assert count <= limit, f"{count} ran at {moment}: {self.limits}"
+        return most
+
+    async def more_begin(self, count: int) -> None:
+        """Wait until so many more have begun."""
+        wanted = self.file.read_text().count("begins") + count
+        await until(lambda: self.file.read_text().count("begins") >= wanted)
+
+
+# ----- gates
+
+
+@asynccontextmanager
+async def held(point: str, call: Any, when: Callable[..., bool] | None = None) -> AsyncIterator[asyncio.Task[Any]]:
+    """Have a call come to a moment of the engine, and wait there for the time of a block; it ends after that."""
+    with gate(point, most=1, when=when) as closed:
+        task = asyncio.ensure_future(call)
+        await closed.arrived()
+        yield task
+        closed.open()
+        await task
+
+
+async def main(services: Any, database: str, name: str, **settings: str) -> None:
+    """Run services until the process is stopped."""
+    module, _, attribute = name.partition(":")
+    app: App = getattr(importlib.import_module(module), attribute)
+    async with app.open(services=tuple(services.split(",")), config=app.config(database=database, **settings)):
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await stopped.wait()
+
+
+if __name__ == "__main__":
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    asyncio.run(main(*given, **dict(one[2:].split("=", 1) for one in sys.argv[1:] if one.startswith("--"))))
