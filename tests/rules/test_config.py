@@ -34,10 +34,6 @@ def load(tmp_path: Path, environment: dict[str, str] | None = None, **arguments:
         return load_config(arguments)
 
 
-def test_without_anything_every_setting_has_its_default(tmp_path: Path) -> None:
-    assert load(tmp_path) == Config()
-
-
 def test_what_is_nearer_counts_more(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.penstock]\nthreads = 1\nprocesses = 1\nlease = 1\npoll = 1\n")
     (tmp_path / "penstock.toml").write_text('app = "a:b"\nprocesses = 2\nlease = 2\npoll = 2\n[check]\n[codegen]\n')
@@ -50,34 +46,27 @@ def test_a_database_url_is_found_as_others_name_it(tmp_path: Path) -> None:
     both = {"DATABASE_URL": "postgresql://a", "PENSTOCK_DATABASE": "postgresql://b"}
     assert load(tmp_path, both).database == "postgresql://b"
     assert load(tmp_path, both, database="sqlite:///c.db").database == "sqlite:///c.db"
+    for variables, named in ((both, "PENSTOCK_DATABASE"), ({"DATABASE_URL": "x"}, "DATABASE_URL")):
+        with place(tmp_path, variables):
+            assert find_settings()["database"] == (variables[named], named)
 
 
-@pytest.mark.parametrize("variable", ["DATABASE_URL", "PENSTOCK_DATABASE"])
-def test_a_database_that_is_set_and_empty_is_refused(tmp_path: Path, variable: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^The database is set by {variable}, but empty\."):
-        load(tmp_path, {variable: ""})
-    assert load(tmp_path, {variable: ""}, database="sqlite:///c.db").database == "sqlite:///c.db"
-    with pytest.raises(ConfigError, match=r"^The database is set by an argument, but empty\."):
-        load(tmp_path, {variable: "sqlite:///b.db"}, database="")
-
-
-def test_a_file_that_names_an_empty_database_is_refused(tmp_path: Path) -> None:
+def test_a_database_that_is_set_and_empty_is_refused(tmp_path: Path) -> None:
+    for variable in ("DATABASE_URL", "PENSTOCK_DATABASE"):
+        with pytest.raises(ConfigError, match=rf"^The database is set by {variable}, but empty\."):
+            load(tmp_path, {variable: ""})
+        assert load(tmp_path, {variable: ""}, database="sqlite:///c.db").database == "sqlite:///c.db"
+        with pytest.raises(ConfigError, match=r"^The database is set by an argument, but empty\."):
+            load(tmp_path, {variable: "sqlite:///b.db"}, database="")
     (tmp_path / "penstock.toml").write_text('database = ""\n')
     with pytest.raises(ConfigError, match=r"^The database is set by .*penstock\.toml, but empty\."):
         load(tmp_path)
 
 
-def test_what_is_none_or_empty_does_not_count(tmp_path: Path) -> None:
-    assert load(tmp_path, {"PENSTOCK_THREADS": ""}, threads=None) == Config()
-
-
-def test_other_variables_of_the_environment_are_none_of_ours(tmp_path: Path) -> None:
-    others = {"PENSTOCK_UNKNOWN": "x", "THREADS": "5", "penstock_threads": "5"}
-    assert load(tmp_path, others) == Config()
-    assert unknown_variables(others) == {"PENSTOCK_UNKNOWN": ""}
-
-
-def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant() -> None:
+def test_what_sets_nothing_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    others = {"PENSTOCK_UNKNOWN": "x", "THREADS": "5", "penstock_threads": "5", "PENSTOCK_THREADS": ""}
+    assert load(tmp_path) == load(tmp_path, others, threads=None) == Config()
     given = {"PENSTOCK_LEESE": "5", "PENSTOCK_MAX_CONECTIONS": "5", "PENSTOCK_THREAD": "", "PENSTOCK_LEASE": "5"}
     known = {"PENSTOCK_APP": "x", "PENSTOCK_LOG_LEVEL": "info", "PENSTOCK_LOG_FORMAT": "json"}
     of_tests = {"PENSTOCK_TEST_NODE": "x", "PENSTOCK_WRITE_DOCS": "1"}
@@ -85,6 +74,7 @@ def test_a_variable_that_is_no_setting_is_found_with_the_one_that_is_meant() -> 
         "PENSTOCK_LEESE": "PENSTOCK_LEASE",
         "PENSTOCK_MAX_CONECTIONS": "PENSTOCK_MAX_CONNECTIONS",
     }
+    assert unknown_variables(others) == {"PENSTOCK_UNKNOWN": ""}
 
 
 def test_an_app_warns_of_variables_that_set_nothing(
@@ -116,9 +106,7 @@ def test_what_an_app_fixes_is_checked_where_it_is_declared() -> None:
     ("name", "value", "words"),
     [
         ("lease", "abc", "a number of seconds greater than 0, not 'abc'."),
-        ("lease", "-1", "a number of seconds greater than 0, not -1.0."),
         ("grace", "-1", "a number of seconds, 0 or greater, not -1.0."),
-        ("threads", "1.5", "a whole number greater than 0, not '1.5'."),
         ("threads", "0", "a whole number greater than 0, not 0."),
         ("dev", "yes", "true or false, not 'yes'."),
         ("synchronous", "off", "full or normal, not 'off'."),
@@ -137,14 +125,6 @@ def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
     file.write_text(f"{name} = '{value}'\n")
     with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: {name} must be {re.escape(words)}"):
         load(tmp_path)
-
-
-def test_the_variable_that_counts_is_named(tmp_path: Path) -> None:
-    both = {"DATABASE_URL": "sqlite:///a.db", "PENSTOCK_DATABASE": "sqlite:///b.db"}
-    with place(tmp_path, both):
-        assert find_settings()["database"] == ("sqlite:///b.db", "PENSTOCK_DATABASE")
-    with place(tmp_path, {"DATABASE_URL": "x"}):
-        assert find_settings()["database"] == ("x", "DATABASE_URL")
 
 
 def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
@@ -195,26 +175,17 @@ def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path
         load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"threads = ", b"\xff\xfe", b"[[[", b"threads = 1\nthreads = 2\n"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name in ("penstock.toml", "pyproject.toml"):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ConfigError, match=f"{name} cannot be read"):
-            load(tmp_path)
+        for content in (b"threads = ", b"\xff\xfe", b"[[[", b"threads = 1\nthreads = 2\n"):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ConfigError, match=f"{name} cannot be read"):
+                load(tmp_path)
         (tmp_path / name).unlink()
-
-
-@pytest.mark.parametrize("content", ["", "[tool.other]\nx = 1\n", "[project]\nname = 'shop'\n"])
-def test_a_project_file_that_says_nothing_of_penstock_is_fine(tmp_path: Path, content: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(content)
-    assert load(tmp_path) == Config()
-
-
-@pytest.mark.parametrize("content", ["tool = 5\n", "[tool]\npenstock = 5\n"])
-def test_a_project_file_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(content)
-    with pytest.raises(ConfigError, match=r"pyproject\.toml"):
-        load(tmp_path)
+    for shape in ("tool = 5\n", "[tool]\npenstock = 5\n"):
+        (tmp_path / "pyproject.toml").write_text(shape)
+        with pytest.raises(ConfigError, match=r"pyproject\.toml"):
+            load(tmp_path)
 
 
 def test_settings_are_values() -> None:

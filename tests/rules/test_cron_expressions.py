@@ -38,21 +38,15 @@ def following(expression: str, timezone: str, after: datetime, count: int) -> li
 @pytest.mark.parametrize(
     ("expression", "after", "expected"),
     [
-        ("* * * * *", "2030-01-01T00:00", ["2030-01-01T00:01", "2030-01-01T00:02"]),
         ("*/15 9 * * *", "2030-01-01T09:40", ["2030-01-01T09:45", "2030-01-02T09:00"]),
-        ("0 0 * * *", "2030-12-31T00:00", ["2031-01-01T00:00", "2031-01-02T00:00"]),
         ("59 23 31 12 *", "2030-12-31T23:58", ["2030-12-31T23:59", "2031-12-31T23:59"]),
-        ("0 12 29 2 *", "2025-01-01T00:00", ["2028-02-29T12:00", "2032-02-29T12:00"]),
         ("0 12 29 2 *", "2096-03-01T00:00", ["2104-02-29T12:00", "2108-02-29T12:00"]),
-        ("*/30 12 29 2 *", "2096-03-01T00:00", ["2104-02-29T12:00", "2104-02-29T12:30"]),
         ("0 0 30 * *", "2030-01-30T00:00", ["2030-03-30T00:00", "2030-04-30T00:00"]),
-        ("0 0 31 * *", "2030-03-31T00:00", ["2030-05-31T00:00", "2030-07-31T00:00"]),
         ("0 0 L * *", "2028-01-31T00:00", ["2028-02-29T00:00", "2028-03-31T00:00"]),
         ("0 0 LW * *", "2025-05-01T00:00", ["2025-05-30T00:00", "2025-06-30T00:00"]),
         ("0 0 * * 5L", "2025-05-01T00:00", ["2025-05-30T00:00", "2025-06-27T00:00"]),
         ("0 0 * * MON#1", "2025-05-01T00:00", ["2025-05-05T00:00", "2025-06-02T00:00"]),
         ("0 9 * * MON-FRI", "2025-05-02T09:00", ["2025-05-05T09:00", "2025-05-06T09:00"]),
-        ("0 0 * * 0", "2025-05-01T00:00", ["2025-05-04T00:00", "2025-05-11T00:00"]),
         ("0 0 * * 7", "2025-05-01T00:00", ["2025-05-04T00:00", "2025-05-11T00:00"]),
         ("0 0 13 * FRI", "2025-06-07T00:00", ["2025-06-13T00:00", "2025-06-20T00:00"]),  # either of the days
         ("0 0 */31 * MON", "2025-06-07T00:00", ["2025-09-01T00:00", "2025-12-01T00:00"]),  # both, as one has a star
@@ -66,15 +60,10 @@ def test_calendars(expression: str, after: str, expected: list[str]) -> None:
 
 
 def test_a_sixth_field_gives_the_seconds_and_comes_first() -> None:
-    schedule = CronExpression("*/20 30 9 * * *")
-    after, found = at("2030-01-01T00:00Z"), []
-    for _ in range(4):
-        after = schedule.next(after)
-        found.append(after.isoformat())
-    assert found == [
-        "2030-01-01T09:30:00+00:00", "2030-01-01T09:30:20+00:00", "2030-01-01T09:30:40+00:00",
-        "2030-01-02T09:30:00+00:00",
-    ]  # fmt: skip
+    found = following("*/20 30 9 * * *", "UTC", at("2030-01-01T00:00Z"), 4)
+    assert found == [f"2030-01-0{time}+00:00" for time in ("1T09:30:00", "1T09:30:20", "1T09:30:40", "2T09:30:00")]
+    found = following("15 30 * * * *", "Europe/Prague", at("2025-10-26T02:29:30+02:00"), 2)
+    assert found == ["2025-10-26T02:30:15+02:00", "2025-10-26T02:30:15+01:00"]
 
 
 def test_what_is_due_now_is_not_due_after_now_but_is_due_after_a_moment_before() -> None:
@@ -102,23 +91,14 @@ SET = [
         ["2025-03-30T03:00+02:00", "2025-03-31T02:00+02:00"],
     ),
     ("0 2,3,4 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-30T04:00+02:00"]),
-    ("30 2 * * *", "Europe/Prague", "2025-03-30T01:59+01:00", ["2025-03-30T03:00+02:00", "2025-03-31T02:30+02:00"]),
-    ("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00-03:00", ["2018-11-04T01:00-02:00", "2018-11-05T00:00-02:00"]),
     ("0 0 4 11 *", "America/Sao_Paulo", "2018-01-01T00:00-02:00", ["2018-11-04T01:00-02:00", "2019-11-04T00:00-03:00"]),
     (
         "15 2 * * *", "Australia/Lord_Howe", "2025-10-04T12:00+10:30",
         ["2025-10-05T02:30+11:00", "2025-10-06T02:15+11:00"],
     ),
-    ("30 1 * * *", "Antarctica/Troll", "2025-03-29T12:00+00:00", ["2025-03-30T03:00+02:00", "2025-03-31T01:30+02:00"]),
     ("0 9 * * *", "Pacific/Apia", "2011-12-29T09:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T09:00+14:00"]),
-    ("5 0 * * *", "Asia/Kathmandu", "1985-12-31T12:00+05:30", ["1986-01-01T00:15+05:45", "1986-01-02T00:05+05:45"]),
-    ("30 2 * * *", "America/New_York", "2006-03-31T12:00-05:00", ["2006-04-01T02:30-05:00", "2006-04-02T03:00-04:00"]),
-    ("30 2 * * *", "America/New_York", "2007-03-10T12:00-05:00", ["2007-03-11T03:00-04:00", "2007-03-12T02:30-04:00"]),
     # … and the first time, if it comes twice.
     ("30 2 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:30+02:00", "2025-10-27T02:30+01:00"]),
-    ("30 2 * * *", "Europe/Prague", "2025-10-26T02:40+02:00", ["2025-10-27T02:30+01:00"]),
-    ("30 2 * * *", "Europe/Prague", "2025-10-26T02:10+01:00", ["2025-10-27T02:30+01:00"]),
-    ("0 2,3 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:00+02:00", "2025-10-26T03:00+01:00"]),
     (
         "45 1 * * *", "Australia/Lord_Howe", "2025-04-05T12:00+11:00",
         ["2025-04-06T01:45+11:00", "2025-04-07T01:45+10:30"],
@@ -127,15 +107,12 @@ SET = [
         "30 23 * * *", "America/Sao_Paulo", "2019-02-16T12:00-02:00",
         ["2019-02-16T23:30-02:00", "2019-02-17T23:30-03:00"],
     ),
-    ("0 12 * * *", "Asia/Pyongyang", "2015-08-14T12:00+09:00", ["2015-08-15T12:00+08:30", "2015-08-16T12:00+08:30"]),
     (
         "0 9 * * *", "America/Juneau", "1867-10-18T09:00:00+15:02:19",
         ["1867-10-19T09:00:00+15:02:19", "1867-10-20T09:00:00-08:57:41"],
     ),
     # An expression whose minute or hour begins with a star: as the clock shows it, not at all, once or twice.
-    ("30 * * * *", "Europe/Prague", "2025-03-30T01:00+01:00", ["2025-03-30T01:30+01:00", "2025-03-30T03:30+02:00"]),
     ("*/30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-31T02:00+02:00", "2025-03-31T02:30+02:00"]),
-    ("0 */2 * * *", "Europe/Prague", "2025-03-30T00:30+01:00", ["2025-03-30T04:00+02:00", "2025-03-30T06:00+02:00"]),
     (
         "*/30 * * * *", "Europe/Prague", "2025-10-26T02:00+02:00",
         ["2025-10-26T02:30+02:00", "2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-26T03:00+01:00"],
@@ -144,25 +121,18 @@ SET = [
         "*/30 2 * * *", "Europe/Prague", "2025-10-26T02:30+02:00",
         ["2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-27T02:00+01:00"],
     ),
-    ("10 * * * *", "Europe/Prague", "2025-10-26T02:50+02:00", ["2025-10-26T02:10+01:00", "2025-10-26T03:10+01:00"]),
     (
         "50 * * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
         ["2025-04-06T01:50+11:00", "2025-04-06T01:50+10:30", "2025-04-06T02:50+10:30"],
     ),
-    ("10 * * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00", ["2025-04-06T02:10+10:30"]),
     (
         "*/20 2 * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
         ["2025-04-06T02:00+10:30", "2025-04-06T02:20+10:30"],
     ),
     ("10,20 * 1 1 *", "Asia/Kathmandu", "1985-06-01T00:00+05:30", ["1986-01-01T00:20+05:45", "1986-01-01T01:10+05:45"]),
     ("* 0 * * *", "America/Sao_Paulo", "2018-11-03T23:59-03:00", ["2018-11-05T00:00-02:00", "2018-11-05T00:01-02:00"]),
-    ("0 */6 * * *", "Pacific/Apia", "2011-12-29T18:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T06:00+14:00"]),
     # Zones whose offsets are odd, and were odder.
-    ("0 9 * * *", "Asia/Kathmandu", "2030-01-01T09:00+05:45", ["2030-01-02T09:00+05:45"]),
-    ("0 9 * * *", "Pacific/Kiritimati", "2030-01-01T09:00+14:00", ["2030-01-02T09:00+14:00"]),
     ("0 9 * * *", "Africa/Casablanca", "2025-02-22T09:00+01:00", ["2025-02-23T09:00+00:00", "2025-02-24T09:00+00:00"]),
-    ("0 * * * *", "Asia/Kolkata", "2030-01-01T00:10+05:30", ["2030-01-01T01:00+05:30"]),
-    ("0 0 * * *", "Europe/Moscow", "2014-10-25T00:00+04:00", ["2014-10-26T00:00+04:00", "2014-10-27T00:00+03:00"]),
 ]  # fmt: skip
 
 
@@ -171,17 +141,6 @@ def test_clocks_that_are_set(expression: str, timezone: str, after: str, expecte
     wanted = [at(one) for one in expected]
     found = [at(one) for one in following(expression, timezone, at(after), len(expected))]
     assert found == wanted
-
-
-def test_seconds_change_nothing_about_clocks_that_are_set() -> None:
-    prague = ZoneInfo("Europe/Prague")
-    spring, autumn = at("2025-03-29T12:00+01:00"), at("2025-10-26T02:29:30+02:00")
-    fixed, starred = CronExpression("15 30 2 * * *", prague.key), CronExpression("15 30 * * * *", prague.key)
-    assert fixed.next(spring) == at("2025-03-30T03:00:00+02:00")
-    first = fixed.next(autumn)
-    assert (first, fixed.next(first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-27T02:30:15+01:00"))
-    first = starred.next(autumn)
-    assert (first, starred.next(first)) == (at("2025-10-26T02:30:15+02:00"), at("2025-10-26T02:30:15+01:00"))
 
 
 # ----- against slow and simple ones
@@ -316,30 +275,20 @@ def test_nothing_lies_between_an_instant_and_the_next_due_one(timezone: str, exp
     ("expression", "told"),
     [
         ("61 * * * *", "bad minute. Write minute, hour, day of month"),
-        ("* 24 * * *", "bad hour"),
         ("* * 0 * *", "bad day-of-month"),
-        ("* * 32 2 *", "bad day-of-month. Write"),
-        ("* * * 13 *", "bad month"),
         ("* * * * 8", "bad day-of-week"),
         ("* * * * MON#6", "bad day-of-week"),
-        ("*/0 * * * *", "bad minute"),
         ("5-1 * * * *", "bad minute"),
         ("60 * * * * *", "bad second"),
         ("ěšč * * * *", "bad minute"),
         ("", "does not have five or six fields. Write minute"),
-        ("@daily", "does not have five or six fields"),
         ("* * * *", "does not have five or six fields"),
-        ("0 0 * * * * 2030", "does not have five or six fields"),
         ("0 0 31 2 *", "never comes in any time zone. Choose a day that the month has"),
         ("0 0 31 4,6,9,11 *", "never comes in any time zone"),
-        ("0 0 30 feb *", "never comes"),
         ("* * */20 * 1L", "never comes in Europe/Prague"),
-        ("*/15 2 * 3 SUN#5,0L x", "bad"),
         ("*/15 2 * 3 0L", "never comes in Europe/Prague. .* an hour that no clock change skips"),
         ("0 0 * * *" + " " * 256, "is longer than 256"),
-        ("9" * 240 + " * * * *", "bad minute"),
         (None, "is text, not None"),
-        (5, "is text, not 5"),
     ],
 )
 def test_an_expression_that_cannot_be_is_refused(expression: str, told: str) -> None:
@@ -347,30 +296,15 @@ def test_an_expression_that_cannot_be_is_refused(expression: str, told: str) -> 
         CronExpression(expression, "Europe/Prague")
 
 
-def test_an_hour_that_clocks_jump_over_since_some_year_never_comes_again() -> None:
-    with pytest.raises(DeclarationError, match="never comes in America/New_York"):
-        CronExpression("*/15 2 * 3 SUN#2", "America/New_York")  # it came until 2006
-
-
-def test_the_same_hour_is_well_where_no_clock_jumps_over_it() -> None:
-    assert CronExpression("*/15 2 * 3 0L", "UTC").next(at("2025-03-01T00:00Z")) == at("2025-03-30T02:00Z")
-    fixed = CronExpression("15 2 * 3 0L", "Europe/Prague")
-    assert fixed.next(at("2025-03-01T00:00Z")) == at("2025-03-30T01:00Z")
-
-
 @pytest.mark.parametrize(
     ("timezone", "told"),
     [
         ("Europe/Praha", "There is no time zone 'Europe/Praha'. Did you mean 'Europe/Prague'?"),
         ("europe/prag", "There is no time zone"),
-        ("Europe", "There is no time zone 'Europe'"),
         ("../etc/passwd", "There is no time zone"),
-        ("/etc/passwd", "There is no time zone"),
         ("", "Write the IANA name of a place"),
         ("a\0b", "There is no time zone"),
-        ("čas", "There is no time zone"),
         (None, "given by its name, not as None"),
-        (["UTC"], "given by its name"),
         (UTC, "given by its name"),
     ],
 )

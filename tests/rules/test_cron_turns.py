@@ -60,10 +60,6 @@ def test_a_turn(policies: dict[str, Any], minutes: float, under_way: bool, turn:
     assert decide(cron(**policies), NOON, at(minutes), under_way=under_way) == turn
 
 
-def test_a_clock_that_runs_behind_decides_nothing() -> None:
-    assert decide(cron(), at(10), at(9), under_way=False) == Decision(None, at(10), at(20))
-
-
 # ----- plans
 
 SCHEDULES: list[tuple[Schedule, str, tuple[str, str]]] = [
@@ -100,29 +96,6 @@ def test_a_plan_gives_back_its_cron() -> None:
     assert plan_of(given, function="m:f", job="{}").cron() == given
 
 
-def test_a_changed_schedule_counts_from_now() -> None:
-    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 7))
-    kept = replace(begun(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
-    assert (kept.last_at, kept.next_at) == (NOON, at(10))
-    assert changed(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
-    now = changed(kept, other, at(7.5))
-    assert (now.plan, now.last_at, now.next_at) == (other, at(7.5), schedule_of(other.schedule).next(at(7.5)))
-    assert (now.job_id, now.planned_at) == (kept.job_id, kept.planned_at)
-
-
-def test_a_changed_schedule_makes_up_for_what_the_one_before_has_missed() -> None:
-    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 4))
-    late = changed(begun(ten, NOON), other, at(30))
-    assert late.last_at == at(10) - timedelta.resolution
-    assert late.next_at == at(12)
-
-
-def test_a_changed_schedule_never_goes_back() -> None:
-    ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 1))
-    ahead = replace(begun(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
-    assert changed(ahead, other, at(9)).next_at == at(11)
-
-
 def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
     kept = begun(plan_of(cron(), function="m:f", job="{}"), NOON)
     stopped = paused(kept, at(5), pause=True)
@@ -139,14 +112,23 @@ def test_the_job_of_a_run_is_as_it_was_asked_for() -> None:
     options = Options(retry=Retry(3, 1.0, 2), name="c", timeout=5.0, context='{"é": 1}')
     place = rank(NOON, 7, timedelta(hours=1))
     job = NewJob(UUID(int=1), "m:f", "action", '{"a": [1]}', NOON, place, "p", 7, options, "m:told", "")
-    plan = plan_of(cron(), function="m:f", job=job_text(job))
+    text = job_text(job).replace("{", '{"of another version": "red", ', 1)
+    plan = plan_of(cron(), function="m:f", job=text)
     run = run_of(plan, at(1), at(2), UUID(int=2))
     assert run == replace(job, id=UUID(int=2), run_at=at(2), rank=rank(at(2), 7, timedelta(hours=1)))
     told = run_of(replace(plan, takes_planned_at=True), at(1), at(2), UUID(int=2))
     assert told.args == '{"a":[1],"planned_at":"2030-01-01T12:01:00Z"}'
 
 
-def test_what_a_later_version_writes_beside_it_is_left_out() -> None:
-    job = NewJob(UUID(int=1), "m:f", "action", "{}", NOON, rank(NOON))
-    text = job_text(job).replace("{", '{"colour": "red", ', 1)
-    assert run_of(plan_of(cron(), function="m:f", job=text), NOON, NOON, UUID(int=1)) == job
+def test_a_changed_schedule_counts_from_now_and_never_goes_back() -> None:
+    ten, other, four, one = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 7, 4, 1))
+    kept = replace(begun(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
+    assert (kept.last_at, kept.next_at) == (NOON, at(10))
+    assert changed(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
+    now = changed(kept, other, at(7.5))
+    assert (now.plan, now.last_at, now.next_at) == (other, at(7.5), schedule_of(other.schedule).next(at(7.5)))
+    assert (now.job_id, now.planned_at) == (kept.job_id, kept.planned_at)
+    late = changed(begun(ten, NOON), four, at(30))
+    assert (late.last_at, late.next_at) == (at(10) - timedelta.resolution, at(12)), "what the one before has missed"
+    ahead = replace(begun(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
+    assert changed(ahead, one, at(9)).next_at == at(11)

@@ -38,15 +38,6 @@ def turn(policy: CatchUp, last: datetime, now: datetime, schedule: Schedule = TE
     return decision
 
 
-@pytest.mark.parametrize("policy", get_args(CatchUp))
-def test_a_time_that_comes_is_run_and_nothing_before_it(policy: CatchUp) -> None:
-    ten, twenty = minutes(10, 20)
-    assert turn(policy, NOON, ten - TICK) == Decision(None, NOON, ten)
-    assert turn(policy, NOON, ten) == Decision(ten, ten, twenty)
-    assert turn(policy, NOON, ten + MINUTE) == Decision(ten, ten, twenty)
-    assert turn(policy, ten, ten + MINUTE) == Decision(None, ten, twenty)
-
-
 def test_what_has_only_just_come_was_not_missed() -> None:
     ten, twenty, thirty, forty = minutes(10, 20, 30, 40)
     assert turn("skip", NOON, thirty + MINUTE) == Decision(thirty, thirty, forty, skipped(10, 20))
@@ -92,10 +83,6 @@ def test_every_planned_time_is_run_or_skipped_and_none_is_forgotten(schedule: Sc
 # ----- later than planned
 
 
-def test_a_run_begins_as_planned_unless_jitter_is_wanted() -> None:
-    assert Cron("tidy", TEN).begin(NOON) == NOON
-
-
 def test_jitter_is_taken_from_the_name() -> None:
     cron = Cron("send reminders", TEN, jitter=MINUTE)
     assert chance_of("send reminders") == Fraction(0x7237B428DFAAAF12, 1 << 64)  # for ever
@@ -103,13 +90,6 @@ def test_jitter_is_taken_from_the_name() -> None:
     assert late == int(chance_of("send reminders") * 60_000_000) * TICK
     assert cron.begin(NOON + HOUR) - NOON - HOUR == late
     assert Cron("send invoices", TEN, jitter=MINUTE).begin(NOON) != cron.begin(NOON)
-
-
-def test_jitter_ends_before_the_next_planned_time() -> None:
-    cron = Cron("tidy", CronExpression("0,1 * * * *"), jitter=30 * MINUTE)
-    share = chance_of("tidy")
-    assert cron.begin(NOON) == NOON + int(share * 60_000_000) * TICK
-    assert cron.begin(NOON + MINUTE) == NOON + MINUTE + int(share * 30 * 60_000_000) * TICK
 
 
 @given(
@@ -129,29 +109,17 @@ def test_no_run_begins_before_its_time_or_as_late_as_the_next(schedule: Schedule
 # ----- what cannot be declared
 
 
-@pytest.mark.parametrize("name", ["a", "x" * 100, "send reminders", "a:b/c (d) ~!", " padded "])
-def test_names_that_are_well(name: str) -> None:
-    assert Cron(name, TEN).name == name
-
-
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
         ({"name": ""}, "1 to 100 characters, not all of them blanks. Write a short one"),
-        ({"name": "   "}, "not all of them blanks"),
-        ({"name": "x" * 101}, "1 to 100 characters"),
         ({"name": "café"}, "'café' is not printable ASCII. Use letters without accents"),
-        ({"name": "a\nb"}, "is not printable ASCII"),
-        ({"name": "a\0b"}, "is not printable ASCII"),
         ({"name": "a\x7fb"}, "is not printable ASCII"),
         ({"name": 5}, "is text, not 5"),
         ({"schedule": "0 9 * * *"}, "'0 9 * * *' is no schedule. Write CronExpression("),
-        ({"schedule": timedelta(hours=1)}, "is no schedule"),
         ({"catch_up": "every"}, "catch_up cannot be 'every'. Write one of 'skip', 'one', 'all'."),
-        ({"catch_up": None}, "catch_up cannot be None"),
         ({"overlap": "run"}, "overlap cannot be 'run'. Write one of 'skip', 'wait'."),
         ({"catch_up": "all"}, 'Write overlap="wait", or catch_up="one".'),
-        ({"jitter": timedelta(seconds=-1)}, "jitter must be a timedelta from 0 to a day"),
         ({"jitter": timedelta(days=1, seconds=1)}, "jitter must be a timedelta from 0 to a day"),
         ({"jitter": 30}, "jitter must be a timedelta from 0 to a day, not 30. Write timedelta"),
     ],

@@ -56,8 +56,10 @@ def without(mapping: Any, *names: str) -> dict[str, Any]:
 
 def test_a_table_that_does_not_exist_is_created_and_one_that_fits_is_left_alone() -> None:
     assert compare(Booking, None).steps == [CreateTable()]
-    same = compare(Booking, stored())
-    assert (same.steps, same.guards, same.problems, same.notes) == ([], [], [], [])
+    capitals = {name: replace(column, type=column.type.upper()) for name, column in stored().columns.items()}
+    for found in (stored(), stored(columns=capitals)):
+        same = compare(Booking, found)
+        assert (same.steps, same.guards, same.problems, same.notes) == ([], [], [], [])
 
 
 def added(**declaration: Any) -> Difference:
@@ -79,14 +81,10 @@ class Colour(Enum):
     ("declaration", "fill"),
     [
         ({"annotation": "str | None"}, None),
-        ({"annotation": "str | None", "new": None}, None),
         ({"annotation": "str | None", "new": "x"}, "x"),
-        ({"annotation": "str", "new": "x"}, "x"),
         ({"annotation": "bool", "new": False}, False),
-        ({"annotation": "list[str]", "new": []}, "[]"),
         ({"annotation": "list[str]", "new": Field(default_factory=list)}, "[]"),
         ({"annotation": "dict[str, int]", "new": Field(default_factory=dict)}, "{}"),
-        ({"annotation": "set[int]", "new": Field(default_factory=set)}, "[]"),
         ({"annotation": "Colour", "new": Colour.BLUE}, "blue"),
         ({"annotation": "str | None", "new": Field(default_factory=lambda: "never asked for")}, None),
     ],
@@ -133,17 +131,11 @@ def test_another_type_is_refused_whatever_the_rows_are_and_nothing_else_is_said_
     assert found.steps == []
 
 
-def test_types_are_compared_without_regard_to_capitals() -> None:
-    columns = {name: replace(column, type=column.type.upper()) for name, column in stored().columns.items()}
-    assert compare(Booking, stored(columns=columns)).steps == []
-
-
 @pytest.mark.parametrize(
     ("choices", "step", "guarded"),
     [
         ({"pending"}, "replace choices", False),
         ({"pending", "paid", "gone"}, "replace choices", True),
-        ({"pending", "gone"}, "replace choices", True),
         (set(), "replace choices", True),  # a check that says something else
     ],
 )
@@ -164,10 +156,8 @@ def test_choices_come_and_go() -> None:
         by_phone = Index("phone", unique=True)
 
     limited, free = compare(Booking, stored(Free)), compare(Free, stored())
-    assert done(limited) == ["add choices"]
-    assert [guard.rule for guard in limited.guards] == ["other"]
-    assert done(free) == ["drop check"]
-    assert free.guards == []
+    assert (done(limited), [guard.rule for guard in limited.guards]) == (["add choices"], ["other"])
+    assert (done(free), free.guards) == (["drop check"], [])
 
 
 def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
@@ -189,7 +179,6 @@ def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"columns": ('"customer"', '"id"')},
         {"columns": ('"customer"', '"phone"', '"id"')},  # NULLs in another place of the order
         {"columns": ('"phone" nulls first', '"customer"', '"id"')},
         {"unique": True},
@@ -277,15 +266,6 @@ def test_a_table_of_another_program_is_checked_and_never_changed() -> None:
     assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == []
 
 
-def test_sqlite_does_not_tell_capitals_apart() -> None:
-    class Foreign(Table, source="Foreign", key="Number", managed=False):
-        Number: int
-
-    definition = definition_of(Foreign)
-    assert list(describe(definition, SQLITE).columns) == ["number"]
-    assert list(describe(definition, POSTGRES).columns) == ["Number"]
-
-
 def test_kinds_that_sqlite_keeps_in_one_type_are_told_apart() -> None:
     class Event(Table):
         text: str
@@ -300,17 +280,14 @@ def test_kinds_that_sqlite_keeps_in_one_type_are_told_apart() -> None:
     assert types["done"] != "INTEGER"
     assert types["owner"] == types["text"]
 
+    class Foreign(Table, source="Foreign", key="Number", managed=False):
+        Number: int
 
-def test_an_index_name_over_63_bytes_is_refused() -> None:
-    class Booking(Table, name="b" * 40):
-        customer: str
-        ix_01234567890123456789 = Index("customer")
-
-    with pytest.raises(DeclarationError, match="64 characters"):
-        check_names([definition_of(Booking)])
+    assert list(describe(definition_of(Foreign), SQLITE).columns) == ["number"], "it does not tell capitals apart"
+    assert list(describe(definition_of(Foreign), POSTGRES).columns) == ["Number"]
 
 
-def test_two_things_of_one_name_are_refused() -> None:
+def test_two_things_of_one_name_are_refused_and_long_names_stay_apart() -> None:
     class A(Table, name="a"):
         c: str
         b_c = Index("c")
@@ -329,14 +306,17 @@ def test_two_things_of_one_name_are_refused() -> None:
     class Again(Table, name="a"):
         c: str
 
+    class Long(Table, name="b" * 40):
+        customer: str
+        ix_01234567890123456789 = Index("customer")
+
     check_names([definition_of(A), definition_of(AB)])
     for tables in ([A, Same], [Pkey], [A, Again]):
         with pytest.raises(DeclarationError, match="would be named"):
             check_names([definition_of(table) for table in tables])
+    with pytest.raises(DeclarationError, match="64 characters"):
+        check_names([definition_of(Long)])
     check_names([definition_of(Invoice), definition_of(Invoice)])
-
-
-def test_long_names_of_checks_are_shortened_and_stay_apart() -> None:
     names = {choices_name("t" * 48, "c" * 47 + letter) for letter in "ab"}
     assert len(names) == 2
     assert all(len(name) == 63 for name in names | {next_name(name) for name in names})

@@ -171,16 +171,10 @@ def test_a_column_knows_its_default_in_the_form_of_the_store() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "stored"),
     [
-        ("text", "ä", "ä"),
-        ("number", 1, 1),
-        ("real", 5.0, 5.0),
         ("moment", datetime(2030, 1, 1, 5, tzinfo=timezone(timedelta(hours=5))), datetime(2030, 1, 1, tzinfo=UTC)),
         ("colour", Colour.RED, "red"),
-        ("word", Word.YES, "yes"),
         ("level", Level.LOW, 1),
         ("part", Part(name="x"), '{"name":"x"}'),
-        ("note", {"name": "x"}, '{"name":"x"}'),
-        ("point", Point(1), '{"x":1}'),
         ("mixed", Mixed.TWO, '"two"'),
         ("union", "5", '"5"'),
         ("anything", {"a": [1, None]}, '{"a":[1,null]}'),

@@ -48,66 +48,44 @@ def test_a_function_keeps_its_name_its_text_and_its_handler() -> None:
     assert repr(MutationFunction(look, public=False)) == "<internal mutation test_function:look>"
     assert function.signature is function.signature
     assert function.signature.parameters == ("number",)
-
-
-def test_called_with_a_ctx_it_is_the_handler() -> None:
-    function = ActionFunction[Any, Any, Any, Any](compute, public=False)
-    assert function("ctx", 5) == 10
-    assert function("ctx", number=6) == 12
-    assert not function.is_async
+    called = ActionFunction[Any, Any, Any, Any](compute, public=False)
+    assert called("ctx", 5) == 10
+    assert called("ctx", number=6) == 12
+    assert not called.is_async
     with pytest.raises(TypeError):
-        function(ctx="ctx", number=6)  # type: ignore[call-arg]  # the ctx has a place, no name
+        called(ctx="ctx", number=6)  # type: ignore[call-arg]  # the ctx has a place, no name
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_what_is_no_function_that_could_be_found_is_refused() -> None:
     given: Any
     for given in (5, "look", Service(), len, QueryFunction(look, public=True)):
         with pytest.raises(DeclarationError, match=r" is not a function\. Decorate a function"):
             QueryFunction(given, public=True)
+    for given in (Service.method, Service.static, Service().method):
+        with pytest.raises(DeclarationError, match="is a method; declare functions at the top of a module"):
+            QueryFunction(given, public=False)
+    for word in ("query", "internal_query", "mutation", "internal_mutation"):
+        decorate = getattr(App(), word)
+        assert decorate() is not None, "parentheses do no harm"
+        for arguments in ((), (look,)):
+            with pytest.raises(DeclarationError, match=rf"^@app\.{word}: there is no option public\. There is access"):
+                decorate(*arguments, public=True)
+        with pytest.raises(DeclarationError, match=rf"^@app\.{word} takes one function\. Write @app\.{word} on the"):
+            decorate(look, compute)
 
 
-def test_a_runtime_that_does_not_exist_is_refused() -> None:
+def test_only_actions_written_with_def_run_in_processes() -> None:
     runtime: Any
     for runtime in ("proces", None, 5):
         with pytest.raises(DeclarationError, match=r"there is no runtime .*\. Write one of 'thread', 'process'\.$"):
             ActionFunction(compute, public=True, runtime=runtime)
-
-
-@pytest.mark.parametrize("word", ["query", "internal_query", "mutation", "internal_mutation"])
-def test_a_decorator_that_is_called_says_how_it_is_written(word: str) -> None:
-    decorate = getattr(App(), word)
-    assert decorate() is not None, "parentheses do no harm"
-    for arguments, options in (((), {"public": True}), ((look,), {"public": True})):
-        with pytest.raises(DeclarationError, match=rf"^@app\.{word}: there is no option public\. There is access"):
-            decorate(*arguments, **options)
-    with pytest.raises(DeclarationError, match=rf"^@app\.{word} takes one function\. Write @app\.{word} on the line"):
-        decorate(look, compute)
-
-
-def test_methods_are_refused_since_no_name_leads_to_them() -> None:
-    for handler in (Service.method, Service.static, Service().method):
-        with pytest.raises(DeclarationError, match="is a method; declare functions at the top of a module"):
-            QueryFunction(handler, public=False)
-
-
-def test_functions_inside_functions_are_named_after_their_module() -> None:
-    async def inner(ctx: Any) -> int:
-        """Be inside."""
-        return 1
-
-    assert name_of(inner) == "test_function:inner"
-
-
-@pytest.mark.parametrize("handler", [look, compute])
-def test_only_actions_written_with_def_run_in_processes(handler: Any) -> None:
-    for kind in (QueryFunction, MutationFunction):
-        with pytest.raises(DeclarationError, match='runtime="process" is for CPU-bound actions written with def'):
-            kind(handler, public=False, runtime="process")
-    if handler is look:
-        with pytest.raises(DeclarationError, match="not async def"):
-            ActionFunction(handler, public=False, runtime="process")
-    else:
-        assert ActionFunction(handler, public=False, runtime="process").runtime == "process"
+    for handler in (look, compute):
+        for kind in (QueryFunction, MutationFunction):
+            with pytest.raises(DeclarationError, match='runtime="process" is for CPU-bound actions written with def'):
+                kind(handler, public=False, runtime="process")
+    with pytest.raises(DeclarationError, match="not async def"):
+        ActionFunction(look, public=False, runtime="process")
+    assert ActionFunction(compute, public=False, runtime="process").runtime == "process"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 from penstock.pools.rates import (
     FixedWindow,
     RateLimit,
-    RateState,
     Taken,
     TokenBucket,
     capacity,
@@ -47,30 +46,45 @@ def taken(policy: RateLimit, *takes: tuple[timedelta, int]) -> list[bool]:
 # ----- stories
 
 
-def test_a_bucket_starts_full_and_fills_evenly() -> None:
-    after = [ZERO, ZERO, ZERO, ZERO, 6 * SECOND - TICK, 6 * SECOND, 6 * SECOND, 12 * SECOND]
-    assert taken(BUCKET, *((when, 1) for when in after)) == [True] * 3 + [False, False, True, False, True]
-
-
-def test_a_bucket_never_holds_more_than_its_capacity() -> None:
-    assert taken(BUCKET, (ZERO, 3), (timedelta(days=36500), 3), (timedelta(days=36500), 1)) == [True, True, False]
-    assert peek(BUCKET, RateState(0, 6_000_000, NOON), NOON + timedelta(days=36500)) == 3
-
-
 def test_a_window_gives_its_tokens_at_its_start() -> None:
-    after = [
-        30 * SECOND,
-        30 * SECOND,
-        59 * SECOND,
-        MINUTE - TICK,
-        MINUTE,
-        MINUTE,
-        MINUTE,
-        2 * MINUTE - TICK,
-        2 * MINUTE,
-    ]
+    after = [30 * SECOND, 30 * SECOND, 59 * SECOND, MINUTE - TICK, *[MINUTE] * 3, 2 * MINUTE - TICK, 2 * MINUTE]
     given = taken(WINDOW, *((when, 1) for when in after))
     assert given == [True] * 3 + [False] + [True] * 3 + [False, True]
+
+
+def test_a_policy_declared_anew_takes_over_what_is_left_and_lets_off_what_it_would_not_have_lent() -> None:
+    state = take(TokenBucket(rate=100, period=MINUTE), None, NOON, 40).state
+    for policy, left in (
+        (TokenBucket(rate=7, period=timedelta(hours=1), capacity=100), 60),
+        (TokenBucket(rate=100, period=SECOND, capacity=50), 50),
+        (FixedWindow(rate=80, period=MINUTE), 60),
+        (FixedWindow(rate=10, period=MINUTE), 10),
+    ):
+        assert peek(policy, state, NOON) == left
+    owing = take(WINDOW, take(WINDOW, None, NOON, 3).state, NOON, 2, reserve=True).state
+    assert peek(TokenBucket(rate=60, period=MINUTE), owing, NOON + SECOND) == -1
+    fast, state = TokenBucket(rate=10**6, period=SECOND, max_reserved=10**9), None
+    for _ in range(1001):
+        state = take(fast, state, NOON, 10**6, reserve=True).state
+    slow = TokenBucket(rate=1, period=timedelta(days=365), max_reserved=2)
+    assert (peek(fast, state, NOON), peek(slow, state, NOON)) == (-(10**9), -2)
+    assert take(slow, state, NOON) == Taken(ok=False, state=state, retry_after=timedelta(days=3 * 365))
+
+
+def test_what_cannot_be_taken_is_refused() -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
+    for policy in (BUCKET, WINDOW):
+        for count in (4, 10**30):
+            with pytest.raises(LimitExceeded, match=r"waiting would not help\. Take them in parts") as raised:
+                take(policy, None, NOON, count, reserve=policy is BUCKET)
+            assert raised.value.facts == {"limit": 3}
+        for call in (lambda policy=policy: take(policy, None, naive), lambda policy=policy: peek(policy, None, naive)):
+            with pytest.raises(ValueInvalid, match="has no time zone"):
+                call()
+    wrong: Any
+    for wrong in (0, -1, 1.0, True, "1", None):
+        with pytest.raises(ValueInvalid, match="whole numbers of at least 1, not "):
+            take(BUCKET, None, NOON, wrong)
 
 
 def test_what_a_window_leaves_is_carried_over_up_to_the_capacity() -> None:
@@ -155,53 +169,6 @@ def test_a_clock_that_is_behind_gets_what_is_left_and_brings_nothing() -> None:
         assert (refused.ok, refused.retry_after) == (False, wait)
         assert peek(policy, left.state, behind) == peek(policy, left.state, ahead) == 0
         assert take(policy, left.state, behind + wait).ok
-
-
-def test_clocks_that_take_turns_get_no_more_than_the_one_ahead() -> None:
-    state, given = None, 0
-    for second in range(600):
-        for skew in (0, 60):
-            found = take(BUCKET, state, NOON + (second + skew) * SECOND)
-            state, given = found.state, given + found.ok
-    assert given == 1 + 3 + 599 * 10 // 60  # the second clock to come fills the bucket, then both count as that one
-
-
-def test_a_rate_that_does_not_divide_its_period_is_kept_exactly() -> None:
-    policy = TokenBucket(rate=7, period=timedelta(microseconds=11), capacity=2)
-    state, given = take(policy, None, NOON).state, 0
-    for tick in range(1, 1_101):
-        found = take(policy, state, NOON + tick * TICK)
-        state, given = found.state, given + found.ok
-    assert given == 1 + 700
-
-
-def test_what_is_left_is_seen_without_taking_it() -> None:
-    assert peek(BUCKET, None, NOON) == 3
-    state = take(BUCKET, None, NOON, 3).state
-    assert [peek(BUCKET, state, NOON + n * SECOND) for n in (0, 5, 6, 12, 60)] == [0, 0, 1, 2, 3]
-
-
-def test_a_policy_declared_anew_takes_over_what_is_left() -> None:
-    state = take(TokenBucket(rate=100, period=MINUTE), None, NOON, 40).state
-    for policy, left in (
-        (TokenBucket(rate=7, period=timedelta(hours=1), capacity=100), 60),
-        (TokenBucket(rate=100, period=SECOND, capacity=50), 50),
-        (FixedWindow(rate=80, period=MINUTE), 60),
-        (FixedWindow(rate=10, period=MINUTE), 10),
-    ):
-        assert peek(policy, state, NOON) == left
-    owing = take(WINDOW, take(WINDOW, None, NOON, 3).state, NOON, 2, reserve=True).state
-    assert peek(TokenBucket(rate=60, period=MINUTE), owing, NOON + SECOND) == -1
-
-
-def test_a_policy_declared_anew_lets_off_what_it_would_not_have_lent() -> None:
-    fast = TokenBucket(rate=10**6, period=SECOND, max_reserved=10**9)
-    state = None
-    for _ in range(1001):
-        state = take(fast, state, NOON, 10**6, reserve=True).state
-    slow = TokenBucket(rate=1, period=timedelta(days=365), max_reserved=2)
-    assert (peek(fast, state, NOON), peek(slow, state, NOON)) == (-(10**9), -2)
-    assert take(slow, state, NOON) == Taken(ok=False, state=state, retry_after=timedelta(days=3 * 365))
 
 
 # ----- for all policies, and all orders of times
@@ -344,74 +311,44 @@ def test_nothing_that_is_taken_comes_back(policy: RateLimit, takes: list[tuple[F
 # ----- what is refused at the door
 
 
-@pytest.mark.parametrize("policy", [BUCKET, WINDOW])
-def test_more_tokens_than_ever_gather_are_refused_rather_than_waited_for(policy: RateLimit) -> None:
-    for reserve in (False, True):
-        for count in (4, 10**30):
-            with pytest.raises(LimitExceeded) as raised:
-                take(policy, None, NOON, count, reserve=reserve)
-            assert raised.value.facts == {"limit": 3}
-            assert "waiting would not help. Take them in parts" in str(raised.value)
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.0, True, "1", None])
-def test_tokens_are_whole_numbers(count: Any) -> None:
-    with pytest.raises(ValueInvalid, match="whole numbers of at least 1, not "):
-        take(BUCKET, None, NOON, count)
-
-
-def test_a_time_without_a_zone_is_refused() -> None:
-    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
-    with pytest.raises(ValueInvalid, match="has no time zone"):
-        take(BUCKET, None, naive)
-    with pytest.raises(ValueInvalid, match="has no time zone"):
-        peek(WINDOW, None, naive)
-
-
 @pytest.mark.parametrize("kind", [TokenBucket, FixedWindow])
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
+def test_a_policy_that_cannot_be_is_refused(kind: type[RateLimit]) -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"rate": 0}, "rate must be a whole number of at least 1, not 0."),
         ({"rate": 1.5}, "rate must be a whole number"),
         ({"rate": True}, "rate must be a whole number"),
         ({"capacity": 0}, "capacity must be a whole number of at least 1, not 0."),
-        ({"capacity": "10"}, "capacity must be a whole number"),
         ({"max_reserved": -1}, "max_reserved must be a whole number of at least 0, not -1."),
-        (
-            {"period": ZERO},
-            "period must be a timedelta above zero, not datetime.timedelta(0). Write timedelta(minutes=1).",
-        ),
+        ({"period": ZERO}, "period must be a timedelta above zero, not datetime.timedelta(0). Write timedelta"),
         ({"period": -MINUTE}, "period must be a timedelta above zero"),
         ({"period": 60}, "period must be a timedelta above zero, not 60."),
         ({"period": timedelta(days=40_000)}, "take more than a hundred years to refill. Declare a lower capacity"),
         ({"max_reserved": 10**9}, "take more than a hundred years to refill"),
-    ],
-)
-def test_a_policy_that_cannot_be_is_refused(kind: type[RateLimit], changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError) as raised:
-        kind(**{"rate": 10, "period": MINUTE, **changed})
-    assert str(raised.value).startswith(f"{kind.__name__}: ")
-    assert told in str(raised.value)
+    ]
+    if kind is FixedWindow:
+        refused += [
+            ({"rate": 2**62}, "more precision than the databases have"),
+            ({"capacity": 9}, "a capacity of 9 cannot hold the 10 tokens of one window. Write rate=9"),
+            ({"start": naive}, "start must be a datetime with a time zone"),
+            ({"start": 0}, "start must be a datetime with a time zone, not 0"),
+        ]
+        assert capacity(FixedWindow(rate=2**62, period=MINUTE, max_reserved=0)) == 2**62
+    else:
+        uncountable = {"rate": 10**9 + 7, "period": timedelta(days=1), "max_reserved": 0}
+        refused.append((uncountable, "more precision than the databases have"))
+        assert capacity(TokenBucket(rate=10**9, period=timedelta(days=1), max_reserved=0)) == 10**9
+    for changed, told in refused:
+        with pytest.raises(DeclarationError) as raised:
+            kind(**{"rate": 10, "period": MINUTE, **changed})
+        assert str(raised.value).startswith(f"{kind.__name__}: ")
+        assert told in str(raised.value)
 
 
-def test_what_the_databases_cannot_count_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="more precision than the databases have"):
-        TokenBucket(rate=10**9 + 7, period=timedelta(days=1), max_reserved=0)
-    assert capacity(TokenBucket(rate=10**9, period=timedelta(days=1), max_reserved=0)) == 10**9
-    with pytest.raises(DeclarationError, match="more precision than the databases have"):
-        FixedWindow(rate=2**62, period=MINUTE)
-    assert capacity(FixedWindow(rate=2**62, period=MINUTE, max_reserved=0)) == 2**62
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"capacity": 9}, "a capacity of 9 cannot hold the 10 tokens of one window. Write rate=9"),
-        ({"start": datetime(2030, 1, 1)}, "start must be a datetime with a time zone"),  # noqa: DTZ001 - refused
-        ({"start": 0}, "start must be a datetime with a time zone, not 0"),
-    ],
-)
-def test_a_window_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
-        FixedWindow(**{"rate": 10, "period": MINUTE, **changed})
+def test_a_bucket_starts_full_and_fills_evenly_up_to_its_capacity() -> None:
+    after = [ZERO, ZERO, ZERO, ZERO, 6 * SECOND - TICK, 6 * SECOND, 6 * SECOND, 12 * SECOND]
+    assert taken(BUCKET, *((when, 1) for when in after)) == [True] * 3 + [False, False, True, False, True]
+    assert taken(BUCKET, (ZERO, 3), (timedelta(days=36500), 3), (timedelta(days=36500), 1)) == [True, True, False]
+    assert peek(BUCKET, None, NOON) == 3
+    state = take(BUCKET, None, NOON, 3).state
+    assert [peek(BUCKET, state, NOON + n * SECOND) for n in (0, 5, 6, 12, 60)] == [0, 0, 1, 2, 3]

@@ -13,7 +13,6 @@ from pydantic_core import to_jsonable_python
 from penstock.functions.signature import Signature
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, definition_of
-from penstock.wire.outgoing import Format, encode_result
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -122,7 +121,6 @@ def test_what_was_written_of_a_row_is_read_as_the_same_row(row: Table) -> None:
     ("given", "error"),
     [
         ({"id": ORDER.id}, "both id and creation_time"),
-        ({"creation_time": NOON}, "both id and creation_time"),
         ({"id": "parcel_01jd3k4v5w6x7y8z9a0b1c2d3e", "creation_time": NOON}, "an id of table order"),
         ({"id": ORDER.id, "creation_time": datetime(2030, 1, 1)}, "timezone"),  # noqa: DTZ001 - refused for that
         ({"id": None, "creation_time": None}, "valid string"),
@@ -143,21 +141,3 @@ def test_a_row_as_argument_keeps_its_id() -> None:
 def test_rows_of_other_programs_and_those_with_a_serializer_of_their_own_are_written_as_they_say() -> None:
     assert stored(Invoice, number=5).model_dump() == {"number": 5}
     assert stored(Loud, name="ada").model_dump() == {"name": "ADA"}
-
-
-@pytest.mark.parametrize("form", Format)
-def test_on_the_wire_a_row_bears_the_marks_of_convex(form: Format) -> None:
-    marks = {"_id": ORDER.id, "_creationTime": NOON.timestamp() * 1000}
-    order = {**marks, "customer": "Ada", "due": "2030-01-01T12:00:00Z"}
-    assert json.loads(encode_result(ORDER, form)) == order
-    assert json.loads(encode_result(PARCEL, form)) == {
-        "_id": PARCEL.id,
-        "_creationTime": NOON.timestamp() * 1000,
-        "order": order,
-        "parts": [{"customer": "Bob", "due": None}],
-    }
-    assert json.loads(encode_result(stored(Loud, name="ada"), form)) == {
-        "_id": "loud_01jd3k4v5w6x7y8z9a0b1c2d3e",
-        "_creationTime": NOON.timestamp() * 1000,
-        "name": "ADA",
-    }

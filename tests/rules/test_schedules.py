@@ -28,22 +28,10 @@ INTERVALS = st.builds(Interval, LENGTHS, INSTANTS)
 
 def test_an_interval_is_counted_from_its_anchor() -> None:
     schedule = Interval(timedelta(minutes=7), NOON)
-    assert schedule.next(NOON) == NOON + 7 * MINUTE
-    assert schedule.next(NOON + 7 * MINUTE - timedelta.resolution) == NOON + 7 * MINUTE
-    assert schedule.next(NOON + 60 * MINUTE) == NOON + 63 * MINUTE
-    assert schedule.next(NOON + timedelta(days=365)) == NOON + timedelta(days=365) + 2 * MINUTE
-    assert 365 * 24 * 60 % 7 == 5
-
-
-def test_an_interval_begins_at_its_anchor() -> None:
-    schedule = Interval(HOUR, NOON)
     assert schedule.next(NOON - 100 * HOUR) == NOON
-    assert schedule.next(NOON - timedelta.resolution) == NOON
-
-
-def test_an_interval_without_an_anchor_comes_at_whole_hours_of_utc() -> None:
-    assert Interval(6 * HOUR).next(NOON + 35 * MINUTE) == NOON + 6 * HOUR
-    assert Interval(15 * MINUTE).next(NOON + 35 * MINUTE) == NOON + 45 * MINUTE
+    assert schedule.next(NOON + 7 * MINUTE - timedelta.resolution) == NOON + 7 * MINUTE
+    assert schedule.next(NOON + timedelta(days=365)) == NOON + timedelta(days=365) + 2 * MINUTE
+    assert Interval(6 * HOUR).next(NOON + 35 * MINUTE) == NOON + 6 * HOUR, "whole hours of UTC"
 
 
 def test_an_interval_counts_real_time_while_clocks_are_set() -> None:
@@ -66,13 +54,9 @@ def test_an_interval_never_drifts(schedule: Interval, after: datetime) -> None:
     ("given_values", "told"),
     [
         ({"every": timedelta(0)}, "from a second to 3660 days, not 0:00:00. Write timedelta"),
-        ({"every": timedelta(milliseconds=999)}, "from a second"),
-        ({"every": -HOUR}, "from a second"),
         ({"every": timedelta(days=3661)}, "from a second to 3660 days"),
         ({"every": 60}, "must be a timedelta, not 60"),
-        ({"every": None}, "must be a timedelta, not None"),
         ({"every": HOUR, "anchor": datetime(2030, 1, 1)}, "anchor must be a datetime with a time zone"),  # noqa: DTZ001
-        ({"every": HOUR, "anchor": "2030-01-01"}, "anchor must be a datetime with a time zone"),
     ],
 )
 def test_an_interval_that_cannot_be_is_refused(given_values: dict[str, Any], told: str) -> None:
@@ -97,26 +81,15 @@ def test_a_time_without_a_zone_is_no_instant() -> None:
     [
         (interval(seconds=30), Interval(timedelta(seconds=30))),
         (interval(minutes=90), Interval(timedelta(minutes=90))),
-        (interval(hours=2), Interval(timedelta(hours=2))),
         (hourly("tidy", 5), CronExpression("5 * * * *")),
-        (hourly("tidy", 0, timezone="Asia/Kathmandu"), CronExpression("0 * * * *", "Asia/Kathmandu")),
         (daily("tidy", 9, 30), CronExpression("30 9 * * *")),
-        (daily("tidy", 0, 0, timezone="Europe/Prague"), CronExpression("0 0 * * *", "Europe/Prague")),
         (weekly("tidy", "sunday", 9, 30), CronExpression("30 9 * * 0")),
-        (weekly("tidy", "saturday", 9, 30), CronExpression("30 9 * * 6")),
         (monthly("tidy", 31, 9, 30), CronExpression("30 9 31 * *")),
         (monthly("tidy", "last", 9, 30), CronExpression("30 9 L * *")),
     ],
 )
 def test_schedules_in_words(schedule: Schedule, expected: Schedule) -> None:
     assert schedule == expected
-
-
-def test_words_mean_what_they_say() -> None:
-    monday = weekly("tidy", "monday", 9, 0, timezone="Europe/Prague").next(NOON)
-    assert (monday.strftime("%A"), monday) == ("Monday", datetime(2030, 1, 7, 8, tzinfo=UTC))
-    assert monthly("tidy", 31, 0, 0).next(datetime(2030, 2, 1, tzinfo=UTC)) == datetime(2030, 3, 31, tzinfo=UTC)
-    assert monthly("tidy", "last", 0, 0).next(datetime(2030, 2, 1, tzinfo=UTC)) == datetime(2030, 2, 28, tzinfo=UTC)
 
 
 def test_a_minute_that_is_not_given_belongs_to_the_name() -> None:
@@ -137,25 +110,15 @@ def test_minutes_that_are_not_given_are_spread_over_the_hour() -> None:
     ("declare", "told"),
     [
         (interval, "exactly one of seconds, minutes and hours, not none of them. Write interval"),
-        (lambda: interval(seconds=1, hours=1), "not seconds and hours"),
         (lambda: interval(seconds=0), "interval: seconds cannot be 0"),
-        (lambda: interval(hours=-1), "interval: hours cannot be -1"),
-        (lambda: interval(minutes=1.5), "interval: minutes cannot be 1.5"),  # type: ignore[arg-type]
         (lambda: interval(minutes=True), "interval: minutes cannot be True"),
         (lambda: interval(hours=100_000), "from a second to 3660 days"),
         (lambda: hourly("x", 60), "hourly: minute cannot be 60. Write a whole number from 0 to 59."),
-        (lambda: hourly("x", -1), "hourly: minute cannot be -1"),
-        (lambda: hourly("x", "5"), "hourly: minute cannot be '5'"),  # type: ignore[arg-type]
         (lambda: daily("x", 24), "daily: hour cannot be 24. Write a whole number from 0 to 23."),
         (lambda: weekly("x", "mon", 9), "'mon' is no weekday. Write one of sunday, monday"),  # type: ignore[arg-type]
-        (lambda: weekly("x", "monday", 24), "weekly: hour cannot be 24"),
         (lambda: monthly("x", 0, 9), "monthly: day cannot be 0. Write a whole number from 1 to 31, or 'last'."),
-        (lambda: monthly("x", 32, 9), "monthly: day cannot be 32"),
-        (lambda: monthly("x", "first", 9), "monthly: day cannot be 'first'"),  # type: ignore[arg-type]
-        (lambda: monthly("x", 1, 25), "monthly: hour cannot be 25"),
         (lambda: daily("x", 9, timezone="Europe/Praha"), "Did you mean 'Europe/Prague'"),
         (lambda: daily("dňa", 9), "is not printable ASCII"),
-        (lambda: hourly("", 5), "1 to 100 characters"),
     ],
 )
 def test_words_that_cannot_be_are_refused(declare: Any, told: str) -> None:
@@ -165,16 +128,6 @@ def test_words_that_cannot_be_are_refused(declare: Any, told: str) -> None:
 
 
 # ----- the last time that was due
-
-
-def test_the_last_time_that_was_due() -> None:
-    schedule = CronExpression("*/10 * * * *")
-    assert last_due(schedule, NOON, NOON + 35 * MINUTE) == NOON + 30 * MINUTE
-    assert last_due(schedule, NOON, NOON + 30 * MINUTE) == NOON + 30 * MINUTE
-    assert last_due(schedule, NOON, NOON + 30 * MINUTE - timedelta.resolution) == NOON + 20 * MINUTE
-    assert last_due(schedule, NOON, NOON + 9 * MINUTE) is None
-    assert last_due(schedule, NOON, NOON) is None
-    assert last_due(schedule, NOON, NOON - HOUR) is None
 
 
 def test_years_of_seconds_take_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +142,7 @@ def test_years_of_seconds_take_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(CronExpression, "next", counted)
     assert last_due(schedule, EPOCH, NOON + SECOND / 2) == NOON
     assert steps < 60
+    assert last_due(schedule, NOON, NOON - HOUR) is None
 
 
 @given(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -54,10 +54,6 @@ class Item(BaseModel):
 class Sealed(BaseModel):
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
-    seal: bytes
-
-
-class Unsealed(BaseModel):
     seal: bytes
 
 
@@ -121,11 +117,13 @@ def test_arguments_by_place_and_by_name_become_one_dict() -> None:
         EVERYTHING.bind(("a",), {"text": "b"})
     with pytest.raises(ArgumentsInvalid, match="takes 18 arguments, but 19 were given"):
         EVERYTHING.bind(("a",) * 19, {})
-
-
-def test_defaults_are_left_to_the_function() -> None:
-    assert EVERYTHING.check({"text": "a"}) == {"text": "a"}
+    assert EVERYTHING.check({"text": "a"}) == {"text": "a"}, "defaults are left to the function"
     assert EVERYTHING.check_json('{"text": "a"}') == {"text": "a"}
+    for arguments in ({}, {"number": 5}):
+        with pytest.raises(ArgumentsInvalid, match="text: Field required"):
+            EVERYTHING.check(arguments)
+    anything = Signature(untyped, "module:untyped")
+    assert anything.check({"value": object, "other": None}) == {"value": object, "other": None}
 
 
 @given(
@@ -150,10 +148,8 @@ def test_what_a_job_remembers_as_json_is_what_was_given(**arguments: Any) -> Non
     ("text", "found"),
     [
         ('{"number": 1.0}', {"number": 1}),
-        ('{"number": -0.0}', {"number": 0}),
         ('{"number": 9007199254740992.0}', {"number": 2**53}),
         ('{"number": 1e3, "small": 9.0, "real": 1.0, "anything": {"a": [1.5]}}', {"number": 1000, "small": 9}),
-        ('{"mapping": {"a": 2.0}}', {"mapping": {"a": 2}}),
         ('{"number": 1, "real": 1, "anything": 1.0}', {"real": 1.0, "anything": 1.0}),
     ],
 )
@@ -192,12 +188,6 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
-def test_no_argument_is_left_out() -> None:
-    for arguments in ({}, {"number": 5}):
-        with pytest.raises(ArgumentsInvalid, match="text: Field required"):
-            EVERYTHING.check(arguments)
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_arguments_of_another_type_are_refused(name: str) -> None:
     for value in WRONG[name]:
@@ -224,27 +214,6 @@ def test_each_mistake_is_told_but_not_endlessly_and_never_with_its_value() -> No
     assert "; 881 more errors." in str(caught.value)
     assert len(str(caught.value)) < 2000
     assert "666" not in str(caught.value) + repr(caught.value.facts)
-
-
-def test_a_collection_is_refused_for_its_first_mistake() -> None:
-    wrong = {
-        "items": [1.5, 1.5], "numbers": {"a": 1.5, "b": 1.5}, "names": {1, 2}, "pair": ["a", "b"]
-    }  # fmt: skip
-    with pytest.raises(ArgumentsInvalid) as caught:
-        COLLECTIONS.check_json(json.dumps({**wrong, "names": [1, 2]}))
-    assert len(caught.value.facts["errors"]) == 4
-    with pytest.raises(ArgumentsInvalid) as caught:
-        COLLECTIONS.check({**wrong, "pair": ("a", "b")})
-    assert len(caught.value.facts["errors"]) == 4
-
-
-def test_whole_floats_do_not_hide_another_mistake_in_a_collection() -> None:
-    with pytest.raises(ArgumentsInvalid, match=r"invalid arguments: items\.1: Input should be a valid integer\.$"):
-        COLLECTIONS.check_json('{"items": [1.0, "x"]}')
-    assert COLLECTIONS.check_json('{"items": [1.0, 2]}') == {"items": [1, 2]}
-
-
-def test_very_many_mistakes_are_counted_and_not_listed() -> None:
     with pytest.raises(ArgumentsInvalid, match=r"invalid arguments: 2000 errors\.$") as caught:
         COLLECTIONS.check({f"x{number}": number for number in range(2000)})
     assert caught.value.facts["errors"] == []
@@ -253,11 +222,17 @@ def test_very_many_mistakes_are_counted_and_not_listed() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_arguments_without_annotation_may_be_anything() -> None:
-    signature = Signature(untyped, "module:untyped")
-    assert signature.check({"value": object, "other": None}) == {"value": object, "other": None}
-    with pytest.raises(ArgumentsInvalid, match="value: Field required"):
-        signature.check({})
+def test_a_collection_is_refused_for_its_first_mistake() -> None:
+    wrong = {"items": [1.5, 1.5], "numbers": {"a": 1.5, "b": 1.5}, "names": {1, 2}, "pair": ["a", "b"]}
+    with pytest.raises(ArgumentsInvalid) as caught:
+        COLLECTIONS.check_json(json.dumps({**wrong, "names": [1, 2]}))
+    assert len(caught.value.facts["errors"]) == 4
+    with pytest.raises(ArgumentsInvalid) as caught:
+        COLLECTIONS.check({**wrong, "pair": ("a", "b")})
+    assert len(caught.value.facts["errors"]) == 4
+    with pytest.raises(ArgumentsInvalid, match=r"invalid arguments: items\.1: Input should be a valid integer\.$"):
+        COLLECTIONS.check_json('{"items": [1.0, "x"]}')
+    assert COLLECTIONS.check_json('{"items": [1.0, 2]}') == {"items": [1, 2]}
 
 
 # ----- results
@@ -267,8 +242,6 @@ def test_arguments_without_annotation_may_be_anything() -> None:
     ("annotation", "good", "bad"),
     [
         (int, [0, 2**70], ["1", 1.0, None, True]),
-        (str, ["", "a"], [b"a", 1, None]),
-        (list[int], [[], [1]], [(1,), ["1"], None, {1}]),
         (dict[str, int], [{}, {"a": 1}], [{"a": "1"}, {1: 1}, []]),
         (int | None, [1, None], ["1"]),
         (tuple[int, str], [(1, "a")], [[1, "a"], (1,), ("a", 1)]),
@@ -276,7 +249,6 @@ def test_arguments_without_annotation_may_be_anything() -> None:
         (Colour, [Colour.RED], ["red"]),
         (Booking, [Booking(customer="a")], [{"name": "a"}, Item(name="a"), None, 5]),
         (list[Booking], [[], [Booking(customer="a")]], [[{"name": "a"}], [None], Booking(customer="a")]),
-        (Booking | None, [None, Booking(customer="a")], ["x"]),
         (Item, [Item(name="a")], [5, "x", None]),
         (SealedNote, [{"seal": b""}], [{"seal": ""}, {}, None]),
         (Stamp, [Stamp(b"")], [{"seal": b""}, None]),
@@ -299,16 +271,13 @@ def test_a_result_is_what_its_annotation_says(annotation: Any, good: list[Any], 
     ("annotation", "value"),
     [
         (int, 2**70),
-        (list[Item], [Item(name="a", price=Decimal("1.50"))]),
         (bytes, b"\0\xff"),
         (dict[str, datetime], {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
         (tuple[int, bytes], (1, b"\xff")),
-        (Sealed, Sealed(seal=b"\xff")),
         (list[Sealed], [Sealed(seal=b"\xff")]),
         (Stamp, Stamp(b"\xff")),
         (SealedNote, {"seal": b"\xff"}),
         (Colour, Colour.RED),
-        (float, float("inf")),
         (None, None),
         (Any, {"a": [1, None]}),
     ],
@@ -349,16 +318,8 @@ async def no_ctx() -> None:
     """No ctx."""
 
 
-async def keyword_ctx(*, ctx: Any) -> None:
-    """A ctx by name only."""
-
-
 async def star_ctx(*ctx: Any) -> None:
     """A ctx among others."""
-
-
-async def star(ctx: Any, *rest: int) -> None:
-    """Any number of arguments."""
 
 
 async def double_star(ctx: Any, **rest: int) -> None:
@@ -370,22 +331,14 @@ async def generator(ctx: Any) -> AsyncIterator[int]:
     yield 1
 
 
-def plain_generator(ctx: Any) -> Iterator[int]:
-    """Give one by one."""
-    yield 1
-
-
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
         (no_ctx, "the first parameter of a query is its ctx"),
-        (keyword_ctx, "the first parameter of a query is its ctx"),
         (star_ctx, "the first parameter of a query is its ctx"),
         (fine, "cannot be called by name"),
-        (star, "cannot be called by name"),
         (double_star, "cannot be called by name"),
         (generator, "yields; a query returns one result"),
-        (plain_generator, "yields; a query returns one result"),
     ],
 )
 @pytest.mark.parametrize("public", [True, False])
@@ -396,55 +349,35 @@ def test_a_handler_that_cannot_be_called_by_name_is_refused(
         check_declaration(handler, "module:function", "query", public)
 
 
-async def no_argument(ctx, value) -> int:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    """No annotation of the argument."""
-    return 1
-
-
-async def no_return(ctx: Any, value: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """No annotation of the result."""
-
-
 def test_a_public_function_says_what_it_takes_and_gives() -> None:
-    for handler, missing in ((no_argument, "value"), (no_return, "return"), (untyped, "value, other, return")):
+    async def no_return(ctx: Any, value: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        """No annotation of the result."""
+
+    for handler, missing in ((no_return, "return"), (untyped, "value, other, return")):
         with pytest.raises(DeclarationError, match=f"is public, and lacks an annotation of {missing}:"):
             check_declaration(handler, "module:function", "mutation", public=True)
         check_declaration(handler, "module:function", "mutation", public=False)
-
-
-async def missing_type(ctx: Any, value: Missing) -> int:  # type: ignore[name-defined]  # noqa: F821 - what is tested
-    """Name what is not there."""
-    return 1
 
 
 class Opaque:
     """A class that pydantic knows nothing of."""
 
 
-async def opaque(ctx: Any, value: Opaque) -> Opaque:
-    """Name what cannot be checked."""
-    return value
-
-
 def test_annotations_that_cannot_be_checked_are_refused_by_name() -> None:
+    async def missing_type(ctx: Any, value: Missing) -> int:  # type: ignore[name-defined]  # noqa: F821
+        """Name what is not there."""
+        return 1
+
+    async def opaque(ctx: Any, value: Opaque) -> Opaque:
+        """Name what cannot be checked."""
+        return value
+
     with pytest.raises(DeclarationError, match="an annotation names 'Missing', which does not exist in its module"):
         Signature(missing_type, "module:function")
     with pytest.raises(DeclarationError, match="module:function: its annotations cannot be checked"):
         Signature(opaque, "module:function")
     with pytest.raises(DeclarationError, match="module:function: its annotations cannot be checked"):
         returning(Opaque)
-
-
-async def unsealed(ctx: Any, value: list[Unsealed]) -> None:
-    """Take bytes that JSON would take for text."""
-
-
-def test_bytes_are_read_from_base_64_whatever_the_config_of_their_class_says() -> None:
-    value = [Unsealed(seal=b"\xff")]
-    signature = Signature(unsealed, "module:function")
-    assert signature.check_json(signature.encode({"value": value})) == {"value": value}
-    found = returning(list[Unsealed])
-    assert found.result_of_json(found.result_json(value)) == value
 
 
 async def mixed(ctx: Any, value: bytes | str, numbers: list[Int64 | Colour]) -> None:

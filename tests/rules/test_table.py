@@ -68,12 +68,8 @@ def declare(class_name: str, body: dict[str, Any], **arguments: Any) -> type[Tab
         ("Booking", "booking"),
         ("BookingItem", "booking_item"),
         ("HTTPRequest", "http_request"),
-        ("RequestHTTP", "request_http"),
         ("Order2", "order2"),
-        ("Order2Item", "order2_item"),
         ("A", "a"),
-        ("user", "user"),
-        ("Select", "select"),
     ],
 )
 def test_a_table_is_named_after_its_class_in_snake_case(name: str, sql_name: str) -> None:
@@ -120,10 +116,6 @@ def test_every_order_is_total() -> None:
     assert found.order_of(Booking.by_customer) == ("customer", "creation_time", "id")
     assert found.order_of(Booking.by_id) == ("id", "note")
     assert definition_of(Order).order_of(Order.by_customer) == ("customer", "number")
-
-
-def test_a_table_may_have_a_name_of_its_own() -> None:
-    assert definition_of(declare("Anything", {"x": int}, name="things")).name == "things"
 
 
 def test_a_table_inherits_fields_and_indexes() -> None:
@@ -177,26 +169,29 @@ def test_a_row_is_encoded_in_the_order_of_its_columns() -> None:
         definition_of(Booking).encode_row(Booking.model_construct(customer="x", seats="many"), "x", NOW)
 
 
-def test_a_stored_row_is_made_without_being_validated() -> None:
+def test_a_stored_row_is_made_without_being_validated_and_has_all_fields() -> None:
     fields = {"id": Id[Any]("booking_x"), "creation_time": NOW, "customer": "Ada", "seats": 1, "note": None}
     row = make_row(Booking, fields)
     assert isinstance(row, Booking)
-    assert (row.id, row.creation_time, row.customer) == ("booking_x", NOW, "Ada")
     assert row == make_row(Booking, dict(fields))
-    assert row != make_row(Booking, fields | {"id": "booking_y"})
-    assert row != Booking(customer="Ada")
-    assert row != "booking_x"
+    assert row not in (make_row(Booking, fields | {"id": "booking_y"}), Booking(customer="Ada"), "booking_x")
     assert hash(row) == hash(make_row(Booking, fields | {"seats": 5}))
     assert row.model_copy(update={"seats": 5}).id == row.id
-
-
-def test_all_fields_of_stored_rows_are_set_and_copies_change_nothing_but_themselves() -> None:
-    fields = {"id": Id[Any]("booking_x"), "creation_time": NOW, "customer": "Ada", "seats": 1, "note": None}
     one, two = definition_of(Booking).make_rows([dict(fields), dict(fields)])
     assert one.model_dump(exclude_unset=True) == fields
-    copied = one.model_copy(update={"unheard_of": 1})
-    assert "unheard_of" in copied.model_fields_set
+    assert "unheard_of" in one.model_copy(update={"unheard_of": 1}).model_fields_set
     assert one.model_fields_set == two.model_fields_set == set(fields)
+
+
+def test_a_field_that_cannot_be_stored_is_refused_at_import() -> None:
+    class Opaque:
+        """Nothing that could be stored."""
+
+    with pytest.raises(DeclarationError, match=r"Table Odd \(.*:\d+\): a field cannot be stored"):
+        declare("Odd", {"x": Opaque})
+    with pytest.raises(DeclarationError, match=r"odd.line: Id\[Line\] cannot be stored: it is a tuple") as raised:
+        declare("Odd", {"line": Id[Line]})
+    assert raised.value.fix == "Declare a field for each of them."
 
 
 def test_the_row_of_another_program_is_validated() -> None:
@@ -230,37 +225,25 @@ def test_a_key_is_what_an_id_stands_for() -> None:
         ("Odd", {"id": int}, {}, "the field id is penstock's own"),
         ("Odd", {"creation_time": datetime}, {}, "the field creation_time is penstock's own"),
         ("Odd", {"Upper": int}, {}, "cannot be named 'Upper'"),
-        ("Odd", {"ünder": int}, {}, "cannot be named 'ünder'"),
         ("Odd", {"a" * 49: int}, {}, "at most 48"),
         ("Odd", {f"f{n}": int for n in range(1025)}, {}, "more than 1024 fields"),
         ("Odd", {"x": int}, {"name": "Upper"}, "cannot be named 'Upper'"),
-        ("Odd", {"x": int}, {"name": "a b"}, "cannot be named 'a b'"),
-        ("Odd", {"x": int}, {"name": "a.b"}, "cannot be named 'a.b'"),
         ("Odd", {"x": int}, {"name": 'a"; drop table b; --'}, "cannot be named"),
-        ("Odd", {"x": int}, {"name": "a\0"}, "cannot be named"),
         ("Odd", {"x": int}, {"name": "a\n"}, "cannot be named"),
         ("Odd", {"x": int}, {"name": "a" * 49}, "at most 48"),
-        ("Odd", {"x": int}, {"name": "1a"}, "cannot be named"),
-        ("Ünder", {"x": int}, {}, "cannot be named"),
         ("Odd", {"x": int}, {"name": "penstock_lease"}, "is reserved"),
-        ("PenstockJob", {"x": int}, {}, "is reserved"),
         ("Odd", {"x": int}, {"name": "pg_class"}, "is reserved"),
         ("Odd", {"x": int}, {"name": "sqlite_schema"}, "is reserved"),
         ("_Odd", {"x": int}, {}, "is reserved"),
-        ("Job", {"x": int}, {}, "the name 'job' is reserved"),
         ("Odd", {"x": int}, {"name": "job"}, "the name 'job' is reserved"),
         ("Odd", {"x": int}, {"source": "t"}, "Add managed=False"),
         ("Odd", {"x": int}, {"key": "x"}, "Add managed=False"),
-        ("Odd", {"x": int}, {"managed": False}, "needs source= and key="),
         ("Odd", {"x": int}, {"managed": False, "source": "t"}, "needs source= and key="),
         ("Odd", {"x": int}, {"managed": False, "source": "t", "key": "y"}, "its key 'y' is not one of its fields"),
         ("Odd", {"x": int, "y": int}, {"key": ("x", "y")}, "Add managed=False. A table of penstock's own has its id"),
         ("Odd", {"x": int}, {**OWNED, "key": ()}, "needs source= and key="),
-        ("Odd", {"x": int}, {**OWNED, "key": ("x", "y", "z")}, "its key 'y', 'z' is not one of its fields"),
         ("Odd", {"x": int, "y": int}, {**OWNED, "key": ("x", "y", "x")}, r"its key \(x, y, x\) names a column twice"),
-        ("Odd", {"x": int}, {**OWNED, "key": ("x", 1)}, "is neither a column nor a tuple of columns"),
         ("Odd", {"x": int}, {**OWNED, "key": {"x"}}, "is neither a column nor a tuple of columns"),
-        ("Odd", {"x": int}, {**OWNED, "key": 7}, "is neither a column nor a tuple of columns"),
         ("Odd", {"x": int, "y": list[int]}, {**OWNED, "key": ("x", "y")}, "key contains y, which is stored as JSON"),
         ("Odd", {"x": int}, {"colour": "red"}, "unknown class argument colour"),
         ("Odd", {"x": int, "by_y": Index("y")}, {}, "index by_y names y, which is no field"),
@@ -276,31 +259,14 @@ def test_a_declaration_that_cannot_be_is_refused_at_import(
         declare(name, fields, **arguments)
 
 
-def test_an_id_of_several_columns_is_no_column() -> None:
-    with pytest.raises(DeclarationError, match=r"odd.line: Id\[Line\] cannot be stored: it is a tuple") as raised:
-        declare("Odd", {"line": Id[Line]})
-    assert raised.value.fix == "Declare a field for each of them."
-
-
-def test_a_field_of_a_type_that_pydantic_does_not_know_is_refused_at_import() -> None:
-    class Opaque:
-        """Nothing that could be stored."""
-
-    with pytest.raises(DeclarationError, match=r"Table Odd \(.*:\d+\): a field cannot be stored"):
-        declare("Odd", {"x": Opaque})
-
-
-@pytest.mark.parametrize("annotation", [list[int], dict[str, int], Any, int | str, tuple[int, ...]])
-def test_what_is_stored_as_json_has_no_order_and_no_index(annotation: Any) -> None:
-    with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
-        declare("Odd", {"x": annotation, "y": int, "by_x": Index("y", "x")})
-
-
-def test_a_table_that_names_a_later_class_is_checked_once_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = declare("Early", {"later": "Id[Later]", "x": list[int], "by_x": Index("x")})
+def test_what_is_stored_as_json_has_no_order_and_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    for annotation in (list[int], dict[str, int], Any, int | str, tuple[int, ...]):
+        with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
+            declare("Odd", {"x": annotation, "y": int, "by_x": Index("y", "x")})
+    early = declare("Early", {"later": "Id[Later]", "x": list[int], "by_x": Index("x")})
     monkeypatch.setitem(globals(), "Later", Booking)
     with pytest.raises(DeclarationError, match="by_x contains x, which is stored as JSON"):
-        definition_of(table)
+        definition_of(early)
 
 
 @pytest.mark.parametrize("thing", [Table, BaseModel, int, None, "booking", Booking(customer="x")])

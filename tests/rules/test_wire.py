@@ -11,8 +11,6 @@ import struct
 from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -90,7 +88,6 @@ def alike(left: Any, right: Any) -> bool:
         ({"$integer": "AQAAAAAAAAA="}, 1),
         ({"$integer": "//////////8="}, -1),
         ({"$float": "AAAAAAAAAIA="}, -0.0),
-        ({"$float": "AAAAAAAA8H8="}, math.inf),
         ({"$float": "AAAAAAAA+H8="}, math.nan),
         ({"$bytes": "AP8="}, b"\x00\xff"),
     ],
@@ -107,17 +104,12 @@ def test_tags_are_spelled_as_documented(tagged: dict[str, str], value: Any) -> N
     [
         {"$integer": 1},
         {"$integer": "AQ=="},
-        {"$integer": "AQAAAAAAAAA"},
         {"$integer": "not base 64!"},
-        {"$integer": None},
         {"$float": "AAAAAAAA8D8="},  # 1.0, which is sent as a number
         {"$float": 1.5},
         {"$bytes": "A"},
-        {"$bytes": "é"},
         {"$bytes": {"$bytes": "AA=="}},
         {"$set": []},
-        {"$map": []},
-        {"$undefined": None},
         {"$": 1},
         {"$integer": "AQAAAAAAAAA=", "x": 1},
         {"x": 1, "$y": 2},
@@ -129,20 +121,12 @@ def test_malformed_tags_are_refused(malformed: Any) -> None:
             arguments_of(json.dumps(args))
 
 
-def test_an_integer_over_64_bits_has_no_tag() -> None:
-    with pytest.raises(ValueInvalid, match="64 bits"):
-        tag_integer(2**63)
-
-
 # ----- what comes in
 
 
-def test_arguments_without_tags_pass_as_they_are() -> None:
+def test_arguments_may_be_missing_or_stand_in_an_array() -> None:
     message = Message('{"path": "a:b", "args": {"a": [1, 2.5, "x", null, true, {"b": -0.0}]}}')
     assert message.arguments(message.value["args"]) == b'{"a":[1,2.5,"x",null,true,{"b":-0.0}]}'
-
-
-def test_arguments_may_be_missing_or_stand_in_an_array() -> None:
     message = Message("{}")
     assert message.arguments(None) == b"{}"
     assert message.arguments([{"a": 1}]) == b'{"a":1}'
@@ -152,44 +136,54 @@ def test_arguments_may_be_missing_or_stand_in_an_array() -> None:
             message.arguments(wrong)
 
 
-def test_tags_are_resolved_wherever_they_stand() -> None:
+def test_tags_are_resolved_wherever_they_stand_and_nothing_else_is_one() -> None:
     found = arguments_of(
         json.dumps({"n": tag_integer(2**62), "deep": [{"f": tag_float(math.inf)}], "b": tag_bytes(b"\xfb\xff")})
     )
     assert found == {"n": 2**62, "deep": [{"f": math.inf}], "b": base64.b64encode(b"\xfb\xff").decode()}
-
-
-def test_a_tag_cannot_hide_behind_an_escape() -> None:
     assert arguments_of(r'{"a": {"\u0024integer": "AQAAAAAAAAA="}}') == {"a": 1}
     with pytest.raises(ValueInvalid):
         arguments_of(r'{"a": {"\u0024set": []}}')
-
-
-def test_a_dollar_inside_of_a_text_or_a_key_is_no_tag() -> None:
     assert arguments_of('{"a": "$integer", "b$": ["$5", "\\"$6"]}') == {"a": "$integer", "b$": ["$5", '"$6']}
+    with pytest.raises(ValueInvalid, match="64 bits"):
+        tag_integer(2**63)
+
+
+def test_nesting_and_numbers_are_limited() -> None:
+    def nested(levels: int) -> str:
+        return '{"a":' * levels + "1" + "}" * levels
+
+    assert arguments_of(nested(MAX_NESTING))
+    with pytest.raises(LimitExceeded):
+        arguments_of(nested(MAX_NESTING + 1))
+    assert arguments_of(json.dumps({"a": [[index] for index in range(1000)]}))
+    for number in ("1e999", "-1e999", "1" * 400 + ".0"):
+        with pytest.raises(ValueInvalid, match="too large"):
+            arguments_of(f'{{"a": [{number}]}}')
+
+
+def test_floats_that_look_whole_leave_as_clients_know_them() -> None:
+    value = {"a": [1, True, 2**53, -(2**60), Level.LOW, None], "b": {"c": (0, 0.5)}}
+    wanted = b'{"a":[1.0,true,9007199254740992.0,{"$integer":"AAAAAAAAAPA="},1.0,null],"b":{"c":[0.0,0.5]}}'
+    assert encode_result(value, Format.ENCODED_FLOATS) == wanted
+    assert encode_result(7, Format.ENCODED_FLOATS) == b"7.0"
+    assert sent(-0.0) == tag_float(-0.0)
+    assert encode_result(-0.0, Format.CLEAN) == b"-0.0"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        " ",
         "{",
-        '{"a":}',
         '{"a":1,}',
-        "{'a':1}",
         '{"a":NaN}',
-        '{"a":Infinity}',
-        '{"a":-Infinity}',
         '{"a":"\\ud800"}',
-        '{"a":"\\udc00\\ud800"}',
         '{"a":01}',
-        '{"a":+1}',
         '{"a":1} {"b":2}',
         '{"a":"\n"}',
         b'{"a":"\xff"}',
         b'{"a":"\xed\xa0\x80"}',
-        b"\xef\xbb\xbf{}",
         '{"a":' + "1" * 5000 + "}",
         "[" * 10_000,
         "\ud800",
@@ -198,22 +192,6 @@ def test_a_dollar_inside_of_a_text_or_a_key_is_no_tag() -> None:
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(InputError, match="not valid JSON"):
         Message(text)
-
-
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 400 + ".0"])
-def test_a_number_too_large_for_a_float_is_refused(number: str) -> None:
-    with pytest.raises(ValueInvalid, match="too large"):
-        arguments_of(f'{{"a": [{number}]}}')
-
-
-def test_nesting_is_limited() -> None:
-    def nested(levels: int) -> str:
-        return '{"a":' * levels + "1" + "}" * levels
-
-    assert arguments_of(nested(MAX_NESTING))
-    with pytest.raises(LimitExceeded):
-        arguments_of(nested(MAX_NESTING + 1))
-    assert arguments_of(json.dumps({"a": [[index] for index in range(1000)]}))
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60))
@@ -346,19 +324,15 @@ def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> No
     ("value", "encoded", "clean"),
     [
         (2**53, 2**53, 2**53),
-        (-(2**53), -(2**53), -(2**53)),
         (2**53 + 1, {"$integer": "AQAAAAAAIAA="}, "9007199254740993"),
         (-(2**63), {"$integer": "AAAAAAAAAIA="}, "-9223372036854775808"),
         (math.nan, {"$float": "AAAAAAAA+H8="}, "NaN"),
-        (math.inf, {"$float": "AAAAAAAA8H8="}, "Infinity"),
         (-math.inf, {"$float": "AAAAAAAA8P8="}, "-Infinity"),
         (b"\xfb\xff", {"$bytes": "+/8="}, "+/8="),
-        (bytearray(b"a"), {"$bytes": "YQ=="}, "YQ=="),
         (memoryview(b"a"), {"$bytes": "YQ=="}, "YQ=="),
         (True, True, True),
         ((1, "a"), [1, "a"], [1, "a"]),
         ({3, 1, 2}, [1, 2, 3], [1, 2, 3]),
-        (frozenset({"b", "a"}), ["a", "b"], ["a", "b"]),
         (Colour.RED, "red", "red"),
         (Level.LOW, 1, 1),
         (Counter("aab"), {"a": 2, "b": 1}, {"a": 2, "b": 1}),
@@ -366,31 +340,15 @@ def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> No
         (timedelta(days=1, seconds=1), "P1DT1S", "P1DT1S"),
         (Decimal("1.20"), "1.20", "1.20"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000001"),
-        (IPv4Address("10.0.0.1"), "10.0.0.1", "10.0.0.1"),
-        (Path("a/b"), "a/b", "a/b"),
         (SecretStr("hunter2"), "**********", "**********"),
         (Id("booking_1"), "booking_1", "booking_1"),
         ({1: "a", UUID(int=0): "b", date(2024, 1, 1): "c", Colour.RED: "d"},)
         + ({"1": "a", str(UUID(int=0)): "b", "2024-01-01": "c", "red": "d"},) * 2,
-        ({}, {}, {}),
-        ({"": 1}, {"": 1}, {"": 1}),
     ],
 )
 def test_values_leave_in_two_formats(value: Any, encoded: Any, clean: Any) -> None:
     assert sent(value, Format.TAGGED) == encoded
     assert sent([value], Format.CLEAN) == [clean]
-
-
-def test_clients_that_know_no_integers_get_floats() -> None:
-    value = {"a": [1, True, 2**53, -(2**60), Level.LOW, None], "b": {"c": (0, 0.5)}}
-    wanted = b'{"a":[1.0,true,9007199254740992.0,{"$integer":"AAAAAAAAAPA="},1.0,null],"b":{"c":[0.0,0.5]}}'
-    assert encode_result(value, Format.ENCODED_FLOATS) == wanted
-    assert encode_result(7, Format.ENCODED_FLOATS) == b"7.0"
-
-
-def test_minus_zero_is_tagged_or_a_number() -> None:
-    assert sent(-0.0) == tag_float(-0.0)
-    assert encode_result(-0.0, Format.CLEAN) == b"-0.0"
 
 
 class Opaque:
@@ -488,11 +446,6 @@ class Odd:
     other: Opaque | None = None
 
 
-def test_rows_bear_their_id_and_their_time() -> None:
-    assert sent(person()) == PERSON
-    assert sent(Person(name="new")) == {"name": "new", "born": None, "tags": []}
-
-
 def test_rows_of_other_programs_bear_their_key() -> None:
     row = Legacy(code="x1")
     row.__dict__["id"] = Id("x1")
@@ -500,14 +453,12 @@ def test_rows_of_other_programs_bear_their_key() -> None:
     assert sent(Numbered(id=7)) == {"_id": "7", "id": 7}
     assert sent(Numbered()) == {"id": None}
     assert sent(Coded(code="x", id=5)) == {"_id": "x", "code": "x", "id": 5}
-
-
-def test_rows_with_keys_of_several_columns_bear_them_as_an_array() -> None:
     line = {"place": 7, "day": "2030-01-02", "raw": ""}
     assert sent(Line(day=date(2030, 1, 2), place=7), Format.CLEAN) == {"_id": ["2030-01-02", 7], **line}
     large = sent(Line(day=date(2030, 1, 2), place=2**60), Format.TAGGED)
     assert large["_id"] == ["2030-01-02", {"$integer": "AAAAAAAAABA="}]
     assert "_id" not in sent(Line(day=date(2030, 1, 2)))
+    assert sent(Person(name="new")) == {"name": "new", "born": None, "tags": []}
 
 
 @pytest.mark.parametrize("form", Format)
@@ -595,9 +546,6 @@ def test_models_leave_as_they_declare() -> None:
         "shout": "ADA",
     }
     assert sent({"deep": [Wrapped(value=1)]}) == {"deep": [{"text": "1"}]}
-
-
-def test_a_row_with_a_serializer_of_its_own_bears_its_id_too() -> None:
     row = make_row(Masked, {"id": Id("masked_1"), "creation_time": BORN, "phone": "12345"})
     assert sent(row) == {"_id": "masked_1", "_creationTime": 1704067200123.457, "phone": "45"}
 
@@ -608,13 +556,9 @@ class Node(BaseModel):
     next: Node | None = None
 
 
-def test_models_that_refer_to_themselves_leave() -> None:
+def test_models_that_refer_to_themselves_leave_and_one_that_holds_itself_does_not() -> None:
     node = Node(value=1, below=[Node(value=2, next=Node(value=3))])
     assert sent(node) == node.model_dump()
-
-
-def test_a_model_that_holds_itself_is_an_error() -> None:
-    node = Node(value=1)
     node.next = node
     with pytest.raises(ResultInvalid, match="nested"):
         encode_result(node, Format.CLEAN)
