@@ -83,7 +83,7 @@ async def test_keys_rotate_and_what_no_key_fits_waits_for_it(database_url: str) 
         assert shown.result.keys() == {"$encrypted"}
 
 
-async def test_a_key_that_is_none_is_refused_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_is_none_is_refused_without_it() -> None:
     for wrong in ("hunter2", b"hunter2", 5, None, Fernet.generate_key()[:-4]):
         with pytest.raises(ConfigError, match="A key of FernetCodec") as caught:
             FernetCodec(Fernet.generate_key(), wrong)  # type: ignore[arg-type]  # what is tested

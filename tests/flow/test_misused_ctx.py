@@ -32,7 +32,7 @@ class Note(Table):
     by_text = Index("text")
 
 
-app = App()
+app = OPENED = App()
 write, read, act = tell_in(app)
 called: list[str] = []
 
@@ -112,40 +112,24 @@ WORDS: dict[str, list[tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", WORDS)
-async def test_a_word_of_another_ctx_says_what_to_write_instead(sqlite_url: str, kind: str) -> None:
-    def use(ctx: Any) -> None:
+async def test_a_word_of_another_ctx_says_what_to_write_instead(sqlite_url: str) -> None:
+    def use(ctx: Any, kind: str) -> None:
         for words, text in WORDS[kind]:
             *way, word = words.split(".")
+            owner = ctx
             for step in way:
-                ctx = getattr(ctx, step)
+                owner = getattr(owner, step)
             with pytest.raises(ContextError, match=text):
-                getattr(ctx, word)
-            assert not hasattr(ctx, word), "programs may ask"
-            ctx = given[0]
+                getattr(owner, word)
+            assert not hasattr(owner, word), "programs may ask"
 
-    given: list[Any] = []
+    def on_the_loop(kind: str) -> Callable[[Any], Any]:
+        async def story(ctx: Any) -> None:
+            use(ctx, kind)
 
-    async def story(ctx: Any) -> None:
-        given[:] = [ctx]
-        use(ctx)
+        return story
 
-    def in_thread(ctx: Any) -> None:
-        given[:] = [ctx]
-        use(ctx)
-
-    async with TestApp(app, sqlite_url) as backend:
-        runs: dict[str, Callable[[], Any]] = {
-            "query": lambda: (backend.run_query(read, story), backend.run_query(read_in_thread, in_thread)),
-            "mutation": lambda: (backend.run_mutation(write, story), backend.run_mutation(write_in_thread, in_thread)),
-            "action": lambda: (backend.run_action(act, story), backend.run_action(act_in_thread, in_thread)),
-        }
-        for run in runs[kind]():
-            await run
-
-
-async def test_a_word_that_nobody_knows_is_an_attribute_error_of_python(sqlite_url: str) -> None:
-    async def story(ctx: Any) -> None:
+    async def unknown(ctx: Any) -> None:
         for owner in (ctx, ctx.db, ctx.db.query(Note)):
             with pytest.raises(AttributeError, match=r"has no attribute 'inzert'") as caught:
                 _ = owner.inzert
@@ -154,7 +138,13 @@ async def test_a_word_that_nobody_knows_is_an_attribute_error_of_python(sqlite_u
             _ = ctx.db.query(Note).withIndex
 
     async with TestApp(app, sqlite_url) as backend:
-        await backend.run_mutation(write, story)
+        await backend.run_query(read, on_the_loop("query"))
+        await backend.run_query(read_in_thread, lambda ctx: use(ctx, "query"))
+        await backend.run_mutation(write, on_the_loop("mutation"))
+        await backend.run_mutation(write_in_thread, lambda ctx: use(ctx, "mutation"))
+        await backend.run_action(act, on_the_loop("action"))
+        await backend.run_action(act_in_thread, lambda ctx: use(ctx, "action"))
+        await backend.run_mutation(write, unknown)
 
 
 async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str) -> None:
@@ -193,7 +183,7 @@ async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str
 # ----- functions called as helpers
 
 
-async def test_an_action_called_in_a_transaction_is_refused_before_it_runs(database_url: str) -> None:
+async def test_a_function_called_in_one_that_cannot_hold_it_is_refused_before_it_runs(sqlite_url: str) -> None:
     called.clear()
 
     async def story(ctx: Any) -> None:
@@ -204,7 +194,7 @@ async def test_an_action_called_in_a_transaction_is_refused_before_it_runs(datab
     def in_thread(ctx: Any) -> None:
         call_out_in_thread(ctx)
 
-    async with TestApp(app, database_url) as backend:
+    async with TestApp(app, sqlite_url) as backend:
         with pytest.raises(ContextError) as caught:
             await backend.run_mutation(write, story)
         assert str(caught.value) == (
@@ -219,10 +209,6 @@ async def test_an_action_called_in_a_transaction_is_refused_before_it_runs(datab
         assert await backend.run_query(count) == 0
         await backend.run_action(act, lambda ctx: call_out(ctx, 3))
         assert called == ["out"]
-
-
-async def test_a_helper_of_another_kind_is_refused_with_the_way_to_run_it(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url) as backend:
         for run, text in (
             (backend.run_query(read, lambda ctx: add(ctx, "x")), "add is a mutation, and was called in a query."),
             (backend.run_action(act, lambda ctx: add(ctx, "x")), "Write await ctx.run_mutation(add, …)."),

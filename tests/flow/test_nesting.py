@@ -77,21 +77,6 @@ async def scheduled(backend: TestApp) -> list[str]:
 # ----- parts that are undone
 
 
-async def test_a_part_that_fails_is_undone_alone(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            await ctx.run_mutation(add, "before")
-            with pytest.raises(ApplicationError):
-                await ctx.run_mutation(add, "failed", fail=True)
-            assert await ctx.db.query(Note).count() == 1
-            await ctx.run_mutation(add, "after")
-
-        await backend.run_mutation(write, story)
-        assert await texts(backend) == ["after", "before"]
-        assert await scheduled(backend) == ["later after", "later before"]
-
-
 async def test_what_a_failed_part_changed_is_read_as_it_was(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
@@ -118,7 +103,7 @@ async def test_what_a_failed_part_changed_is_read_as_it_was(database_url: str) -
         assert await texts(backend) == ["gone", "kept", "new"]
 
 
-async def test_parts_of_parts_are_undone_with_them(database_url: str) -> None:
+async def test_parts_that_fail_are_undone_alone_with_their_parts(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
         async def innermost(ctx: MutationCtx) -> None:
@@ -132,26 +117,21 @@ async def test_parts_of_parts_are_undone_with_them(database_url: str) -> None:
             raise ApplicationError("no")
 
         async def story(ctx: MutationCtx) -> None:
+            await ctx.run_mutation(add, "before")
             with pytest.raises(ApplicationError):
                 await ctx.run_mutation(write, inner)
+            assert await ctx.db.query(Note).count() == 1
             await ctx.run_mutation(write, innermost)
 
-        await backend.run_mutation(write, story)
-        assert await texts(backend) == ["innermost"]
-        assert await scheduled(backend) == ["later innermost"]
-
-
-async def test_an_error_that_nobody_catches_undoes_all_parts(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
+        async def uncaught(ctx: MutationCtx) -> None:
             await ctx.run_mutation(add, "kept?")
             await ctx.run_mutation(add, "failed", fail=True)
 
+        await backend.run_mutation(write, story)
         with pytest.raises(ApplicationError, match="failed failed"):
-            await backend.run_mutation(write, story)
-        assert await texts(backend) == []
-        assert await scheduled(backend) == []
+            await backend.run_mutation(write, uncaught)
+        assert await texts(backend) == ["before", "innermost"]
+        assert await scheduled(backend) == ["later before", "later innermost"]
 
 
 async def test_a_cancel_asked_for_in_a_failed_part_is_not_carried_out(database_url: str) -> None:
@@ -294,10 +274,11 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str
         assert await backend.jobs() == []
 
 
-async def test_a_query_inside_a_mutation_sees_its_writes_and_cannot_write(database_url: str) -> None:
+async def test_an_inner_ctx_reads_what_was_written_and_ends_with_its_function(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
         async def story(ctx: MutationCtx) -> None:
+            kept: list[Any] = []
             await ctx.run_mutation(add, "a")
 
             async def look(inner: QueryCtx) -> int:
@@ -307,20 +288,10 @@ async def test_a_query_inside_a_mutation_sees_its_writes_and_cannot_write(databa
                 assert (inner.now(), inner.random) == (ctx.now(), ctx.random)
                 return await inner.run_query(read, lambda innermost: innermost.db.query(Note).count())
 
-            assert await ctx.run_query(read, look) == 1
-
-        await backend.run_mutation(write, story)
-
-
-async def test_the_inner_ctx_ends_with_the_inner_function(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            kept: list[Any] = []
-
             async def keep(inner: MutationCtx) -> None:
                 kept.append(inner)
 
+            assert await ctx.run_query(read, look) == 1
             await ctx.run_mutation(write, keep)
             with pytest.raises(ContextError, match="has ended"):
                 await kept[0].db.insert(Note(text="x"))
@@ -328,14 +299,9 @@ async def test_the_inner_ctx_ends_with_the_inner_function(database_url: str) -> 
                 await kept[0].scheduler.run_after(timedelta(0), add, text="x")
 
         await backend.run_mutation(write, story)
-        assert await texts(backend) == []
-
-
-async def test_a_function_that_runs_itself_without_end_is_stopped(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         with pytest.raises(LimitExceeded, match="nested deeper than 64 levels"):
             await backend.run_mutation(again)
-        assert await texts(backend) == []
+        assert await texts(backend) == ["a"]
 
 
 # ----- what is noted
@@ -344,50 +310,35 @@ async def test_a_function_that_runs_itself_without_end_is_stopped(database_url: 
 async def test_what_was_read_is_noted(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         noted = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="a", number=1)))
-
-        async def story(ctx: MutationCtx) -> None:
-            reads = ctx._scope.transaction.read_set
-            await ctx.db.query(Note).with_index(Note.by_number, number=gte(3) & lt(5)).collect()
-            await ctx.db.query(Note).with_index(Note.by_text, text="7").unique()
-            await ctx.db.get(Note, noted)
-            seen = [
-                (read.index, len(read.prefix), read.lower and read.lower.value, read.upper and read.upper.value)
-                for read in reads.ranges
-            ]
-            assert seen == [("by_number", 0, 3, 5), ("by_text", 1, None, None), (None, 1, None, None)]
-            assert not reads.everything
-            await ctx.sql("select 1")
-            assert reads.everything
-
-        await backend.run_mutation(write, story)
-
-
-async def test_reading_what_is_not_there_is_noted_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         nobody: Id[Note] = Id("note_01jd3k4v5w6x7y8z9a0b1c2d3e")
-
-        async def story(ctx: MutationCtx) -> None:
-            reads = ctx._scope.transaction.read_set.ranges
-            assert await ctx.db.get(Note, nobody) is None
-            with pytest.raises(RowNotFound):
-                await ctx.db.delete(Note, nobody)
-            assert [(read.index, read.prefix) for read in reads] == [(None, (nobody,))], "asked once"
-            assert await ctx.db.query(Note).with_index(Note.by_text, text="x").first() is None
-            assert (reads[1].index, reads[1].prefix) == ("by_text", ("x",))
-
-        await backend.run_mutation(write, story)
-
-
-async def test_what_a_failed_part_has_read_stays_noted(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
 
         async def part(ctx: MutationCtx) -> None:
             await ctx.db.query(Note).with_index(Note.by_number, number=1).collect()
             raise ApplicationError("because of what it read")
 
         async def story(ctx: MutationCtx) -> None:
+            reads = ctx._scope.transaction.read_set
+            await ctx.db.query(Note).with_index(Note.by_number, number=gte(3) & lt(5)).collect()
+            await ctx.db.query(Note).with_index(Note.by_text, text="7").unique()
+            await ctx.db.get(Note, noted)
+            assert await ctx.db.get(Note, nobody) is None
+            with pytest.raises(RowNotFound):
+                await ctx.db.delete(Note, nobody)
             with pytest.raises(ApplicationError):
                 await ctx.run_mutation(write, part)
-            assert [read.prefix for read in ctx._scope.transaction.read_set.ranges] == [(1,)]
+            seen = [
+                (read.index, read.prefix, read.lower and read.lower.value, read.upper and read.upper.value)
+                for read in reads.ranges
+            ]
+            assert seen == [
+                ("by_number", (), 3, 5),
+                ("by_text", ("7",), None, None),
+                (None, (noted,), None, None),
+                (None, (nobody,), None, None),  # asked once
+                ("by_number", (1,), None, None),  # of a part that was undone
+            ]
+            assert not reads.everything
+            await ctx.sql("select 1")
+            assert reads.everything
 
         await backend.run_mutation(write, story)

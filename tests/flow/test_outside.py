@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.outboxes import sql
 
 from penstock import (
     ActionCtx,
@@ -133,28 +134,23 @@ async def test_work_goes_on_without_a_worker_until_it_is_completed(database_url:
         await backend.run_until_idle()
         assert await backend.run_query(all_heard) == [("success", "{'pages': 300}")]
 
-
-async def test_it_keeps_its_slot(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        works = [await press.enqueue(backend, print_book) for _ in range(5)]
+        tokens.clear()
+        for _ in range(3):
+            await press.enqueue(backend, print_book)
         await backend.run_until_idle()
         assert len(tokens) == 2, "the limit"
-        assert await slots(backend) == (2, 2)
+        assert await slots(backend) == (2, 2), "each keeps its slot"
         await press.complete(backend, tokens[0])
         await backend.run_until_idle()
         assert len(tokens) == 3, "its slot was free"
-        assert await slots(backend) == (2, 2)
-        while len(tokens) < 5:
-            await press.complete(backend, tokens[-1])
-            await backend.run_until_idle()
         for token in tokens:
             await press.complete(backend, token)
         await backend.run_until_idle()
-        assert await backend.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": len(works)}
-        backend.clock.advance(timedelta(seconds=20))
-        await backend.worker.tick()
-        backend.clock.advance(timedelta(seconds=20))
-        assert await slots(backend) == (0, 0)
+        assert await backend.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": 4}
+        for _ in range(2):
+            backend.clock.advance(timedelta(seconds=20))
+            held = await slots(backend)
+        assert held == (0, 0)
 
 
 async def test_a_failure_is_retried_and_the_next_attempt_has_a_token_of_its_own(database_url: str) -> None:
@@ -172,12 +168,8 @@ async def test_a_failure_is_retried_and_the_next_attempt_has_a_token_of_its_own(
         await backend.run_until_idle(raise_errors=False)
         assert await press.status(backend, work) == Finished(Failed("no ink"))
         assert await backend.run_query(all_heard) == [("failed", "no ink")]
-
-
-async def test_a_failure_that_is_final(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         work = await enqueue(backend, retry=True)
-        await press.fail(backend, tokens[0], "no such\0book\ud800", retryable=False)
+        await press.fail(backend, tokens[2], "no such\0book\ud800", retryable=False)
         await backend.run_until_idle(raise_errors=False)
         assert await press.status(backend, work) == Finished(Failed("no such\\0book\\ud800"))
 
@@ -199,9 +191,13 @@ async def test_nobody_tells_in_time(database_url: str) -> None:
         await backend.run_until_idle(raise_errors=False)
         assert [kind for kind, _ in await backend.run_query(all_heard)] == ["failed"]
         assert (await slots(backend))[1] == 0
-        for token in tokens:
-            with pytest.raises(TokenExpired):
-                await press.complete(backend, token)
+        pruner = backend.make_service("pruner")
+        for hours, error in ((0, TokenExpired), (22, TokenExpired), (3, TokenInvalid)):
+            backend.clock.advance(timedelta(hours=hours))
+            await pruner.tick()
+            for token in tokens:
+                with pytest.raises(error):
+                    await press.complete(backend, token)
 
 
 async def test_work_that_is_held_can_be_canceled(database_url: str) -> None:
@@ -232,47 +228,44 @@ async def test_functions_bring_tokens_too(database_url: str) -> None:
         ]  # fmt: skip
         with pytest.raises(ContextError, match="A transaction cannot complete"):
             await backend.run_mutation(bring_in_a_mutation, tokens[0])
-
-
-async def test_a_scheduled_job_is_completed_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        job = await backend.scheduler.run_after(timedelta(0), print_book)
-        other = await backend.scheduler.run_after(timedelta(0), print_book)
+        scheduled = [await backend.scheduler.run_after(timedelta(0), print_book) for _ in range(2)]
         await backend.run_until_idle()
         by_job = {token.partition(".")[0]: token for token in tokens}
-        assert (await backend.scheduler.complete(by_job[job], "printed")).accepted
-        assert (await backend.scheduler.fail(by_job[other], "torn")).accepted
-        states = {status.id: (status.result, status.error) for status in await backend.jobs()}
-        assert states == {job: ("printed", None), other: (None, "torn")}
+        assert (await backend.scheduler.complete(by_job[scheduled[0]], "printed")).accepted
+        assert (await backend.scheduler.fail(by_job[scheduled[1]], "torn")).accepted
+        states = [await backend.job(job) for job in scheduled]
+        assert [(one.result, one.error) for one in states if one is not None] == [("printed", None), (None, "torn")]
 
 
 # ----- before the function has returned
 
 
-async def test_a_completion_that_comes_first_counts(database_url: str) -> None:
+async def test_what_is_told_before_the_function_returns_counts(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
         async def outside_is_faster(ctx: ActionCtx) -> None:
-            assert (await press.complete(ctx, tokens[0], "quick")).accepted
-
-        then.append(outside_is_faster)
-        work = await enqueue(backend, retry=True)
-        assert await press.status(backend, work) == Finished(Success("quick"))
-        assert await backend.run_query(all_heard) == [("success", "quick")]
-        assert (await slots(backend))[1] == 0
-
-
-async def test_it_counts_although_the_function_raises_then(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
+            assert (await press.complete(ctx, tokens[-1], "quick")).accepted
 
         async def answer_is_lost(ctx: ActionCtx) -> None:
-            await press.complete(ctx, tokens[0], "quick")
+            await press.complete(ctx, tokens[-1], "quick")
             raise OSError("connection reset")
 
-        then.append(answer_is_lost)
-        work = await enqueue(backend, retry=True)
-        assert await press.status(backend, work) == Finished(Success("quick"))
-        assert (len(tokens), await backend.run_query(all_heard)) == (1, [("success", "quick")])
+        async def canceled_meanwhile(ctx: ActionCtx) -> None:
+            await press.cancel(ctx, ctx.work.id)
+
+        for number, (story, end) in enumerate(
+            (
+                (outside_is_faster, Success("quick")),
+                (answer_is_lost, Success("quick")),
+                (canceled_meanwhile, Canceled()),
+            ),
+            start=1,
+        ):
+            then.append(story)
+            work = await enqueue(backend, retry=True)
+            assert await press.status(backend, work) == Finished(end), story.__name__
+            assert (len(tokens), len(await backend.run_query(all_heard))) == (number, number)
+            assert (await slots(backend))[1] == 0
 
 
 async def test_a_failure_that_comes_first_is_retried_beside_the_function_that_still_runs(database_url: str) -> None:
@@ -298,31 +291,42 @@ async def test_a_failure_that_comes_first_is_retried_beside_the_function_that_st
         assert backend.worker._executor.busy["press"] == 0
 
 
-@pytest.mark.parametrize("error", [OSError("away"), Snooze(timedelta(minutes=1))])
-async def test_a_function_that_raises_takes_its_token_with_it(database_url: str, error: Exception) -> None:
+async def test_a_function_that_raises_takes_its_token_with_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for error in (OSError("away"), Snooze(timedelta(minutes=1))):
+
+            async def raise_it(ctx: ActionCtx, error: Exception = error) -> None:
+                raise error
+
+            tokens.clear()
+            then.append(raise_it)
+            work = await press.with_options(retry=True).enqueue(backend, print_book)
+            await backend.run_until_idle(advance=False)
+            assert isinstance(await press.status(backend, work), Pending)
+            with pytest.raises(TokenExpired):
+                await press.complete(backend, tokens[0])
+            await backend.run_until_idle()
+            with pytest.raises((TokenExpired, TokenInvalid)):
+                await press.complete(backend, tokens[0])
+            assert (await press.complete(backend, tokens[1])).accepted
+
+
+# ----- what is refused
+
+
+async def test_what_a_function_may_not_do_is_refused(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
-        async def raise_it(ctx: ActionCtx) -> None:
-            raise error
-
-        then.append(raise_it)
-        work = await press.with_options(retry=True).enqueue(backend, print_book)
-        await backend.run_until_idle(advance=False)
-        assert isinstance(await press.status(backend, work), Pending)
-        with pytest.raises(TokenExpired):
-            await press.complete(backend, tokens[0])
-        await backend.run_until_idle()
-        with pytest.raises((TokenExpired, TokenInvalid)):
-            await press.complete(backend, tokens[0])
-        assert (await press.complete(backend, tokens[1])).accepted
-
-
-async def test_a_result_of_the_function_itself_is_refused(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
+        async def once_more(ctx: ActionCtx) -> None:
+            with pytest.raises(ContextError, match="has a token already"):
+                await ctx.work.complete_later()
 
         async def return_it(ctx: ActionCtx) -> int:
             return 5
 
+        then.append(once_more)
+        await enqueue(backend)
+        assert (await press.complete(backend, tokens[0])).accepted
         then.append(return_it)
         work = await press.enqueue(backend, print_book)
         await backend.run_until_idle(raise_errors=False)
@@ -330,46 +334,16 @@ async def test_a_result_of_the_function_itself_is_refused(database_url: str) -> 
         assert status is not None
         assert str(status.error).startswith("ResultInvalid: ")
         with pytest.raises(TokenExpired):
-            await press.complete(backend, tokens[0])
+            await press.complete(backend, tokens[1])
+        for seconds in (0, -5, 86400 * 400):
+            work = await press.enqueue(backend, ask, timedelta(seconds=seconds))
+            await backend.run_until_idle(raise_errors=False)
+            status = await backend.job(work)
+            assert status is not None
+            assert str(status.error).startswith("ValueInvalid: complete_later"), status.error
 
 
-async def test_a_cancel_while_the_function_runs_ends_it_afterwards(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def canceled_meanwhile(ctx: ActionCtx) -> None:
-            await press.cancel(ctx, ctx.work.id)
-
-        then.append(canceled_meanwhile)
-        work = await enqueue(backend)
-        assert await press.status(backend, work) == Finished(Canceled())
-
-
-# ----- what is refused
-
-
-@pytest.mark.parametrize("seconds", [0, -5, 86400 * 400])
-async def test_a_time_that_cannot_be_waited_is_refused(database_url: str, seconds: int) -> None:
-    async with TestApp(app, database_url) as backend:
-        work = await press.enqueue(backend, ask, timedelta(seconds=seconds))
-        await backend.run_until_idle(raise_errors=False)
-        status = await backend.job(work)
-        assert status is not None
-        assert str(status.error).startswith("ValueInvalid: complete_later"), status.error
-
-
-async def test_a_second_token_is_refused(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def once_more(ctx: ActionCtx) -> None:
-            with pytest.raises(ContextError, match="has a token already"):
-                await ctx.work.complete_later()
-
-        then.append(once_more)
-        await enqueue(backend)
-        assert (await press.complete(backend, tokens[0])).accepted
-
-
-async def test_tokens_of_nobody_are_refused(database_url: str) -> None:
+async def test_forged_tokens_and_what_cannot_be_told_are_refused_and_change_nothing(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         work = await enqueue(backend)
         job, attempt, secret = tokens[0].split(".")
@@ -382,12 +356,6 @@ async def test_tokens_of_nobody_are_refused(database_url: str) -> None:
         ):  # fmt: skip
             with pytest.raises(TokenInvalid):
                 await press.complete(backend, token, "forged")  # type: ignore[arg-type]
-        assert isinstance(await press.status(backend, work), Running)
-
-
-async def test_what_cannot_be_told_is_refused_and_changes_nothing(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        work = await enqueue(backend)
         with pytest.raises(LimitExceeded):
             await press.complete(backend, tokens[0], "x" * 10_001)
         with pytest.raises(ResultInvalid):
@@ -398,37 +366,9 @@ async def test_what_cannot_be_told_is_refused_and_changes_nothing(database_url: 
         with pytest.raises(ValueInvalid):
             await press.fail(backend, tokens[0], "x", retryable="no")  # type: ignore[call-overload]
         assert isinstance(await press.status(backend, work), Running)
+        for table in ("token", "running_job"):
+            name = f"penstock_{table}" if backend.engine.store.dialect.name == "sqlite" else f"penstock.{table}"
+            rows = await sql(backend, f"select * from {name}")
+            assert rows
+            assert secret not in str([list(row) for row in rows]), "only its hash is stored"
         assert (await press.complete(backend, tokens[0], "x")).accepted
-
-
-async def test_only_the_hash_of_a_token_is_stored(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await enqueue(backend)
-        session = await backend.engine.store.begin_read()
-        try:
-            for table in ("token", "running_job"):
-                name = f"penstock_{table}" if backend.engine.store.dialect.name == "sqlite" else f"penstock.{table}"
-                _, rows = await session.fetch_read_only(f"select * from {name}", (), 10, 10_000)
-                assert rows
-                assert tokens[0].rpartition(".")[2] not in str([list(row) for row in rows])
-        finally:
-            await session.rollback()
-
-
-async def test_tokens_are_forgotten_after_a_day(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await enqueue(backend)
-        pruner = backend.make_service("pruner")
-        backend.clock.advance(timedelta(days=3))
-        await pruner.tick()
-        await backend.run_until_idle(raise_errors=False)
-        with pytest.raises(TokenExpired):
-            await press.complete(backend, tokens[0])
-        backend.clock.advance(timedelta(hours=23))
-        await pruner.tick()
-        with pytest.raises(TokenExpired):
-            await press.complete(backend, tokens[0])
-        backend.clock.advance(timedelta(hours=2))
-        await pruner.tick()
-        with pytest.raises(TokenInvalid):
-            await press.complete(backend, tokens[0])

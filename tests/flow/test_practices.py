@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,9 +337,8 @@ async def test_a_setting_makes_them_errors_or_turns_them_off() -> None:
         assert [one.code for one in backend.practices] == ["PEN014", "PEN006"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_on"), [({}, False), ({"dev": True}, True), ({"dev": True, "practices": "off"}, False)]
-)
-async def test_only_development_watches_by_itself(tmp_path: Path, settings: dict[str, Any], is_on: bool) -> None:
-    async with app.open(f"sqlite:///{tmp_path / 'a.db'}", **settings) as backend:
-        assert (backend.engine.practices is not None) is is_on
+async def test_only_development_watches_by_itself(sqlite_url: str) -> None:
+    off: dict[str, Any] = {"dev": True, "practices": "off"}
+    for settings, is_on in (({}, False), ({"dev": True}, True), (off, False)):
+        async with app.open(sqlite_url, **settings) as backend:
+            assert (backend.engine.practices is not None) is is_on, settings

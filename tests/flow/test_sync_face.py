@@ -63,12 +63,6 @@ def visit_in_a_thread(ctx: sync.MutationCtx, who: str) -> str:
 
 
 @pytest.fixture
-def backend(database_url: str) -> Iterator[sync.Backend]:
-    with app.sync.open(database_url) as backend:
-        yield backend
-
-
-@pytest.fixture
 def _shared(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The settings name the database; what is shared is closed afterwards."""
     monkeypatch.setenv("DATABASE_URL", database_url)
@@ -76,21 +70,28 @@ def _shared(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     app.sync.close()
 
 
-def test_functions_run_and_jobs_are_seen(backend: sync.Backend) -> None:
-    assert backend.run_mutation(visit, "Ada") == 1
-    assert backend.run_mutation(visit_in_a_thread, who="Bob").startswith("visit_")
-    assert backend.run_query(visits) == 2
-    assert backend.run_action(shout, "hey") == "HEY"
-    with pytest.raises(ArgumentsInvalid):
-        backend.run_mutation(visit, 5)  # type: ignore[arg-type]
-    later = backend.scheduler.run_after(timedelta(hours=1), visit, "Eve")
-    job = backend.job(later)
-    assert job is not None
-    assert (job.state, job.function) == (JobState.PENDING, visit.name)
-    assert [job.id for job in backend.jobs("pending")] == [later]
-    assert backend.jobs(where=JobFilter(function=shout.name)) == []
-    assert backend.job_counts()["scheduled"] == 1
-    assert [(pool.name, pool.max_parallelism) for pool in backend.pools()] == [("sms", 3)]
+def test_functions_run_and_jobs_are_seen_from_many_threads(database_url: str) -> None:
+    with app.sync.open(database_url) as backend:
+        assert backend.run_mutation(visit, "Ada") == 1
+        assert backend.run_mutation(visit_in_a_thread, who="Bob").startswith("visit_")
+        assert backend.run_query(visits) == 2
+        assert backend.run_action(shout, "hey") == "HEY"
+        with pytest.raises(ArgumentsInvalid):
+            backend.run_mutation(visit, 5)  # type: ignore[arg-type]
+        later = backend.scheduler.run_after(timedelta(hours=1), visit, "Eve")
+        job = backend.job(later)
+        assert job is not None
+        assert (job.state, job.function) == (JobState.PENDING, visit.name)
+        assert [job.id for job in backend.jobs("pending")] == [later]
+        assert backend.jobs(where=JobFilter(function=shout.name)) == []
+        assert backend.job_counts()["scheduled"] == 1
+        assert [(pool.name, pool.max_parallelism) for pool in backend.pools()] == [("sms", 3)]
+        with ThreadPoolExecutor(8) as threads:
+            counts = list(threads.map(lambda number: backend.run_mutation(visit, f"{number}"), range(40)))
+            work = list(threads.map(lambda number: sms.enqueue(backend, shout, f"{number}"), range(40)))
+        assert sorted(counts) == list(range(3, 43))
+        assert len(set(work)) == 40
+        assert backend.job_counts()["ready"] == 40
 
 
 def test_pools_give_plain_results(database_url: str) -> None:
@@ -109,15 +110,6 @@ def test_pools_give_plain_results(database_url: str) -> None:
         assert [(pool.max_parallelism, pool.paused) for pool in backend.pools()] == [(5, False)]
 
 
-def test_many_threads_share_a_backend(backend: sync.Backend) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        counts = list(threads.map(lambda number: backend.run_mutation(visit, f"{number}"), range(40)))
-        work = list(threads.map(lambda number: sms.enqueue(backend, shout, f"{number}"), range(40)))
-    assert sorted(counts) == list(range(1, 41))
-    assert len(set(work)) == 40
-    assert backend.job_counts()["ready"] == 40
-
-
 @pytest.mark.usefixtures("_shared")
 def test_the_apps_own_backend_is_opened_when_it_is_needed_and_shared() -> None:
     with ThreadPoolExecutor(4) as threads:
@@ -131,8 +123,8 @@ def test_the_apps_own_backend_is_opened_when_it_is_needed_and_shared() -> None:
     app.sync.wake()
 
 
-def test_it_is_refused_where_it_cannot_work(database_url: str) -> None:
-    backend = app.sync.open(database_url)
+def test_it_is_refused_where_it_cannot_work(sqlite_url: str) -> None:
+    backend = app.sync.open(sqlite_url)
     with pytest.raises(ContextError, match=r"is not open.* with app.sync.open"):
         backend.run_query(visits)
     with backend:
@@ -151,9 +143,6 @@ def test_it_is_refused_where_it_cannot_work(database_url: str) -> None:
         backend.run_query(visits)
     with pytest.raises(ContextError, match="is closed"):
         sms.enqueue(backend, shout, "hey")
-
-
-def test_what_keeps_it_from_opening_is_told() -> None:
     with (
         pytest.raises(DatabaseUnavailable),
         app.sync.open("postgresql://nobody@127.0.0.1:1/nothing", database_wait=0.1) as backend,
@@ -271,7 +260,8 @@ def run_program(folder: Path, database_url: str, body: str) -> str:
     return done.stdout
 
 
-def test_it_is_closed_when_the_program_ends(database_url: str, tmp_path: Path) -> None:
+def test_it_is_closed_when_the_program_ends_without_new_threads(database_url: str, tmp_path: Path) -> None:
+    """Python 3.12 refuses them while it ends."""
     said = run_program(
         tmp_path,
         database_url,
@@ -282,19 +272,6 @@ def test_it_is_closed_when_the_program_ends(database_url: str, tmp_path: Path) -
             await stop(self)
             print("stopped", flush=True)
         Backend.stop = told
-        print(app.sync.run_mutation(visit, "Ada"), flush=True)
-        """,
-    )
-    assert said == "1\nstopped\n"
-
-
-def test_a_program_ends_without_new_threads(database_url: str, tmp_path: Path) -> None:
-    """Python 3.12 refuses them while it ends."""
-    said = run_program(
-        tmp_path,
-        database_url,
-        """
-        import threading
 
         def refuse(thread):
             raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -303,7 +280,7 @@ def test_a_program_ends_without_new_threads(database_url: str, tmp_path: Path) -
         threading._register_atexit(lambda: setattr(threading.Thread, "start", refuse))
         """,
     )
-    assert said == "1\n"
+    assert said == "1\nstopped\n"
 
 
 def test_a_forked_process_opens_its_own(database_url: str, tmp_path: Path) -> None:
