@@ -129,6 +129,12 @@ class Console:
         out, err = self._capture.readouterr()
         return Result(code, out.decode(), err.decode())
 
+    def enter(self, name: str) -> None:
+        """Go on in an empty folder beside."""
+        self.folder = self.folder.with_name(name)
+        self.folder.mkdir()
+        self._monkeypatch.chdir(self.folder)
+
     def ok(self, *arguments: str, stdin: bytes = b"") -> Result:
         """A command that must succeed."""
         result = self(*arguments, stdin=stdin)

@@ -14,20 +14,14 @@ from stage.provider import Provider, provider
 from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, TokenBucket, Unauthenticated, asgi_app
 from penstock.testing import TestApp, TestClock
 
-NUMBERS: list[Any] = [
-    0, -0.0, 1, -1, 1.5, 1e-320, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**15, 10**20, 10**400, 1e15, 1e18,
-    1e300, float("inf"), float("-inf"), float("nan"), 253402300799, 253402300798.9, 253402300800, 253402300794,
-    253402300795, -62135596800,
-    -62135596801, -62135596795, 8210266876799, 8210266876800, 67767976233532799, True, False,
-]  # fmt: skip
-OTHERS: list[Any] = [
-    None, "", " ", "\0", "a\0b", "\ud800", "\udfff x", "x" * 3000, "253402300799", "1e400", "nan", "inf", "٣", "1_0",
-    [], {}, [[]], [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3},
-    {"\ud800": 1}, [{}],
+VALUES: list[Any] = [
+    0, -0.0, -1, 1.5, 1e-320, 2**53 + 1, 2**63, 10**15, 10**400, 1e18, float("inf"), float("-inf"), float("nan"),
+    253402300799, 253402300798.9, 253402300800, 253402300794, -62135596800, -62135596801, 8210266876800, True, False,
+    None, "", " ", "\0", "\ud800", "x" * 3000, "253402300799", "1e400", "nan", "٣", "1_0", [], {}, [[]],
+    [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1}, [{}],
 ]  # fmt: skip
 CLAIMS = (
-    "sub", "iss", "aud", "exp", "nbf", "iat", "jti", "auth_time", "nonce", "azp", "updated_at", "email_verified",
-    "name", "address", "birthdate", "scope", "scopes", "own", "\ud800", "$own", "",
+    "sub", "iss", "aud", "exp", "nbf", "iat", "nonce", "azp", "email_verified", "name", "scopes", "\ud800",
 )  # fmt: skip
 
 
@@ -60,7 +54,7 @@ async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
                 broken = [
                     (claim, repr(value)[:40], found)
                     for claim in CLAIMS
-                    for value in (*NUMBERS, *OTHERS)
+                    for value in VALUES
                     if (found := await tried(http, clock, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
                 ]
     assert not broken
@@ -72,7 +66,7 @@ async def test_no_header_of_a_token_breaks_its_check() -> None:
         async with TestApp(lobby(issuer), clock=clock) as test:
             _, payload, signature = issuer.token().split(".")
             for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
-                for value in (*NUMBERS, *OTHERS):
+                for value in VALUES:
                     said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
                     head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
                     with suppress(Unauthenticated):

@@ -11,7 +11,6 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import DatabaseUnavailable
 from penstock.server import run
 from penstock.server.run import _url, serve
 from penstock.testing import gate
@@ -52,11 +51,6 @@ async def write(ctx: MutationCtx, text: str) -> None:
 @app.query
 async def read(ctx: QueryCtx) -> list[str]:
     return [note.text for note in await ctx.db.query(Note).collect()]
-
-
-@app.mutation
-async def write_later(ctx: MutationCtx, text: str) -> None:
-    await ctx.scheduler.run_after(timedelta(0), write, text=text)
 
 
 READ = {"path": "test_serving:read"}
@@ -136,21 +130,11 @@ async def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_tim
             assert (await call).json()["status"] == "success"
 
 
-async def test_services_run_beside_the_server(database_url: str) -> None:
-    config = app.config(database=database_url, poll=0.05)
-    api = asgi_app(app, config=config, services=["worker"])
-    async with api.lifespan(), caller(api) as http:
-        with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
-            body = {"path": "test_serving:write_later", "args": {"text": "later"}}
-            assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
-            await commit.arrived()
-            assert (await http.post("/api/query", json=READ)).json()["value"] == ["later"]
-
-
-async def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -> None:
-    folder = tmp_path / "not there yet"
+async def test_a_server_that_cannot_open_says_no_more_than_that(
+    tmp_path: Path, near_door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, file = tmp_path / "not there yet", tmp_path / "secret_file.db"
     api = asgi_app(app, config=app.config(database=f"sqlite:///{folder / 'x.db'}"))
-
     with pytest.raises(DatabaseUnavailable):
         async with api.lifespan():
             pass
@@ -164,34 +148,23 @@ async def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -
         assert (await http.get("/readyz")).status_code == 200
         assert (await http.post("/api/query", json=READ)).json()["value"] == []
 
-
-def test_a_server_that_cannot_open_says_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "secret_file.db"
     file.write_bytes(b"this is no database" * 1000)
-    broken = asgi_app(app, config=app.config(database=f"sqlite:///{file}"))
-
-    async def story() -> None:
-        async with caller(broken) as http:
-            for _ in range(2):
-                response = await http.post("/api/query", json=READ)
-                assert (response.status_code, response.json()["code"]) == (500, "NotOpened")
-                assert "database." in response.json()["message"]
-                assert "SQLite" not in response.text
-                assert (await http.get("/readyz")).status_code == 503
-
-    asyncio.run(story())
+    async with caller(asgi_app(app, config=app.config(database=f"sqlite:///{file}"))) as http:
+        for _ in range(2):
+            response = await http.post("/api/query", json=READ)
+            assert (response.status_code, response.json()["code"]) == (500, "NotOpened")
+            assert "database." in response.json()["message"]
+            assert "SQLite" not in response.text
+            assert (await http.get("/readyz")).status_code == 503
     assert "not a sound SQLite database" in caplog.text
 
+    async def broken() -> None:
+        raise LookupError("secret_place")
 
-async def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    async with near_door() as api:
-
-        async def broken() -> None:
-            raise LookupError("secret_place")
-
-        api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
+    async with near_door() as shop:
+        shop.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
         for path in ("/api/query", "/api/query_batch"):
-            response = await api.post(path, {"path": "doors.http_fixtures:count", "queries": []})
+            response = await shop.post(path, {"path": "doors.http_fixtures:count", "queries": []})
             assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
             assert "secret_place" not in response.text
             assert response.headers["x-request-id"]
@@ -300,15 +273,12 @@ def start(tmp_path: Path) -> Start:
     return started
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_when_all_calls_are_answered(
-    start: Start, database_url: str, number: signal.Signals
-) -> None:
+async def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url: str) -> None:
     async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
         assert (await http.get("/readyz")).status_code == 200
         asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
         await server.says("asking")
-        server.process.send_signal(number)
+        server.process.send_signal(signal.SIGTERM)
         await server.says("server.stopping")
         with pytest.raises(httpx.ConnectError):
             async with httpx.AsyncClient(timeout=SOON) as other:
@@ -334,101 +304,13 @@ async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start,
         assert await client.query("notes:read") == []
 
 
-async def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database_url: str) -> None:
-    subscribe = "/api/subscribe?path=notes:read"
-
-    async with start(database_url, grace=600) as (server, url), AsyncClient(url) as client:
-        where = urlsplit(url)
-        with socket.create_connection((str(where.hostname), where.port or 0)) as stuck:
-            stuck.sendall(f"GET {subscribe} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-            for _ in range(12):
-                await client.mutation("notes:write", text="x" * 500_000)  # in the end more than the system buffers
-            async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", subscribe) as stream:
-                texts = stream.aiter_text()
-                await anext(texts)
-                server.process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(SOON):
-                    async for _ in texts:
-                        pass
-                    assert await server.ends() == 0
-        assert len([line for line in server.said if "/api/subscribe" in line]) == 2
-        assert not [line for line in server.said if "Traceback" in line or "ASGI" in line]
-
-
-class Writers:
-    """Callers that write all the time, and remember what they were answered."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self.client = client
-        self.written: set[str] = set()
-        self.doubtful: set[str] = set()
-        self.up = asyncio.Event()
-        self.over = False
-        self._progress = asyncio.Condition()
-
-    async def write_on(self, name: str) -> None:
-        number = 0
-        while not self.over:
-            await self.up.wait()
-            number += 1
-            await self._write(f"{name}-{number}")
-
-    async def enough(self, more: int) -> None:
-        """Wait until so many more have been written."""
-        until = len(self.written) + more
-        async with self._progress:
-            await self._progress.wait_for(lambda: len(self.written) >= until)
-
-    async def _write(self, text: str) -> None:
-        try:
-            await self.client.mutation("notes:write", text=text)
-        except TryAgain as error:
-            if error.facts.get("uncertain"):
-                self.doubtful.add(text)
-        else:
-            self.written.add(text)
-            async with self._progress:
-                self._progress.notify_all()
-
-
-async def test_what_was_answered_stays_through_restarts_and_crashes(start: Start, database_url: str) -> None:
-    """Callers write all the time while the server is stopped, started, killed and started."""
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    async with AsyncClient(f"http://127.0.0.1:{port}", timeout=10) as client:
-        writers = Writers(client)
-        tasks = [asyncio.create_task(writers.write_on(f"writer {number}")) for number in range(6)]
-        for ending in (signal.SIGTERM, signal.SIGKILL):
-            async with start(database_url, port) as (server, _):
-                writers.up.set()
-                await writers.enough(60)
-                server.process.send_signal(ending)
-                writers.up.clear()
-                await server.ends()
-        async with start(database_url, port):
-            writers.up.set()
-            await writers.enough(60)
-            writers.over = True
-            await asyncio.gather(*tasks)
-            found = await client.query("notes:read")
-    assert len(found) == len(set(found)), "nothing is written twice"
-    assert writers.written <= set(found), "nothing that was answered is lost"
-    assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
-
-
-async def test_an_address_that_cannot_be_had_is_told(sqlite_url: str) -> None:
+async def test_an_address_or_a_database_that_cannot_be_had_is_told(sqlite_url: str, tmp_path: Path) -> None:
     config = app.config(database=sqlite_url)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
-            await serve(app, config, host="127.0.0.1", port=port, services=())
-    for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
-        with pytest.raises(ConfigError, match="Cannot listen"):
-            await serve(app, config, host=host, port=port, services=())
-
-
-async def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
+        for host, number in (("127.0.0.1", port), ("127.0.0.1", 70_000), ("203.0.113.1", 0)):
+            with pytest.raises(ConfigError, match=rf"Cannot listen on {host} port"):
+                await serve(app, config, host=host, port=number, services=())
     config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
     with pytest.raises(DatabaseUnavailable):
         await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
@@ -475,12 +357,17 @@ ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
-    async with served(sqlite_url) as url:
-        for sent in (b"", ASK):  # nothing, or headers that do not end
-            reader, writer = await connect(url)
-            writer.write(sent)
-            assert await reader.read() == b""
-            writer.close()
+    async with served(sqlite_url) as url, AsyncClient(url) as client:
+        with gate("mutation.ran") as ran:
+            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
+            await ran.arrived()
+            for sent in (b"", ASK):  # nothing, or headers that do not end
+                reader, writer = await connect(url)
+                writer.write(sent)
+                assert await reader.read() == b""
+                writer.close()
+            ran.open()
+            await writing
         reader, writer = await connect(url)
         writer.write(ASK + b"\r\n")
         answer = await reader.readuntil(b"}")
@@ -488,20 +375,6 @@ async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeyp
         writer.write(ASK)
         assert await reader.read() == b"", "nor does a second request take as long as it likes"
         writer.close()
-
-
-async def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
-
-    async with served(sqlite_url) as url, AsyncClient(url) as client:
-        with gate("mutation.ran") as ran:
-            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
-            await ran.arrived()
-            reader, writer = await connect(url)
-            assert await reader.read() == b"", "the time of those who say nothing is over"
-            writer.close()
-            ran.open()
-            await writing
 
 
 async def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

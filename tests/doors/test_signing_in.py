@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ from doors.test_socket import closed
 from stage.household import ADMIN, house
 from stage.sockets import SocketClient, socket_client
 
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient
 from penstock.client import client as client_module
 from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
@@ -185,19 +184,6 @@ async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
         assert client.answers[0] == []
 
 
-async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        headers = {"authorization": f"Bearer {one.issuer.token()}"}
-        url = f"/api/subscribe?path={MODULE}:papers&args={{}}&format=json"
-        async with one.http.stream("GET", url, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            found = [line async for line in _until_data(lines)]
-            assert found[-1].endswith('"value":[]}')
-            one.test.clock.advance(3606 * SECOND)
-            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
-            assert "secret" not in "".join([line async for line in lines])
-
-
 async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_LONGEST_PAUSE", 0.0)
     async with house(database_url) as one:
@@ -221,17 +207,6 @@ async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pyte
                     await client.mutation(f"{MODULE}:write", text="y")
                     with pytest.raises(Unauthenticated, match="expired"):
                         await anext(watched)
-
-
-async def test_a_client_that_waits_is_asked_for_its_token_before_each_request(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        fetched = iter([one.issuer.token("ada"), one.issuer.token("bob")])
-
-        def use() -> list[str]:
-            with Client(one.url, token=lambda: next(fetched)) as client:
-                return [client.mutation(f"{MODULE}:greet"), client.mutation(f"{MODULE}:greet")]
-
-        assert await asyncio.to_thread(use) == ["ada", "bob"]
 
 
 async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
