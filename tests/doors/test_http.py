@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from doors.http_fixtures import FAILURES, SECRET
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.http_fixtures",)
 
-SECRET = "the-secret-of-the-house"
+INTERNAL = "call an internal one wrongly"
 
 
 # ----- stories
@@ -107,21 +108,6 @@ async def test_the_other_ways_to_call(near_door: Door) -> None:
         assert (await api.post("/api/query", untyped)).json() == success
 
 
-async def test_pages_follow_one_another(door: Door) -> None:
-    async with door() as api:
-        for title in ("Emma", "Ulysses"):
-            await api.value("mutation", "add", title=title)
-        first = await api.value("query", "page")
-        assert first.keys() == {"page", "isDone", "continueCursor", "splitCursor", "pageStatus"}
-        second = await api.value("query", "page", cursor=first["continueCursor"])
-        assert [book["title"] for book in first["page"] + second["page"]] == ["Emma", "Ulysses"]
-        refused = await api.call("query", "page", cursor="nonsense")
-        assert refused["errorMessage"].startswith("CursorInvalid: InvalidCursor:")
-        assert refused["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
-        options = {"numItems": 1.0, "cursor": first["continueCursor"], "endCursor": None, "id": 7}
-        assert await api.value("query", "books_of", paginationOpts=options) == second
-
-
 async def test_a_batch_reads_one_snapshot(door: Door) -> None:
     async with door() as api:
         await api.value("mutation", "add", title="Emma")
@@ -130,9 +116,9 @@ async def test_a_batch_reads_one_snapshot(door: Door) -> None:
             {"path": "doors.http_fixtures:now"},
             {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
             {"path": "doors.http_fixtures:fail"},
-            {"path": "doors.http_fixtures:leave"},
-            {"path": "doors.http_fixtures:cancel_within"},
-            {"path": "doors.http_fixtures:break_the_transaction"},
+            {"path": "doors.http_fixtures:fail", "args": {"by": "exit"}},
+            {"path": "doors.http_fixtures:fail", "args": {"by": "be canceled"}},
+            {"path": "doors.http_fixtures:fail", "args": {"by": "break the transaction"}},
             {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
             {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
             {"path": "doors.http_fixtures:find", "args": {"title": 1}},
@@ -208,7 +194,7 @@ async def test_errors_for_callers_reach_them_with_their_data(near_door: Door) ->
             found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
             wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
             assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
-        for function in ("fail", "leave", "nothing", "hidden"):
+        for function in ("fail", "nothing", "hidden"):
             assert "errorData" not in await api.call("query", function)
 
 
@@ -241,29 +227,18 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
 
 async def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     async with door() as api:
-        for kind, name, args in (
-            ("query", "fail", {}),
-            ("mutation", "add_and_exit", {"title": "b"}),
-            ("mutation", "add_and_return_nonsense", {"title": "c"}),
-            ("mutation", "call_internal_wrongly", {}),
-            ("mutation", "raise_unsayable", {}),
-            ("action", "time_out_by_itself", {}),
-            ("query", "name_a_secret", {}),
-            ("query", "cast_a_secret", {}),
-            ("query", "leave_in_thread", {}),
-            ("action", "leave_in_action", {}),
-            ("query", "cancel_within", {}),
-            ("action", "cancel_within_action", {}),
-            ("mutation", "add", {"title": "a\0b"}),
-            ("mutation", "add_what_is_too_large", {}),
-            ("query", "ask_for_a_wrong_id", {}),
-            ("query", "call_itself_wrongly", {}),
-        ):
+        within = {"exit", "be canceled", "time out"}  # what an action does without a transaction
+        calls = [("query", "fail", {"by": by}) for by in FAILURES if by not in {"insert too much", INTERNAL}]
+        calls += [("mutation", "add_and_fail", {"by": by}) for by in FAILURES if by != "cast it"]
+        calls += [("action", "fail_in_action", {"by": by}) for by in within]
+        calls += [("query", "leave_in_thread", {}), ("mutation", "add", {"title": "a\0b"})]
+        calls += [("mutation", "add_and_return_nonsense", {"title": "c"})]
+        for kind, name, args in calls:
             caplog.clear()
             response = await api.post(f"/api/{kind}", {"path": f"doors.http_fixtures:{name}", "args": args})
             request_id = response.headers["x-request-id"]
             message = f"[Request ID: {request_id}] Server Error"
-            assert response.json() == {"status": "error", "errorMessage": message}, name
+            assert response.json() == {"status": "error", "errorMessage": message}, args
             (record,) = [found for found in caplog.records if found.levelno == logging.ERROR]
             assert request_id in record.getMessage()
             assert record.exc_info

@@ -67,7 +67,9 @@ async def test_an_error_of_one_query_leaves_the_snapshot_to_the_others(shop: Sho
     async with shop() as (api, _):
         ts = await take(api)
         await api.value("mutation", "add", title="Emma")
-        for function in ("fail", "break_the_transaction", "cancel_within", "sell", "hidden", "nothing"):
+        for by in ("raise", "break the transaction", "be canceled"):
+            assert (await at(api, ts, "fail", by=by)).json()["status"] == "error"
+        for function in ("sell", "hidden", "nothing"):
             body = (await at(api, ts, function)).json()
             assert (body["status"], "errorData" in body) == ("error", False), function
         assert await value_at(api, ts) == 0
