@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from stage.forks import Fork
-from stage.waits import SOON
+from stage.waits import SOON, until
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -171,137 +169,80 @@ async def test_a_server_that_cannot_open_says_no_more_than_that(
     assert "secret_place" in caplog.text
 
 
-# ----- in a process of its own
-
-PROGRAM = """
-import asyncio, logging, sys
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
-from penstock.server.run import _url, serve
-from penstock.testing import gate
-
-logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-app = App()
-
-class Note(Table):
-    text: str
-
-@app.mutation
-async def write(ctx: MutationCtx, text: str) -> None:
-    await ctx.db.insert(Note(text=text))
-
-@app.query
-async def read(ctx: QueryCtx) -> list[str]:
-    return [note.text for note in await ctx.db.query(Note).collect()]
-
-@app.action
-async def ask(ctx: ActionCtx) -> str:
-    print("asking", file=sys.stderr, flush=True)
-    return await asyncio.to_thread(sys.stdin.readline)
-
-@app.mutation
-async def never(ctx: MutationCtx) -> None:
-    await ctx.db.insert(Note(text="never"))
-    print("asking", file=sys.stderr, flush=True)
-    await asyncio.Event().wait()
-
-if __name__ == "__main__":
-    database, port, grace = sys.argv[1:]
-    config = app.config(database=database, grace=float(grace))
-    asyncio.run(serve(
-        app, config, host="127.0.0.1", port=int(port), services=["worker"],
-        ready=lambda url: print("ready", url, file=sys.stderr, flush=True),
-    ))
-    print("ended", file=sys.stderr, flush=True)
-"""
+# ----- alone
 
 
-class Process:
-    """A server in a process of its own."""
+@asynccontextmanager
+async def served(database: str, app: App = app, **settings: Any) -> AsyncIterator[str]:
+    """The URL of a server in this process, for the time of a block, which may send the signal that ends it."""
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    config, signals = app.config(database=database, **settings), list[Any]()
 
-    def __init__(self, program: Path, *arguments: str) -> None:
-        (theirs, to), (ours, said) = os.pipe(), os.pipe()
-        files = theirs, 1, said
-        self.process = Fork(str(program), arguments, folder=Path.cwd(), environment={**os.environ}, files=files)
-        os.close(theirs)
-        os.close(said)
-        self._to, self._said = os.fdopen(to, "w"), os.fdopen(ours)
-        self.said: list[str] = []
+    def stopping(*counts: int) -> None:
+        signals.append(counts)
 
-    async def says(self, word: str) -> str:
-        """The next line that begins with a word."""
-        while line := await asyncio.to_thread(self._said.readline):
-            self.said.append(line.rstrip())
-            if self.said[-1].startswith(word):
-                return self.said[-1]
-        raise AssertionError(f"it never said {word!r}:\n" + "\n".join(self.said))
-
-    async def ends(self) -> int:
-        """Its exit status, when it has ended."""
-        self.said += (await asyncio.to_thread(self._said.read)).splitlines()
-        return await asyncio.to_thread(self.process.wait)
-
-    def answers(self, line: str) -> None:
-        """Say a line to it."""
-        self._to.write(f"{line}\n")
-        self._to.flush()
-
-    async def close(self) -> None:
-        """Leave nothing behind."""
-        self.process.kill()
-        await self.ends()
-        self._to.close()
-        self._said.close()
+    server = serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result, stopping=stopping)
+    serving = asyncio.create_task(server)
+    url = await told
+    try:
+        yield url
+    finally:
+        if not signals:
+            signal.raise_signal(signal.SIGTERM)
+        await serving
 
 
-Start = Callable[..., Any]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """Starts the program above as a server of its own."""
-    file = tmp_path / "notes.py"
-    file.write_text(PROGRAM, "utf-8")
-
-    @asynccontextmanager
-    async def started(database: str, port: int = 0, grace: float = 10) -> AsyncIterator[tuple[Process, str]]:
-        server = Process(file, database, str(port), str(grace))
+async def refuses(url: str) -> bool:
+    """Whether nobody listens any more."""
+    async with httpx.AsyncClient(timeout=SOON) as http:
         try:
-            yield server, (await server.says("ready")).split()[1]
-        finally:
-            await server.close()
+            await http.get(f"{url}/healthz", headers={"connection": "close"})
+        except httpx.ConnectError:
+            return True
+    return False
 
-    return started
 
-
-async def test_a_signal_ends_it_when_all_calls_are_answered(start: Start, database_url: str) -> None:
-    async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
+async def test_a_signal_ends_a_server_when_all_calls_are_answered(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "penstock")
+    before = signal.getsignal(signal.SIGTERM)
+    async with served(database_url) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
         assert (await http.get("/readyz")).status_code == 200
-        asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
-        await server.says("asking")
-        server.process.send_signal(signal.SIGTERM)
-        await server.says("server.stopping")
-        with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient(timeout=SOON) as other:
-                await other.get(f"{url}/healthz")
-        server.answers("yes")
-        assert (await asking).json() == {"status": "success", "value": "yes\n"}
-        assert await server.ends() == 0
-        assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]
-        lines = [line for line in server.said if "/api/action" in line]
-        assert len(lines) == 1, "a request is told of once"
-        assert not [line for line in server.said if "Traceback" in line or "Uvicorn" in line]
+        with gate("mutation.ran", most=1) as held:
+            body = {"path": "test_serving:write", "args": {"text": "a"}}
+            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            await held.arrived()
+            signal.raise_signal(signal.SIGTERM)
+            await until(lambda: refuses(url))
+            assert events(caplog)[-1] == "server.stopping"
+            held.open()
+            assert (await call).json()["status"] == "success"
+        await until(lambda: ended(caplog))
+    assert signal.getsignal(signal.SIGTERM) is before
+    lines = [record for record in caplog.records if "/api/mutation" in record.getMessage()]
+    assert len(lines) == 1, "a request is told of once"
 
 
-async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, database_url: str) -> None:
-    async with start(database_url, grace=0.2) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
-        asking = asyncio.create_task(http.post("/api/mutation", json={"path": "notes:never"}))
-        await server.says("asking")
-        server.process.send_signal(signal.SIGTERM)
-        response = await asking
-        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-        assert await server.ends() == 0
-    async with start(database_url) as (_, url), AsyncClient(url) as client:
-        assert await client.query("notes:read") == []
+async def ended(caplog: pytest.LogCaptureFixture) -> bool:
+    return events(caplog)[-1] == "server.stopped"
+
+
+async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(database_url: str) -> None:
+    async with served(database_url, grace=0.2) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
+        with gate("mutation.ran", most=1) as held:
+            body = {"path": "test_serving:write", "args": {"text": "never"}}
+            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            await held.arrived()
+            signal.raise_signal(signal.SIGTERM)
+            response = await call
+            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        with pytest.raises(ServerUnreachable) as caught:
+            async with AsyncClient(url, retries=0) as client:
+                await client.query("test_serving:read")
+        assert not caught.value.facts["uncertain"]
+    async with app.open(config=app.config(database=database_url)) as backend:
+        assert await backend.run_query(read) == []
 
 
 async def test_an_address_or_a_database_that_cannot_be_had_is_told(sqlite_url: str, tmp_path: Path) -> None:
@@ -314,36 +255,6 @@ async def test_an_address_or_a_database_that_cannot_be_had_is_told(sqlite_url: s
     config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
     with pytest.raises(DatabaseUnavailable):
         await serve(app, config, host="127.0.0.1", port=0, services=(), ready=pytest.fail)
-
-
-async def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
-    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
-    url = await told
-    async with AsyncClient(url) as client:
-        assert await client.query("test_serving:read") == []
-    signal.raise_signal(signal.SIGTERM)
-    await serving
-    assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(ServerUnreachable) as caught:
-        async with AsyncClient(url, retries=0) as client:
-            await client.query("test_serving:read")
-    assert not caught.value.facts["uncertain"]
-
-
-@asynccontextmanager
-async def served(database: str, app: App = app) -> AsyncIterator[str]:
-    """The URL of a server in this process, for the time of a block."""
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    config = app.config(database=database)
-    serving = asyncio.create_task(serve(app, config, host="127.0.0.1", port=0, services=(), ready=told.set_result))
-    url = await told
-    try:
-        yield url
-    finally:
-        signal.raise_signal(signal.SIGTERM)
-        await serving
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
