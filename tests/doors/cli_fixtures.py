@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -10,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +19,10 @@ from typing import Any, Self
 import pytest
 from stage.forks import Fork
 
+from penstock import App
 from penstock.cli.main import run
+from penstock.clock import SystemClock
+from penstock.testing import TestApp, TestClock
 
 PROGRAM = """
 from datetime import datetime, timedelta
@@ -129,6 +133,12 @@ class Console:
         out, err = self._capture.readouterr()
         return Result(code, out.decode(), err.decode())
 
+    def enter(self, name: str) -> None:
+        """Go on in an empty folder beside."""
+        self.folder = self.folder.with_name(name)
+        self.folder.mkdir()
+        self._monkeypatch.chdir(self.folder)
+
     def ok(self, *arguments: str, stdin: bytes = b"") -> Result:
         """A command that must succeed."""
         result = self(*arguments, stdin=stdin)
@@ -181,6 +191,16 @@ class Process:
         self._process.kill()
         self._process.wait()
         self._said.close()
+
+
+def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
+    """Do something with an app on the database of the commands."""
+
+    async def main() -> Any:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
+            return await work(test)
+
+    return asyncio.run(main())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any
@@ -211,46 +211,13 @@ async def now(ctx: QueryCtx) -> datetime:
     return ctx.now()
 
 
-@app.query
-async def fail(ctx: QueryCtx) -> None:
-    raise ValueError(f"cannot open the door with {SECRET}")
+@app.internal_mutation
+async def hidden(ctx: MutationCtx, number: int) -> int:
+    return number
 
 
-@app.mutation
-async def add_and_fail(ctx: MutationCtx, title: str) -> None:
-    await ctx.db.insert(Book(title=title))
-    raise RuntimeError(SECRET)
-
-
-@app.mutation
-async def add_and_exit(ctx: MutationCtx, title: str) -> None:
-    await ctx.db.insert(Book(title=title))
-    raise SystemExit(SECRET)
-
-
-@app.query
-async def leave(ctx: QueryCtx) -> None:
-    sys.exit(SECRET)
-
-
-@app.query
-def leave_in_thread(ctx: sync.QueryCtx) -> None:
-    sys.exit(SECRET)
-
-
-@app.action
-async def leave_in_action(ctx: ActionCtx) -> None:
-    sys.exit(SECRET)
-
-
-@app.query
-async def cancel_within(ctx: QueryCtx) -> None:
-    await _cancelled()
-
-
-@app.action
-async def cancel_within_action(ctx: ActionCtx) -> None:
-    await _cancelled()
+def _raise(error: BaseException) -> Any:
+    raise error
 
 
 async def _cancelled() -> None:
@@ -259,30 +226,48 @@ async def _cancelled() -> None:
     await task
 
 
+FAILURES: dict[str, Callable[[Any], Awaitable[object]]] = {  # what functions do, each with a secret in its error
+    "raise": lambda _: _raise(ValueError(f"cannot open the door with {SECRET}")),
+    "time out": lambda _: _raise(TimeoutError(SECRET)),
+    "exit": lambda _: sys.exit(SECRET),
+    "be canceled": lambda _: _cancelled(),
+    "raise what cannot be said": lambda _: _raise(ApplicationError({"what": object()})),
+    "call wrongly": lambda ctx: ctx.run_query(by_id, book=SECRET),
+    "call an internal one wrongly": lambda ctx: ctx.run_mutation(hidden, number=SECRET),
+    "insert too much": lambda ctx: ctx.db.insert(Book(title=SECRET * 100_000)),
+    "get a wrong id": lambda ctx: ctx.db.get(Book, Id(SECRET)),
+    "break the transaction": lambda ctx: ctx._scope.transaction.session.fetch(Statement("select no_such_function()")),
+    "name a column that is not there": lambda ctx: ctx.sql(f"select no_such_column_{SECRET.replace('-', '_')}"),
+    "cast it": lambda ctx: ctx.sql(f"select cast('{SECRET}' as integer)"),  # which some databases take
+}
+
+
+@app.query
+async def fail(ctx: QueryCtx, by: str = "raise") -> None:
+    await FAILURES[by](ctx)
+    raise LookupError(SECRET)
+
+
+@app.mutation
+async def add_and_fail(ctx: MutationCtx, title: str = "x", by: str = "raise") -> None:
+    await ctx.db.insert(Book(title=title))
+    await FAILURES[by](ctx)
+
+
+@app.action
+async def fail_in_action(ctx: ActionCtx, by: str = "raise") -> None:
+    await FAILURES[by](ctx)
+
+
+@app.query
+def leave_in_thread(ctx: sync.QueryCtx) -> None:
+    sys.exit(SECRET)
+
+
 @app.mutation
 async def add_and_return_nonsense(ctx: MutationCtx, title: str) -> Any:
     await ctx.db.insert(Book(title=title))
     return {"secret": 2**70}
-
-
-@app.mutation
-async def call_internal_wrongly(ctx: MutationCtx) -> None:
-    await ctx.run_mutation(hidden, number=SECRET)  # type: ignore[arg-type]  # wrong on purpose
-
-
-@app.mutation
-async def add_what_is_too_large(ctx: MutationCtx) -> None:
-    await ctx.db.insert(Book(title=SECRET * 100_000))
-
-
-@app.query
-async def ask_for_a_wrong_id(ctx: QueryCtx) -> Book | None:
-    return await ctx.db.get(Book, Id(SECRET))
-
-
-@app.query
-async def call_itself_wrongly(ctx: QueryCtx, again: bool = True) -> None:
-    await ctx.run_query(call_itself_wrongly, again=SECRET)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def _stars(given: int) -> int:
@@ -294,27 +279,6 @@ def _stars(given: int) -> int:
 @app.mutation
 async def rate(ctx: MutationCtx, stars: Annotated[int, AfterValidator(_stars)]) -> int:
     return stars
-
-
-@app.mutation
-async def raise_unsayable(ctx: MutationCtx) -> None:
-    raise ApplicationError({"what": object()})
-
-
-@app.query
-async def break_the_transaction(ctx: QueryCtx) -> None:
-    await ctx._scope.transaction.session.fetch(Statement("select no_such_function_here()"))
-
-
-@app.query
-async def name_a_secret(ctx: QueryCtx) -> None:
-    await ctx.sql(f"select no_such_column_{SECRET.replace('-', '_')}")
-
-
-@app.query
-async def cast_a_secret(ctx: QueryCtx) -> None:
-    await ctx.sql(f"select cast('{SECRET}' as integer)")
-    raise LookupError(SECRET)  # where the database takes it
 
 
 @app.mutation
@@ -333,16 +297,6 @@ async def wait_and_count(ctx: QueryCtx, title: str) -> int:
 async def wait_in_action(ctx: ActionCtx, title: str) -> str:
     await wait(title)
     return "done"
-
-
-@app.action
-async def time_out_by_itself(ctx: ActionCtx) -> None:
-    raise TimeoutError(SECRET)
-
-
-@app.internal_mutation
-async def hidden(ctx: MutationCtx, number: int) -> int:
-    return number
 
 
 async def wait(name: str) -> None:

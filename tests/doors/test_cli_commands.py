@@ -1,4 +1,4 @@
-"""The commands that ask and return: run, functions, migrate, data, jobs, config."""
+"""The commands that ask and return: run, functions, migrate, data, pools, config, crons."""
 
 from __future__ import annotations
 
@@ -16,37 +16,9 @@ pytest_plugins = ("doors.cli_fixtures",)
 # ----- run
 
 
-def test_run_prints_the_result_readably_or_on_a_line(bookings: Console) -> None:
-    booking = bookings.ok("run", "book", "customer=Ada", "phone=123").json
-    assert booking.startswith("booking_")
-    pretty = bookings.ok("run", "upcoming", "customer=Ada")
-    assert pretty.out.startswith("[\n  {\n")
-    row = pretty.json[0]
-    assert (row["_id"], row["customer"], row["phone"]) == (booking, "Ada", "123")
-    assert bookings.ok("run", "upcoming", "customer=Ada", "--json").out.count("\n") == 1
-    assert bookings.ok("run", "remind", f"booking={booking}").out == "null\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "stdin"),
-    [
-        (("book", "customer=Ada", "phone=0049 30", "guests=2"), b""),
-        (("bookings:book", '{"customer": "Ada", "phone": "0049 30", "guests": 2}'), b""),
-        (("bookings/book".replace("/", ":"), "customer=Ada", 'phone="0049 30"', "guests=2"), b""),
-        (("book", "-"), b'{"customer": "Ada", "phone": "0049 30", "guests": {"$integer": "AgAAAAAAAAA="}}'),
-    ],
-)
-def test_arguments_come_in_every_way(console: Console, arguments: tuple[str, ...], stdin: bytes) -> None:
+def test_run_takes_arguments_in_every_way_and_prints_the_result(console: Console) -> None:
     console.write_bookings()
-    console.ok("migrate")
-    console.ok("run", *arguments, stdin=stdin)
-    row = console.ok("run", "upcoming", "customer=Ada", "--json").json[0]
-    assert (row["customer"], row["phone"], row["guests"]) == ("Ada", "0049 30", 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what", "fix"),
-    [
+    for arguments, what, fix in (
         (("bok",), "The app has no function 'bok'.", "Did you mean bookings:book?"),
         (("zzz",), "The app has no function 'zzz'.", "See penstock functions."),
         (("book",), "customer: Field required; phone: Field required", "It takes (customer: str, phone: str"),
@@ -55,18 +27,39 @@ def test_arguments_come_in_every_way(console: Console, arguments: tuple[str, ...
         (("book", "Ada"), "'Ada' is no argument.", "name=value"),
         (("book", '{"customer": '), "This is not valid JSON", ""),
         (("book", "-"), "This is not valid JSON", ""),
-    ],
-)
-def test_a_call_that_cannot_be(console: Console, arguments: tuple[str, ...], what: str, fix: str) -> None:
-    console.write_bookings()
-    refused = console("run", *arguments)
-    assert (refused.code, refused.out) == (1, "")
-    assert what in refused.err
-    assert fix in refused.err
+    ):
+        refused = console("run", *arguments)
+        assert (refused.code, refused.out) == (1, "")
+        assert what in refused.err
+        assert fix in refused.err
     assert not list(console.folder.glob("*.db*")), "a call that cannot be has made a database"
+    console.ok("migrate")
+    for name, arguments, stdin in (
+        ("a", ("book", "customer=a", "phone=0049 30", "guests=2"), b""),
+        ("b", ("bookings:book", '{"customer": "b", "phone": "0049 30", "guests": 2}'), b""),
+        ("c", ("bookings:book", "customer=c", 'phone="0049 30"', "guests=2"), b""),
+        ("d", ("book", "-"), b'{"customer": "d", "phone": "0049 30", "guests": {"$integer": "AgAAAAAAAAA="}}'),
+    ):
+        booking = console.ok("run", *arguments, stdin=stdin).json
+        pretty = console.ok("run", "upcoming", f"customer={name}")
+        assert pretty.out.startswith("[\n  {\n")
+        row = pretty.json[0]
+        assert (row["_id"], row["customer"], row["phone"], row["guests"]) == (booking, name, "0049 30", 2)
+    assert console.ok("run", "upcoming", "customer=a", "--json").out.count("\n") == 1
+    assert console.ok("run", "remind", f"booking={booking}").out == "null\n"
 
 
-def test_a_name_that_two_modules_have_is_asked_for_in_full(console: Console) -> None:
+def test_functions_are_listed_and_named_by_what_makes_them_unique(console: Console) -> None:
+    console.write_bookings()
+    lines = console.ok("functions").out.splitlines()
+    assert lines[0].split() == ["function", "kind", "access", "signature"]
+    signature = "(customer: str, phone: str, guests: int = 1) -> Id[Booking]"
+    assert lines[1].split(maxsplit=3) == ["bookings:book", "mutation", "-", signature]
+    listed = {function["name"]: function for function in console.ok("functions", "--json").json}
+    assert listed["bookings:remind"]["visibility"] == "internal"
+    assert listed["bookings:book"]["access"] is None
+    assert listed["bookings:book"]["parameters"][2] == {"name": "guests", "type": "int", "required": False}
+
     console.write("shop/__init__.py", "")
     console.write("shop/base.py", "from penstock import App\napp = App()\n")
     for name in ("one", "two"):
@@ -80,22 +73,6 @@ def test_a_name_that_two_modules_have_is_asked_for_in_full(console: Console) -> 
     assert (refused.code, "may be shop.one:hello or shop.two:hello" in refused.err) == (1, True)
     console.ok("--app", "shop.main", "migrate")
     assert console.ok("--app", "shop.main", "run", "two:hello").json == "two"
-
-
-def test_functions_lists_kind_visibility_and_signature(console: Console) -> None:
-    console.write_bookings()
-    lines = console.ok("functions").out.splitlines()
-    assert lines[0].split() == ["function", "kind", "access", "signature"]
-    assert lines[1].split(maxsplit=3) == [
-        "bookings:book",
-        "mutation",
-        "-",
-        "(customer: str, phone: str, guests: int = 1) -> Id[Booking]",
-    ]
-    listed = {function["name"]: function for function in console.ok("functions", "--json").json}
-    assert listed["bookings:remind"]["visibility"] == "internal"
-    assert listed["bookings:book"]["access"] is None
-    assert listed["bookings:book"]["parameters"][2] == {"name": "guests", "type": "int", "required": False}
 
 
 # ----- migrate
@@ -161,9 +138,12 @@ def test_data_shows_tables_and_rows(bookings: Console) -> None:
     assert bookings.ok("export", "booking", "-o", "-").out.splitlines() == lines[::-1]
 
 
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
+def test_data_shows_rows_that_meet_conditions(console: Console) -> None:
+    console.write_bookings()
+    console.ok("migrate")
+    rows = "".join(f'{{"customer": "c{number}", "phone": "1"}}\n' for number in range(3))
+    console.ok("import", "booking", "-", stdin=rows.encode())
+    for where, found in (
         (("customer=c1",), ["c1"]),
         (("customer>=c1",), ["c2", "c1"]),
         (("customer>c0", "customer<c2"), ["c1"]),
@@ -171,102 +151,21 @@ def test_data_shows_tables_and_rows(bookings: Console) -> None:
         (("status=paid",), []),
         (("note=null",), ["c2", "c1", "c0"]),
         (("_creationTime>=2020-01-01T00:00:00Z",), ["c2", "c1", "c0"]),
-    ],
-)
-def test_data_shows_rows_that_meet_conditions(console: Console, where: tuple[str, ...], found: list[str]) -> None:
-    console.write_bookings()
-    console.ok("migrate")
-    rows = "".join(f'{{"customer": "c{number}", "phone": "1"}}\n' for number in range(3))
-    console.ok("import", "booking", "-", stdin=rows.encode())
-    conditions = [part for condition in where for part in ("--where", condition)]
-    assert [row["customer"] for row in console.ok("data", "booking", "--json", *conditions).json] == found
-
-
-def test_a_condition_that_cannot_be(console: Console) -> None:
-    console.write_bookings()
-    console.ok("migrate")
-    for where, why in (
+    ):
+        conditions = [part for condition in where for part in ("--where", condition)]
+        shown = console.ok("data", "booking", "--json", *conditions).json
+        assert [row["customer"] for row in shown] == found, where
+    for condition, why in (
         ("nonsense", "'nonsense' is no condition."),
         ("x=1", "Table Booking has no column 'x'."),
         ("guests=many", "'many' is not a value of booking.guests, which is integer."),
         ("status=lost", "which is pending or paid."),
     ):
-        refused = console("data", "booking", "--where", where)
+        refused = console("data", "booking", "--where", condition)
         assert (refused.code, why in refused.err) == (1, True)
 
 
-# ----- jobs
-
-
-def test_jobs_are_counted_listed_shown_and_canceled(bookings: Console) -> None:
-    bookings.ok("run", "book", "customer=Ada", "phone=123")
-    listed = bookings.ok("jobs", "--json").json
-    assert listed["counts"]["scheduled"] == 1
-    job = listed["jobs"][0]
-    assert (job["function"], job["state"]) == ("bookings:remind", "pending")
-    lines = bookings.ok("jobs", "--state", "pending").out.splitlines()
-    assert lines[0].startswith("0 ready, 1 scheduled, 0 running")
-    assert lines[2].startswith(job["id"])
-    assert bookings.ok("jobs", "--state", "failed", "--json").json["jobs"] == []
-    shown = bookings.ok("jobs", "show", job["id"]).out
-    assert 'args              {"booking": "booking_' in shown
-    assert bookings.ok("jobs", "show", job["id"], "--json").json == job
-    assert "Asked for" in bookings.ok("jobs", "cancel", job["id"]).err
-
-
-def test_jobs_that_are_not_there(bookings: Console) -> None:
-    bookings.ok("migrate")
-    assert "'x' is not an id of a job" in bookings("jobs", "show", "x").err
-    unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
-    for command in ("show", "cancel"):
-        refused = bookings("jobs", command, unknown)
-        assert (refused.code, f"There is no job {unknown}." in refused.err) == (1, True)
-
-
 # ----- pools
-
-POOLS = """
-from penstock import ActionCtx, App
-
-app = App()
-sms = app.workpool("sms", max_parallelism=3)
-calls = app.workpool("calls")
-
-
-@app.action
-async def send(ctx: ActionCtx, count: int) -> int:
-    return len(await sms.enqueue_batch(ctx, say, [{}] * count))
-
-
-@app.internal_action
-async def say(ctx: ActionCtx) -> None: ...
-"""
-
-
-_LIMIT = ("pools", "set", "sms", "--max-parallelism")
-
-
-def test_pools_are_listed_paused_resumed_and_limited(console: Console) -> None:
-    console.write("pools.py", POOLS)
-    console.ok("migrate")
-    console.ok("run", "send", "count=5")
-    console.ok("pause", "sms")
-    console.ok("pools", "set", "calls", "--max-parallelism", "2000")
-    rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
-    assert (rows["sms"]["paused"], rows["sms"]["ready"], rows["sms"]["max_parallelism"]) == (True, 5, 3)
-    lines = [line.split() for line in console.ok("pools").out.splitlines()]
-    assert ["sms", "3,", "paused", "0", "5", "0", "0", "0"] in lines
-    assert ["calls", "2,000", "(declared", "10)", "0", "0", "0", "0", "0"] in lines
-    assert "sms runs at most 0 jobs at once, once it is resumed." in console.ok(*_LIMIT, "0").err
-    assert "but its limit is 0. Raise it with: penstock pools set sms --max-par" in console.ok("resume", "sms").err
-    assert not console.ok("pools", "--json").json["pools"][1]["paused"]
-    assert "sms runs at most 3 jobs at once." in console.ok(*_LIMIT, "3").err
-    assert "sms starts jobs again." in console.ok("resume", "sms").err
-    assert console(*_LIMIT, "99999999999").code == console(*_LIMIT, "-1").code == 2
-    for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
-        refused = console(*command)
-        assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)
-
 
 GATED = """
 from datetime import timedelta
@@ -300,9 +199,17 @@ async def say(ctx: ActionCtx) -> None: ...
 """
 
 
-def test_the_gates_of_pools_are_shown(console: Console) -> None:
+_LIMIT = ("pools", "set", "plain", "--max-parallelism")
+
+
+def test_pools_are_listed_with_their_gates_and_limited(console: Console) -> None:
+    console.write_bookings()
+    console.ok("migrate")
+    assert console.ok("pools").out == "no pools\n"
+    console.enter("gated")
     console.write("gated.py", GATED)
     console.ok("migrate")
+    assert console.ok("pools", "--keys", "2").err == "No jobs wait at any gate.\n"
     console.ok("run", "fill")
     rows = {row["name"]: row for row in console.ok("pools", "--json").json["pools"]}
     assert [rows["tenants"][word] for word in ("ready", "waiting", "key_parallelism", "group")] == [9, 9, 2, "outside"]
@@ -317,13 +224,6 @@ def test_the_gates_of_pools_are_shown(console: Console) -> None:
         ["hooks", "-", "5 in each 90 s, up to 9", "-", "-"],
         ["tenants", "2", "-", "-", "outside"],
     ]
-
-
-def test_the_keys_that_wait_the_most_are_shown(console: Console) -> None:
-    console.write("gated.py", GATED)
-    console.ok("migrate")
-    assert console.ok("pools", "--keys", "2").err == "No jobs wait at any gate.\n"
-    console.ok("run", "fill")
     keys = console.ok("pools", "--keys", "2").out.split("\n\n")[-1]
     assert [line.split() for line in keys.splitlines()] == [
         ["pool", "key", "waiting", "running"],
@@ -335,15 +235,22 @@ def test_the_keys_that_wait_the_most_are_shown(console: Console) -> None:
     assert rows["tenants"]["keys"] == [{"key": "globex", "waiting": 5, "running": 0}]
     assert (rows["hooks"]["keys"][0]["key"], rows["plain"]["keys"]) == (None, [])
 
+    console.ok("pause", "plain")
+    console.ok("pools", "set", "api", "--max-parallelism", "2000")
+    lines = [line.split() for line in console.ok("pools").out.split("\n\n")[0].splitlines()]
+    assert ["plain", "7,", "paused", "0", "1", "0", "0", "0"] in lines
+    assert ["api", "2,000", "(declared", "10)", "0", "0", "0", "0", "0"] in lines
+    assert "plain runs at most 0 jobs at once, once it is resumed." in console.ok(*_LIMIT, "0").err
+    assert "but its limit is 0. Raise it with: penstock pools set plain --max-par" in console.ok("resume", "plain").err
+    assert console(*_LIMIT, "99999999999").code == console(*_LIMIT, "-1").code == 2
+    for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
+        refused = console(*command)
+        assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)
+
 
 def squeezed(line: str) -> str:
     """A line of a table, with two spaces between its columns."""
     return re.sub(r" {2,}", "  ", line.strip())
-
-
-def test_a_program_without_pools_has_none(bookings: Console) -> None:
-    bookings.ok("migrate")
-    assert bookings.ok("pools").out == "no pools\n"
 
 
 # ----- config
@@ -409,9 +316,7 @@ def test_crons_are_listed_run_paused_and_removed(console: Console) -> None:
     lines = [line.split() for line in console.ok("crons").out.splitlines()]
     assert ["report", "30", "9", "*", "*", "*", "Europe/Prague", "paused"] in lines
     assert ["made", "every", "day", "UTC"] in [line[:4] for line in lines]
-    console.ok("crons", "resume", "report")
-    assert not console.ok("crons", "--json").json["crons"][2]["paused"]
-    assert "made is removed." in console.ok("crons", "remove", "made").err
+    console.ok("crons", "remove", "made")
     assert "knows no cron 'made'" in console.ok("crons", "remove", "made").err
     for command, words in (
         ("remove report", "is declared by this program"),
@@ -421,11 +326,6 @@ def test_crons_are_listed_run_paused_and_removed(console: Console) -> None:
     ):
         refused = console("crons", *command.split())
         assert (refused.code, words in refused.err) == (1, True), refused
-
-
-def test_crons_that_a_program_does_not_declare_are_told_apart(console: Console) -> None:
-    console.write("crons.py", CRONS)
-    console.ok("migrate")
     console.write("crons.py", CRONS.replace('name="look"', 'name="other"'))
     console.ok("migrate")
     (line,) = [line for line in console.ok("crons").out.splitlines() if line.startswith("look")]

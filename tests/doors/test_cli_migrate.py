@@ -1,17 +1,22 @@
-"""`penstock migrate` as a step of a deploy: what the new version declares is captured before any of it runs."""
+"""`penstock migrate` as a step of a deploy: what it makes known and captures, and what its plan promises."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from stage.outboxes import run_sql
 
 from penstock import ActionCtx, App, Table
+from penstock.store.push import migrate
 from penstock.testing import TestApp
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from doors.cli_fixtures import Console
 
 pytest_plugins = ("doors.cli_fixtures",)
@@ -83,29 +88,6 @@ def test_what_is_written_after_it_is_captured_though_nothing_runs(invoices: Cons
     assert heard == ["a", "b", "a", "hi"]
 
 
-def test_it_makes_known_what_a_program_declares_and_again_changes_nothing(invoices: Console, database_url: str) -> None:
-    planned = invoices.ok("migrate", "--plan", "--json").json
-    assert not planned["applied"]
-    assert invoices.ok("migrate", "--json").json["applied"]
-    for _ in range(2):
-        outboxes = invoices.ok("outbox", "--json").json["outboxes"]
-        assert [(one["name"], one["source"]) for one in outboxes] == [
-            ("ledger", "invoice_of_cli"), ("news", "topic news")
-        ]  # fmt: skip
-        assert [one["name"] for one in invoices.ok("tasks", "--json").json["tasks"]] == ["bill"]
-        assert "there was nothing to do" in invoices.ok("migrate").err
-
-
-def test_a_plan_makes_nothing_known(invoices: Console) -> None:
-    invoices.ok("migrate", "--plan")
-    assert invoices.ok("outbox", "--json").json["outboxes"] == []
-
-
-def test_an_outbox_that_cannot_be_is_refused(invoices: Console) -> None:
-    invoices.write("invoices.py", PROGRAM.replace('name="ledger", start="end"', 'name="x", order_by="nothing"'))
-    assert "no field 'nothing'" in invoices("migrate").err
-
-
 MORE = """
 from datetime import timedelta
 
@@ -146,43 +128,37 @@ def test_it_tells_what_it_makes_known_and_which_tables_get_triggers(invoices: Co
     data = invoices.ok("migrate", "--plan", "--json").json
     assert data["declared"][0] == {"noun": "pool", "name": "work", "change": "new"}
     assert data["captured"][1] == {"table": "invoice_of_cli", "for": "outbox:ledger", "change": "new"}
+    assert invoices.ok("outbox", "--json").json["outboxes"] == [], "a plan makes nothing known"
     assert told(invoices.ok("migrate").out) == TOLD
+    outboxes = invoices.ok("outbox", "--json").json["outboxes"]
+    assert [(one["name"], one["source"]) for one in outboxes] == [("ledger", "invoice_of_cli"), ("news", "topic news")]
+    assert [one["name"] for one in invoices.ok("tasks", "--json").json["tasks"]] == ["bill"]
     assert "there is nothing to do" in invoices.ok("migrate", "--plan").err
     again = invoices.ok("migrate")
     assert (again.out, "there was nothing to do" in again.err) == ("", True)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "changes"),
-    [
-        ("max_parallelism=2", "max_parallelism=2, ageing=timedelta(minutes=1)", ["changed: pool work"]),
-        ("hours=1", "hours=2", ["changed: cron sweep"]),
-        ('name="bill", ', 'name="bill", version=2, ', ["changed: task bill"]),
-        ('"insert", "delete"', '"insert",', [
-            "changed: outbox ledger", "changed: triggers on table invoice_of_cli, for outbox:ledger"
-        ]),
-    ],
-)  # fmt: skip
-def test_it_tells_what_is_declared_otherwise_than_before(
-    invoices: Console, old: str, new: str, changes: list[str]
-) -> None:
+def test_it_tells_what_is_declared_otherwise_than_before(invoices: Console) -> None:
     program = PROGRAM + MORE
+    invoices.write("invoices.py", PROGRAM.replace('name="ledger", start="end"', 'name="x", order_by="nothing"'))
+    assert "no field 'nothing'" in invoices("migrate").err
     invoices.write("invoices.py", program)
     invoices.ok("migrate")
-    assert old in program
-    invoices.write("invoices.py", program.replace(old, new))
-    assert told(invoices.ok("migrate", "--plan").out) == changes
-    assert told(invoices.ok("migrate").out) == changes
-
-
-def test_it_leaves_alone_what_a_later_release_declares(invoices: Console) -> None:
-    later = PROGRAM.replace('name="bill", ', 'name="bill", version=2, ').replace(
-        'start="end", ', 'start="end", version=2, '
-    )
-    invoices.write("invoices.py", later)
-    invoices.ok("migrate")
-    invoices.write("invoices.py", PROGRAM.replace('"insert", "delete"', '"insert",'))
-    assert told(invoices.ok("migrate", "--plan").out) == []
+    triggers = "changed: triggers on table invoice_of_cli, for outbox:ledger"
+    for old, new, changes in (
+        ("max_parallelism=2", "max_parallelism=2, ageing=timedelta(minutes=1)", ["changed: pool work"]),
+        ("hours=1", "hours=2", ["changed: cron sweep"]),
+        ('"insert", "delete"', '"insert",', ["changed: outbox ledger", triggers]),
+        ('name="bill", ', 'name="bill", version=2, ', ["changed: task bill"]),
+        ('start="end", ', 'start="end", version=2, ', ["changed: outbox ledger"]),
+    ):
+        assert old in program
+        program = program.replace(old, new)
+        invoices.write("invoices.py", program)
+        assert told(invoices.ok("migrate", "--plan").out) == changes
+        assert told(invoices.ok("migrate").out) == changes
+    invoices.write("invoices.py", program.replace("version=2, ", "").replace('"insert",', '"insert", "delete"'))
+    assert told(invoices.ok("migrate", "--plan").out) == [], "a later release has declared it"
 
 
 def test_it_tells_of_triggers_that_it_mends(invoices: Console, database_url: str) -> None:
@@ -196,3 +172,145 @@ def test_it_tells_of_triggers_that_it_mends(invoices: Console, database_url: str
     assert all(line.startswith("mended: triggers on table invoice_of_cli, for ") for line in plan)
     assert told(invoices.ok("migrate").out) == plan
     assert "there is nothing to do" in invoices.ok("migrate", "--plan").err
+
+
+# ----- plans
+
+FIRST = """
+from penstock import ActionCtx, App, QueryCtx, Table, TaskCtx
+
+app = App()
+
+
+class Base(Table, name="base_of_plan"):
+    name: str
+
+
+@app.query
+async def look(ctx: QueryCtx) -> None: ...
+"""
+NEWS = """
+
+@app.outbox(Base, name="news", start="end")
+async def news(ctx: ActionCtx, base: Base) -> None: ...
+"""
+VIEWED = """
+
+class Viewed(Table, source="viewed", key="id", managed=False):
+    id: str
+    name: str
+
+
+class Extra(Table, name="extra_of_plan"):
+    name: str
+
+"""
+BY_OUTBOX = """
+@app.outbox(Viewed, name="views", start="end")
+async def views(ctx: ActionCtx, viewed: Viewed) -> None: ...
+"""
+BY_TASK = """
+@app.reactive_task(Viewed, name="views", cleanup="never")
+async def views(ctx: TaskCtx[Viewed]) -> None: ...
+"""
+MORE_COLUMNS = FIRST.replace("name: str", "name: str\n    size: int | None = None")
+BASE = "create table base_of_view (id varchar primary key, creation_time varchar, name varchar)"
+VIEW = "create view viewed as select id, creation_time, name from base_of_view"
+
+
+@pytest.fixture
+def program(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    console.write("program.py", FIRST)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    return console
+
+
+@pytest.fixture
+def new_program(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """The same on a database without penstock's own tables."""
+    console.write("program.py", FIRST)
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    return console
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_cannot_be_captured_is_refused_before_any_table_is_made(
+    new_program: Console, empty_database_url: str, *, begun: bool
+) -> None:
+    if begun:
+        new_program.ok("migrate")
+    asyncio.run(run_sql(empty_database_url, BASE, VIEW))
+    for declared in (BY_OUTBOX, BY_TASK):
+        new_program.write("program.py", FIRST + VIEWED + declared)
+        planned, done = new_program("migrate", "--plan"), new_program("migrate")
+        assert "viewed is a view, whose changes cannot be captured" in planned.err
+        assert (planned.code, done.code, done.err) == (1, 1, planned.err)
+    declared = VIEWED.replace('"viewed"', '"base_of_view"') + BY_OUTBOX.replace('start="end"', 'order_by="name"')
+    new_program.write("program.py", FIRST + declared)
+    if begun:
+        assert "may be NULL" in new_program("migrate", "--plan").err
+    assert "may be NULL" in new_program("migrate").err
+    new_program.write("program.py", FIRST + VIEWED)
+    assert "create table extra_of_plan" in new_program.ok("migrate", "--plan").out.replace('"', "").lower()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_order_without_an_index_is_told_once(program: Console, *, known: bool) -> None:
+    if known:
+        program.ok("migrate")
+        program.write("program.py", MORE_COLUMNS + NEWS)
+        plan = program.ok("migrate", "--plan").out
+        assert "-- new: outbox news" in plan, "though a column is to be added"
+    program.write("program.py", FIRST + NEWS.replace('start="end"', 'order_by="name"'))
+    assert program.ok("migrate", "--plan").err.count("outbox.unindexed") == int(known)
+    assert program.ok("migrate").err.count("outbox.unindexed") == 1
+
+
+def test_a_plan_leaves_a_file_as_it_is(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "kept.db"
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{file}")
+    console.write("program.py", FIRST)
+    console.ok("migrate")
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("pragma journal_mode = delete").fetchone() == ("delete",)
+    before = file.read_bytes()
+    console.write("program.py", FIRST + NEWS)
+    assert "-- new: outbox news" in console.ok("migrate", "--plan").out
+    assert file.read_bytes() == before
+    assert [one.name for one in tmp_path.glob("kept.db*")] == ["kept.db"]
+
+
+def later(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
+    """Have a later release of penstock run, which brings one migration more."""
+    shipped = migrate.load_migrations
+    monkeypatch.setattr(migrate, "load_migrations", lambda store: [*shipped(store), ("9999_later", sql)])
+
+
+def test_beside_a_pending_migration_only_what_is_new_is_told(program: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.write("program.py", FIRST + NEWS)
+    program.ok("migrate")
+    later(monkeypatch, "create table later_of_plan (id integer primary key);")
+    program.write("program.py", FIRST + NEWS + NEWS.replace("news", "more"))
+    plan = program.ok("migrate", "--plan", "--json").json
+    assert plan["migrations"] == ["9999_later"]
+    assert [one["name"] for one in plan["declared"]] == ["more"]
+    assert [one["for"] for one in plan["captured"]] == ["outbox:more"]
+    assert program.ok("migrate", "--json").json == {**plan, "applied": True}
+
+
+def test_what_cannot_be_read_before_a_migration_is_not_known(
+    program: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.write("program.py", FIRST + NEWS)
+    program.ok("migrate")
+    table = "penstock_pool" if database_url.startswith("sqlite") else "penstock.pool"
+    asyncio.run(run_sql(database_url, f"alter table {table} rename to pool_of_before"))
+    older = "pool_of_before" if database_url.startswith("sqlite") else "penstock.pool_of_before"
+    later(monkeypatch, f"alter table {older} rename to {table.replace('.', ' ').split()[-1]};")
+    plan = program.ok("migrate", "--plan")
+    assert "new: " not in plan.out
+    assert "unknown until penstock's own tables are up to date" in plan.out
+    data = program.ok("migrate", "--plan", "--json").json
+    assert (data["declared"], data["captured"]) == (None, None)
+    assert "applied penstock's own 9999_later" in program.ok("migrate").out
+    assert "nothing to do" in program.ok("migrate", "--plan").err

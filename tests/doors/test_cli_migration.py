@@ -327,15 +327,13 @@ def test_new_tables_need_no_file_whichever_command_makes_them(trips: Console, da
     assert "0001_client: done" in trips.ok("migration", "status", "--database", "sqlite:///dev.db").out
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_stamp_runs_nothing_even_of_a_file_that_was_begun(trips: Console, database_url: str, begun: bool) -> None:
+def test_a_stamp_runs_nothing_even_of_a_file_that_was_begun(trips: Console, database_url: str) -> None:
     renamed(trips)
     trips.ok("migrate", "--folder", "none")
     before = asyncio.run(stored_trip(database_url))
-    if begun:
-        refused = trips("migration", "run")
-        assert (refused.code, "client" in refused.err, "migration run --stamp" in refused.err) == (1, True, True)
-        assert "expand is not complete" in trips.ok("migration", "status").out
+    refused = trips("migration", "run")
+    assert (refused.code, "client" in refused.err, "migration run --stamp" in refused.err) == (1, True, True)
+    assert "expand is not complete" in trips.ok("migration", "status").out
     trips.ok("migration", "run", "--stamp")
     assert "0001_client: done" in trips.ok("migration", "status").out
     assert asyncio.run(stored_trip(database_url)) == before
@@ -463,18 +461,15 @@ async def vans(ctx: ActionCtx, van: Van) -> None: ...
 
 def test_a_table_is_held_for_sql_of_its_owner(console: Console, database_url: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("DATABASE_URL", database_url)
-    asyncio.run(run_sql(database_url, "create table van (nr integer primary key, plate text, wheels integer)"))
+    asyncio.run(run_sql(database_url, "create table van (nr integer primary key, plate text)"))
     console.write("vans.py", OWNED)
     console.ok("migrate")
+    assert "No changes of lorry are captured" in console.ok("hold", "lorry").err
     assert "van is held for outbox:vans" in console.ok("hold", "van").err
     assert "held" in console.ok("changes").out
-    asyncio.run(run_sql(database_url, "alter table van drop column wheels"))
-    assert "van is released" in console.ok("release", "van").err
-    console.ok("hold", "van")
     asyncio.run(run_sql(database_url, "alter table van drop column plate"))
     left = console("release", "van")
     assert (left.code, "outbox:vans cannot be captured any more: a column of van is gone" in left.err) == (1, True)
-    assert "No changes of lorry are captured" in console.ok("hold", "lorry").err
 
 
 def test_two_processes_run_one_file_whole_and_a_killed_contract_goes_on(trips: Console, database_url: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import re
 import signal
@@ -14,15 +16,28 @@ from pathlib import Path
 
 import httpx
 import pytest
-from stage.waits import SOON
+from stage.waits import SOON, until
 
+from penstock import TryAgain
 from penstock.cli.processes import Place, config_at
+from penstock.client import AsyncClient
 from penstock.config import Config
 
 PROGRAM = """
 import os
-from penstock import ActionCtx, App, public
+from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table, public
 app = App()
+
+class Note(Table):
+    text: str
+
+@app.mutation(access=public)
+async def write(ctx: MutationCtx, text: str) -> None:
+    await ctx.db.insert(Note(text=text))
+
+@app.query(access=public)
+async def read(ctx: QueryCtx) -> list[str]:
+    return [note.text for note in await ctx.db.query(Note).collect()]
 
 @app.action(access=public)
 async def pid(ctx: ActionCtx) -> int:
@@ -54,11 +69,11 @@ class Supervisor:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str, database: str = "shop.db") -> Iterator[Supervisor]:
+def started(folder: Path, *arguments: str, database: str = "sqlite:///shop.db") -> Iterator[Supervisor]:
     (folder / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli.main", *arguments, "--app", "program.py", "--processes", "2"],
-        cwd=folder, env={**os.environ, "PENSTOCK_DATABASE": f"sqlite:///{database}"},
+        cwd=folder, env={**os.environ, "PENSTOCK_DATABASE": database},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:
@@ -87,6 +102,40 @@ def test_servers_share_a_port_and_one_that_dies_is_started_again(tmp_path: Path)
             pids(url)
 
 
+async def write_on(url: str, name: str, written: set[str], doubtful: set[str], over: asyncio.Event) -> None:
+    """Write notes one after another, whatever happens to the servers."""
+    async with AsyncClient(url, timeout=SOON) as client:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            text = f"{name}-{number}"
+            try:
+                await client.mutation("program:write", text=text)
+                written.add(text)
+            except TryAgain as error:
+                if error.facts.get("uncertain"):
+                    doubtful.add(text)
+
+
+async def test_what_was_answered_stays_while_processes_are_killed(tmp_path: Path, database_url: str) -> None:
+    written, doubtful, over = set[str](), set[str](), asyncio.Event()
+    with started(tmp_path, "serve", "--port", "0", database=database_url) as supervisor:
+        url = (await asyncio.to_thread(supervisor.wait_for, r"server\.started url=(\S+)", 2))[0]
+        writers = [asyncio.create_task(write_on(url, str(n), written, doubtful, over)) for n in range(6)]
+        for _ in range(3):
+            more = len(written) + 60
+            await until(lambda more=more: len(written) >= more)  # type: ignore[misc]
+            os.kill(min(await asyncio.to_thread(pids, url)), signal.SIGKILL)
+            await asyncio.to_thread(supervisor.wait_for, r"(server\.started)")
+        over.set()
+        await asyncio.gather(*writers)
+        async with AsyncClient(url) as client:
+            found = await client.query("program:read")
+        assert await asyncio.to_thread(supervisor.stop) == 0
+    assert len(found) == len(set(found)), "nothing is written twice"
+    assert written <= set(found) <= written | doubtful, "nothing that was answered is lost, nothing refused is there"
+
+
 def test_workers_stop_on_control_c(tmp_path: Path) -> None:
     with started(tmp_path, "worker") as supervisor:
         supervisor.wait_for(r"(services\.started)", times=2)
@@ -102,7 +151,7 @@ def test_processes_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_what_keeps_one_from_starting_ends_all(tmp_path: Path) -> None:
-    with started(tmp_path, "serve", "--port", "0", database="no/such/folder.db") as supervisor:
+    with started(tmp_path, "serve", "--port", "0", database="sqlite:///no/such/folder.db") as supervisor:
         assert supervisor.process.stderr is not None
         told = supervisor.process.stderr.read()
         assert "no/such" in told

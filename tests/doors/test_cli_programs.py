@@ -1,23 +1,90 @@
-"""Two programs on one database, from the command line: workers of both, a kill, plain SQL, a clash and a rename."""
+"""Several programs on one database, from the command line: in a schema each, and in one."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from stage.waits import until
+from stage.feed import opened
+from stage.outboxes import run_sql
+from stage.server import server
+
+from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
-    from doors.cli_fixtures import Console, Process
+    import pytest
+    from doors.cli_fixtures import Console
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-PROGRAM = """
-from datetime import timedelta
+# ----- a schema each
 
+
+def test_commands_tell_of_the_programs_own_schema(
+    console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    postgres = empty_database_url.startswith("postgres")
+    console.write_bookings(("app = App()", 'app = App(schema="shop")\nmail = app.workpool("mail")'))
+    console.ok("migrate")
+    plan = console.ok("--schema", "erp", "migrate", "--plan", "--all").out
+    assert ('create schema if not exists "erp"' in plan, '"shop"' in plan, "shop_" in plan) == (postgres, False, False)
+    monkeypatch.setenv("PENSTOCK_SCHEMA", "erp")
+    assert console("jobs").code == 0, "the argument of App counts more"
+    assert console("jobs", "--schema", "erp").code == 1, "its tables are not made yet"
+    console.ok("migrate", "--schema", "erp")
+    named = console.ok("config", "--schema", "erp", "--json").json["schema"]
+    assert named == {"value": "erp", "source": "--schema"}
+    assert "schema must be" in console("migrate", "--schema", "public").err
+
+    console.ok("run", "bookings:book", "customer=Ada", "phone=1")
+    enqueue = (
+        "select \"erp\".enqueue('mail', 'bookings:refuse')"
+        if postgres
+        else ("insert into erp_enqueue (pool, function) values ('mail', 'bookings:refuse')")
+    )
+    asyncio.run(run_sql(empty_database_url, enqueue))
+    seen = [
+        [job["function"] for job in console.ok("jobs", *where, "--json").json["jobs"]]
+        for where in ((), ("--schema", "erp"))
+    ]
+    assert seen == [["bookings:remind"], ["bookings:refuse"]]
+
+    async def lose_a_lease() -> None:
+        async with opened(empty_database_url, schema="erp") as store:
+            past = SystemClock().now() - timedelta(hours=1)
+            await store.leases.take("host:7", timedelta(seconds=30), past)
+
+    asyncio.run(lose_a_lease())
+    assert console.ok("doctor", "--json").json == {"findings": []}
+    found = console("doctor", "--schema", "erp", "--json").json["findings"]
+    assert "lease-expired" in {one["code"] for one in found}
+
+
+def test_a_dump_of_a_schema_holds_what_a_program_needs(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server() as own:
+        monkeypatch.setenv("DATABASE_URL", own.url)
+        console.write_bookings(("app = App()", 'app = App(schema="shop")'), (", live=False", ""))
+        console.ok("migrate")
+        console.ok("migrate", "--schema", "erp")
+        console.ok("run", "bookings:book", "customer=Ada", "phone=1")
+        dump = own.program("pg_dump", "--dbname", own.url, "--clean", "--schema=shop", "--schema=public")
+        asyncio.run(run_sql(own.url, "drop schema shop cascade", "drop table booking"))
+        own.program("psql", "--dbname", own.url, "--quiet", given=dump)
+        assert console.ok("doctor", "--json").json == {"findings": []}
+        assert "nothing to do" in console.ok("migrate").err
+        (job,) = console.ok("jobs", "--json").json["jobs"]
+        assert job["function"] == "bookings:remind"
+        console.ok("run", "bookings:book", "customer=Eve", "phone=2")
+        assert console.ok("--schema", "erp", "jobs", "--json").json["jobs"] == []
+
+
+# ----- one schema
+
+PROGRAM = """
 from penstock import ActionCtx, App, MutationCtx, Retry
 
 app = App(name="NAME", lease=2.0)
@@ -25,18 +92,14 @@ mail = app.workpool("mail", max_parallelism=LIMIT, default_retry=Retry(max_attem
 
 
 @app.internal_action
-async def send(ctx: ActionCtx, number: int) -> None:
+async def send(ctx: ActionCtx) -> None:
     with open("sent", "a") as sent:
-        sent.write(f"NAME {number}\\n")
+        sent.write("NAME")
 
 
 @app.mutation
-async def order(ctx: MutationCtx, first: int) -> None:
-    for number in range(first, first + 20):
-        if number % 2:
-            await ctx.scheduler.run_after(timedelta(0), send, number=number)
-        else:
-            await mail.with_options(retry=True).enqueue(ctx, send, number=number)
+async def order(ctx: MutationCtx) -> None:
+    await mail.with_options(retry=True).enqueue(ctx, send)
 
 
 @app.cron("0 0 1 1 *", name="CRON")
@@ -58,58 +121,6 @@ def write(console: Console, folder: str, *, name: str = "", limit: int = 3, cron
     console.write(f"{folder}/main.py", text)
 
 
-def sent(console: Console) -> Counter[str]:
-    file = console.folder / "sent"
-    return Counter(file.read_text("utf-8").splitlines() if file.exists() else ())
-
-
-def each(name: str, first: int) -> Counter[str]:
-    return Counter(f"{name} {number}" for number in range(first, first + 20))
-
-
-def worker(console: Console, name: str) -> Process:
-    process = console.start("--app", f"{name}/main.py", "worker")
-    process.wait_for("worker.started")
-    return process
-
-
-def order(console: Console, name: str, first: int) -> None:
-    console.ok("--app", f"{name}/main.py", "run", "main:order", f"first={first}")
-
-
-def wait_for(console: Console, expected: Counter[str]) -> None:
-    async def all_are() -> bool:
-        return sent(console) >= expected
-
-    asyncio.run(until(all_are))
-    assert sent(console) == expected
-    while console.ok("jobs", "--app", "shop/main.py", "--state", "running", "--json").json["jobs"]:
-        """They have run, and their ends are being stored: an attempt whose end is not stored is made again."""
-
-
-def test_each_program_runs_its_own_jobs_whoever_is_killed(programs: Console) -> None:
-    for name in ("shop", "erp"):
-        programs.ok("--app", f"{name}/main.py", "migrate")
-    with worker(programs, "shop") as shop, worker(programs, "erp") as erp:
-        order(programs, "shop", 0)
-        order(programs, "erp", 100)
-        expected = each("shop", 0) + each("erp", 100)
-        wait_for(programs, expected)
-        erp.tell(signal.SIGKILL)
-        erp.end()
-        order(programs, "erp", 200)
-        order(programs, "shop", 20)
-        expected += each("shop", 20)
-        wait_for(programs, expected)
-        pending = programs.ok("jobs", "--app", "shop/main.py", "--state", "pending", "--json").json["jobs"]
-        assert [(job["attempt"], job["error"]) for job in pending] == [(0, None)] * 20, "nobody touches them"
-        with worker(programs, "erp"):
-            wait_for(programs, expected + each("erp", 200))
-        shop.tell(signal.SIGTERM)
-        assert shop.end() == 0
-        assert not any("job.parked" in line for line in shop.lines)
-
-
 def test_a_clash_changes_nothing_and_a_renamed_program_goes_on(programs: Console) -> None:
     for name in ("shop", "erp"):
         programs.ok("--app", f"{name}/main.py", "migrate")
@@ -124,10 +135,14 @@ def test_a_clash_changes_nothing_and_a_renamed_program_goes_on(programs: Console
     assert programs.ok("--app", "shop/main.py", "pools", "--json").json == before
     assert programs("--app", "erp/main.py", "crons", "remove", "shop").code == 1, "it is another program's"
 
-    order(programs, "erp", 300)
+    programs.ok("--app", "erp/main.py", "run", "main:order")
     write(programs, "erp", name="books", cron="erp")
     assert programs("--app", "erp/main.py", "migrate").code == 1, "the cron is still one of the old name"
     assert "of erp are forgotten" in programs.ok("--app", "erp/main.py", "forget", "erp").err
     programs.ok("--app", "erp/main.py", "migrate")
-    with worker(programs, "erp"):
-        wait_for(programs, each("books", 300))
+    (job,) = programs.ok("jobs", "--app", "erp/main.py", "--json").json["jobs"]
+    with programs.start("--app", "erp/main.py", "worker") as worker:
+        programs.ok("jobs", "wait", job["id"], "--app", "erp/main.py", "--timeout", "60s")
+        worker.tell(signal.SIGTERM)
+        assert worker.end() == 0
+    assert (programs.folder / "sent").read_text() == "books"

@@ -43,48 +43,66 @@ async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api
 
 
 async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
+    def echo(value: str) -> str:
+        return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
+
     async with near_door() as api:
-        for body in ("", "{", "nonsense", '{"path":}', "\0", b"\xff\xfe", '{"path": NaN}', "[" * 10_000):
+        for body in (
+            "",
+            '{"path":}',
+            "\0",
+            b"\xff\xfe",
+            "[" * 10_000,
+            echo("NaN"),
+            echo('"\\ud800"'),
+            echo("1" * 5000),
+        ):
             for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
                 await refused(api, 400, "BadJson", body, path)
-        for body in ("null", "1", '"x"', "[]", '[{"path": "doors.http_fixtures:count"}]', "{}", '{"path": 1}'):
+        for body in (
+            "null",
+            '"x"',
+            "[]",
+            "{}",
+            '{"path": 1}',
+            echo('{"$integer": 1}'),
+            echo('{"$x": 1}'),
+            echo("1e400"),
+        ):
             await refused(api, 400, "BadRequest", body)
-        for args in ('"x"', "1", "[1]", "[{}, {}]", "[]", "[[{}]]", "true", "1e999"):
+        for args in ('"x"', "[1]", "[{}, {}]", "[]", "true", "1e999"):
             await refused(api, 400, "BadRequest", f'{{"path": "doors.http_fixtures:count", "args": {args}}}')
         form: Any
         queries: Any
         for form in ("xml", 1, ["json"], {}):
             await refused(api, 400, "BadRequest", {**COUNT, "format": form})
-        for queries in (None, {}, "x", [1], [[]], [{}], [COUNT, {"path": "a:b", "args": 1}]):
+        for queries in (None, {}, [1], [{}], [COUNT, {"path": "a:b", "args": 1}]):
             await refused(api, 400, "BadRequest", {"queries": queries}, "/api/query_batch")
         await refused(api, 400, "TooManyQueries", {"queries": [COUNT] * 1001}, "/api/query_batch")
-        assert await api.value("query", "count") == 0
-
-
-async def test_values_that_do_not_exist_are_refused(near_door: Door) -> None:
-    def echo(value: str) -> str:
-        return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
-
-    async with near_door() as api:
-        for value in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000, "[" * 300 + "]" * 300):
-            await refused(api, 400, "BadJson", echo(value))
-        for value in ('{"$set": []}', '{"$integer": 1}', '{"$integer": "AA=="}', '{"$x": 1}', '{"a": 1, "$b": 2}'):
-            await refused(api, 400, "BadRequest", echo(value))
-        await refused(api, 400, "BadRequest", echo("1e400"))
         await refused(api, 400, "NestedTooDeeply", echo("[" * 64 + "]" * 64))
         assert await api.value("query", "echo", value=json.loads("[" * 63 + "]" * 63))
         assert (await api.error("query", "echo", value=2**64)).endswith("Server Error"), "it cannot leave again"
-        assert await api.value("query", "echo", value="a\0b") == "a\0b"
-        for number in (2**63, -(2**63) - 1, 10**40, 1.5, 2.0**54, True, "1", None, [1]):
+        for number in (2**63, 1.5, 2.0**54, True, "1", None, [1]):
             assert (await api.error("query", "typed", number=number)).startswith("ArgumentsInvalid")
-        assert (await api.error("query", "typed", when="2024-01-01T00:00:00")).startswith("ArgumentsInvalid")
+        for url, status in (
+            ({}, 400),
+            ({"args": "{"}, 400),
+            ({"args": "[]"}, 400),
+            ({"format": "xml"}, 400),
+            ({"args": ""}, 200),
+        ):
+            response = await api.http.get("/api/query", params={**COUNT, **url} if url else {})
+            assert response.status_code == status, url
+        get = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
+        assert (await api.http.get("/api/query", params=get)).json()["status"] == "error"
+        assert await api.value("query", "count") == 0
 
 
 async def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
     async with near_door() as api:
         for path in (
-            "", ":", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "/a:b", "a//b:c", "a/:b", "a:b/c", "a:b ",
-            "a:b\n", "a\0:b", "a:<script>", "1a:b", "a:1b", "a-b:c", "x" * 513, "a:b; drop table book", "é :b",
+            "", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "/a:b", "a//b:c", "a:b/c", "a:b ", "a:b\n", "a\0:b",
+            "1a:b", "a:1b", "a-b:c", "x" * 513,
         ):  # fmt: skip
             await refused(api, 400, "BadConvexFunctionIdentifier", {"path": path})
         for path in (
@@ -96,34 +114,14 @@ async def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
             "/api/run/a:b/c",
         ):
             await refused(api, 400, "BadConvexFunctionIdentifier", {}, path)
-        for path in ("module", "été:ça", "a/b", "a.b/c:d"):
+        for path in ("module", "été:ça", "a.b/c:d"):
             response = await api.post("/api/query", {"path": path})
             name, fix = (path, "") if ":" in path else (f"{path}:default", " Name it as module:function, with a colon.")
             assert response.json()["errorMessage"] == f"Could not find public function for '{name}'.{fix}"
 
 
-async def test_texts_that_look_like_sql_are_texts(door: Door) -> None:
-    async with door() as api:
-        titles = [
-            "'; drop table book; --",
-            'a" or 1=1',
-            "$1",
-            "%s",
-            "?1",
-            "\\'; select 1",
-            "a\u2028b",
-            "😀",
-            "{}",
-            "",
-        ]
-        for title in titles:
-            await api.value("mutation", "add", title=title)
-            assert (await api.value("query", "find", title=title))["title"] == title
-        assert await api.value("query", "count") == len(titles)
-
-
-async def test_other_methods_and_places_are_refused(door: Door) -> None:
-    async with door() as api:
+async def test_other_methods_and_places_are_refused(near_door: Door) -> None:
+    async with near_door() as api:
         for method, path, allowed in (
             ("GET", "/api/mutation", "POST"),
             ("PUT", "/api/query", "GET, HEAD, POST"),
@@ -132,88 +130,45 @@ async def test_other_methods_and_places_are_refused(door: Door) -> None:
             ("GET", "/api/query_batch", "POST"),
             ("GET", "/api/query_ts", "POST"),
             ("GET", "/api/function", "POST"),
+            ("HEAD", "/api/mutation", "POST"),
             ("POST", "/api/subscribe", "GET, HEAD"),
         ):
             response = await api.http.request(method, path)
-            assert (response.status_code, response.json()["code"]) == (405, "MethodNotAllowed")
+            assert response.status_code == 405, path
+            assert method == "HEAD" or response.json()["code"] == "MethodNotAllowed"
             assert set(response.headers["allow"].split(", ")) == set(allowed.split(", "))
             response = await api.http.request("OPTIONS", path)
             assert (response.status_code, response.content) == (204, b"")
-        for path in (
-            "/",
-            "/api",
-            "/api/",
-            "/api/query/",
-            "/api/nothing",
-            "/API/query",
-            "/favicon.ico",
-            "/healthz/x",
-        ):
+        for path in ("/", "/api/", "/api/query/", "/api/nothing", "/API/query", "/healthz/x"):
             response = await api.http.get(path)
             assert (response.status_code, response.json()["code"]) == (404, "NotFound"), path
-        head = await api.http.head("/api/query", params={"path": "doors.http_fixtures:count"})
+        head = await api.http.head("/api/query", params=COUNT)
         assert (head.status_code, head.content) == (200, b"")
-        response = await api.http.head("/api/mutation")
-        assert response.status_code == 405
-
-
-async def test_get_reads_its_url_as_strictly_as_a_body(near_door: Door) -> None:
-    async with near_door() as api:
-        for query, status in (
-            ({}, 400),
-            ({"path": ""}, 400),
-            ({"path": "doors.http_fixtures:count", "args": "{"}, 400),
-            ({"path": "doors.http_fixtures:count", "args": "[]"}, 400),
-            ({"path": "doors.http_fixtures:count", "format": "xml"}, 400),
-            ({"path": "doors.http_fixtures:count", "args": ""}, 200),
-        ):
-            response = await api.http.get("/api/query", params=query)
-            assert response.status_code == status, query
-        query = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
-        assert (await api.http.get("/api/query", params=query)).json()["status"] == "error"
-        assert await api.value("query", "count") == 0
 
 
 async def test_bodies_of_other_kinds_are_refused(near_door: Door) -> None:
+    """A body without a type, or of text, needs no preflight: any page could send it."""
     async with near_door() as api:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x"):
             await refused(api, 415, "UnsupportedMediaType", COUNT | {"a": kind}, headers={"content-type": kind})
-        zipped = {"content-type": "application/json", "content-encoding": "gzip"}
-        await refused(api, 415, "UnsupportedEncoding", b"\x1f\x8b", headers=zipped)
-        for kind in ("application/json", "Application/JSON; charset=utf-8", "application/vnd.shop+json"):
-            response = await api.post("/api/query", json.dumps(COUNT), headers={"content-type": kind})
-            assert response.json() == {"status": "success", "value": 0}
-
-
-async def test_a_web_page_cannot_call_without_asking(near_door: Door) -> None:
-    """A body without a content type needs no preflight; a page could send it to a server on its user's machine."""
-
-    async with near_door() as api:
         add = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "x"}})
         page = {"origin": "https://evil.example"}
         await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=page)
-        text = {**page, "content-type": "text/plain"}
-        await refused(api, 415, "UnsupportedMediaType", add, "/api/mutation", headers=text)
-        assert await api.value("query", "count") == 0
+        zipped = {"content-type": "application/json", "content-encoding": "gzip"}
+        await refused(api, 415, "UnsupportedEncoding", b"\x1f\x8b", headers=zipped)
+        for kind in ("Application/JSON; charset=utf-8", "application/vnd.shop+json"):
+            response = await api.post("/api/query", json.dumps(COUNT), headers={"content-type": kind})
+            assert response.json() == {"status": "success", "value": 0}
 
 
 # ----- sizes
 
 
-async def test_bodies_over_the_limit_are_refused_while_they_arrive(door: Door) -> None:
-    async def pieces(count: int) -> AsyncIterator[bytes]:
-        for _ in range(count):
-            yield b'"' + b"x" * MIB
+async def test_bodies_over_the_limit_are_refused_while_they_arrive(near_door: Door) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b'"' + b"x" * 100
 
-    async with door() as api:
-        body = {"path": "doors.http_fixtures:add", "args": {"title": "x" * (20 * MIB)}}
-        await refused(api, 413, "RequestTooLarge", body, "/api/mutation")
-        response = await api.http.post("/api/mutation", content=pieces(20))  # without a length
-        assert (response.status_code, response.json()["code"]) == (413, "RequestTooLarge")
-        assert await api.value("query", "count") == 0
-
-
-async def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
     async with near_door(max_argument_bytes=1000) as api:
         body = json.dumps({"path": "doors.http_fixtures:echo", "args": {"value": ""}})
         fits = body.replace('""', '"' + "x" * (1000 - len(body)) + '"')
@@ -221,6 +176,22 @@ async def test_the_limit_of_a_body_is_exact(near_door: Door) -> None:
         await refused(api, 413, "RequestTooLarge", fits + " ")
         query = {"path": "doors.http_fixtures:echo", "args": json.dumps({"value": "x" * 1000})}
         assert (await api.http.get("/api/query", params=query)).status_code == 413
+        response = await api.http.post("/api/mutation", content=pieces())  # without a length
+        assert (response.status_code, response.json()["code"]) == (413, "RequestTooLarge")
+
+
+async def test_bodies_of_very_many_parts_are_not_read(near_door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with near_door() as api:
+        numbers = ", ".join(["1.5"] * 200_000)
+        body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
+        message = (await api.post("/api/query", body)).json()["errorMessage"]
+        assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer."), "in few words"
+        names = {f"name{number}": 1 for number in range(1001)}
+        await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
+        monkeypatch.setattr(Message, "__init__", lambda *_: pytest.fail("it was read"))
+        for path in ("query", "mutation", "action", "query_batch", "run/a/b", "work/x"):
+            for parts in ("[]" * 33_000, "[{" * 17_000):
+                await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
 
 
 async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
@@ -257,7 +228,6 @@ async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
 async def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
     near_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading one holds the interpreter, so that several at once would keep all others waiting for the sum of them."""
     read, at_once, most = Message.__init__, [0], [0]
 
     def count(message: Message, text: bytes | str) -> None:
@@ -275,48 +245,22 @@ async def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
     assert most == [1]
 
 
-@pytest.mark.parametrize("path", ["query", "mutation", "action", "query_batch", "run/a/b", "work/x"])
-async def test_bodies_of_very_many_parts_are_not_read(
-    near_door: Door, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.setattr(Message, "__init__", lambda *_: pytest.fail("it was read"))
-
-    async with near_door() as api:
-        for parts in ("[]" * 33_000, "{}" * 33_000, "[{" * 17_000):
-            await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
-
-
-async def test_a_large_body_full_of_mistakes_is_refused_in_few_words(near_door: Door) -> None:
-    async with near_door() as api:
-        numbers = ", ".join(["1.5"] * 200_000)
-        body = f'{{"path": "doors.http_fixtures:total", "args": {{"numbers": [{numbers}]}}}}'
-        message = (await api.post("/api/query", body)).json()["errorMessage"]
-        assert message.endswith("invalid arguments: numbers.0: Input should be a valid integer.")
-        names = {f"name{number}": 1 for number in range(1001)}
-        await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
-
-
-async def test_a_body_that_is_announced_too_large_is_not_waited_for(far_door: Door) -> None:
-    async with far_door() as api:
-        for more in ("", "Expect: 100-continue\r\n"):
-            size = 10**12 if not more else 20 * MIB
-            head = f"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{more}\r\n"
-            assert b" 413 " in await raw(api, head.encode())
-
-
 async def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
-    async with far_door() as api:
-        for request in (
-            b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MIB + b"\r\n\r\n",
-            b"GET /" + b"a" * MIB + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-            b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-            b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
-            b"NONSENSE\r\n\r\n",
+    async with far_door(call_timeout=1.0) as api:
+        for request, status in (
+            (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MIB + b"\r\n\r\n", b" 4"),  # by its parser, or answered
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b" 400 "),
+            (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b" 400 "),
+            (b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", b" 400 "),
+            (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n", b" 413 "),
+            (
+                b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n",
+                b" 413 ",
+            ),
+            (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", b" 408 "),  # the rest never comes
         ):
             answer = await raw(api, request)
-            assert b" 4" in answer.split(b"\r\n")[0] or not answer, answer[:200]
+            assert status in answer.split(b"\r\n")[0] or not answer, (request[:100], answer[:200])
             assert b"Traceback" not in answer
         assert await api.value("query", "count") == 0
 
@@ -351,26 +295,6 @@ async def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) 
             await after.arrived()
             after.open()
         assert await api.value("query", "count") == 1, "what had begun has ended"
-
-
-async def test_a_caller_that_goes_away_early_has_called_nothing(far_door: Door) -> None:
-    async with far_door() as api:
-        body = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "Emma"}}).encode()
-        request = b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        url = urlsplit(str(api.http.base_url))
-        _, writer = await asyncio.open_connection(url.hostname, url.port)
-        writer.write(request + body[:-1])
-        await writer.drain()
-        writer.transport.abort()
-        assert await api.value("query", "count") == 0
-        await api.asgi.opening.idle()
-        assert await api.value("query", "count") == 0
-
-
-async def test_a_body_that_does_not_arrive_is_given_up(far_door: Door) -> None:
-    async with far_door(call_timeout=1.0) as api:
-        answer = await raw(api, b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-        assert b" 408 " in answer.split(b"\r\n")[0]
 
 
 # ----- anything at all
@@ -432,19 +356,3 @@ def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st
         assert isinstance(await api.value("query", "count"), int)
 
     tell(story)
-
-
-async def test_a_hundred_callers_at_once_get_their_own_answers(door: Door) -> None:
-    async with door() as api:
-
-        async def caller(number: int) -> None:
-            title = f"book {number}"
-            assert (await api.value("mutation", "add", title=title)).startswith("book_")
-            assert (await api.value("query", "find", title=title))["title"] == title
-            if number % 3 == 0:
-                assert (await api.error("query", "fail")).endswith("Server Error")
-
-        async with asyncio.TaskGroup() as callers:
-            for number in range(100):
-                callers.create_task(caller(number))
-        assert await api.value("query", "count") == 100

@@ -91,59 +91,45 @@ async def test_a_token_whose_time_is_over_is_gone(database_url: str) -> None:
         assert isinstance(await printing.status(backend, work), Pending)
 
 
-async def test_tokens_of_nobody_are_not_found(sqlite_url: str) -> None:
+async def test_tokens_of_nobody_and_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
     async with served(sqlite_url) as (backend, http, work, path):
         job, _, secret = tokens[0].split(".")
         for token in (
-            "x", f"{job}.1.x", f"{job}.1.{secret}x", f"{job}.9.{secret}", f"job_x.1.{secret}", "%00", "%FF",
-            "%ED%A0%80", "a" * 5000, f"{job}.{'9' * 400}.x", "' or 1=1 --",
-        ):  # fmt: skip
+            "x",
+            f"{job}.1.x",
+            f"{job}.9.{secret}",
+            f"job_x.1.{secret}",
+            "%00",
+            "%ED%A0%80",
+            f"{job}.{'9' * 400}.x",
+        ):
             await refused(http, f"/api/work/{token}", {"result": 1}, 404, "TokenInvalid")
+        await refused(http, f"{path}x", '{"result": "\\u0000"}', 404, "TokenInvalid")
         for nowhere in ("/api/work", "/api/work/", f"{path}/", f"{path}/more"):
             await refused(http, nowhere, {"result": 1}, 404, "NotFound")
-        for method in ("GET", "PUT", "DELETE", "PATCH"):
+        for method in ("GET", "PUT"):
             assert (await http.request(method, path)).status_code == 405
-        assert isinstance(await printing.status(backend, work), Running)
-
-
-async def test_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
-    async with served(sqlite_url) as (backend, http, work, path):
-        for body in ("", "{", "nonsense", "\0", b"\xff", '{"result": NaN}', '{"result": ' + "[" * 150, '"\\ud800"'):
+        for body in ("", b"\xff", '{"result": NaN}', '{"result": ' + "[" * 150, '"\\ud800"'):
             await refused(http, path, body, 400, "BadJson")
         bodies: list[Any] = [
-            [], [1], 5, {}, {"result": 1, "error": "x"}, {"error": ""}, {"error": 5}, {"error": None},
-            {"error": ["x"]}, {"retryable": True}, {"error": "x", "retryable": "no"}, {"error": "x", "retryable": None},
-            {"error": "x", "retryable": 1}, {"result": 1, "more": 2}, {"Result": 1}, {"result": 1, "retryable": True},
-            {"result": {"$nonsense": 1}},
+            [], 5, {}, {"result": 1, "error": "x"}, {"error": ""}, {"error": 5}, {"error": None}, {"retryable": True},
+            {"error": "x", "retryable": "no"}, {"error": "x", "retryable": None}, {"result": 1, "more": 2},
+            {"result": 1, "retryable": True}, {"result": {"$nonsense": 1}},
         ]  # fmt: skip
-        for given in bodies:
+        for given in (*bodies, '{"result": 1e999}'):
             await refused(http, path, given, 400, "BadRequest")
-        await refused(http, path, '{"result": 1e999}', 400, "BadRequest")
-        deep: Any = 1
-        for _ in range(70):
-            deep = [deep]
-        await refused(http, path, {"result": deep}, 400, "NestedTooDeeply")
+        await refused(http, path, '{"result": ' + "[" * 70 + "]" * 70 + "}", 400, "NestedTooDeeply")
+        await refused(http, path, '{"result": "\\u0000"}', 400, "ResultInvalid")
         await refused(http, path, {"result": "x" * 1001}, 413, "ResultTooLarge")
         await refused(http, path, {"result": "x" * 6000}, 413, "RequestTooLarge")
-        page = await http.post(
-            path, content='{"result":1}', headers={"origin": "http://evil", "content-type": "text/plain"}
-        )
-        assert page.status_code == 415
+        page = {"origin": "http://evil", "content-type": "text/plain"}
+        assert (await http.post(path, content='{"result":1}', headers=page)).status_code == 415
         assert isinstance(await printing.status(backend, work), Running)
         assert (await told(http, path, {"error": "x\0\U0001f600 " + "y" * 4000}))["accepted"]
         status = await backend.job(work)
         assert status is not None
         assert str(status.error).startswith("x\\0\U0001f600 y")
-
-
-async def test_a_result_that_cannot_be_kept_is_told_to_those_who_have_the_token(database_url: str) -> None:
-    async with served(database_url) as (backend, http, work, path):
-        body = '{"result": "\\u0000"}'
-        await refused(http, f"{path}x", body, 404, "TokenInvalid")
-        await refused(http, path, body, 400, "ResultInvalid")
-        assert isinstance(await printing.status(backend, work), Running)
-        await told(http, path, {"result": 9})
-        assert await told(http, path, {"result": int("9" * 20)}) == {"accepted": False, "kind": "success"}
+        assert await told(http, path, {"result": int("9" * 20)}) == {"accepted": False, "kind": "failed"}
 
 
 async def test_tokens_do_not_stand_in_the_log(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,18 +1,27 @@
-"""The REST face: bare results, arguments in plain bodies and URLs, and a status of its own for each kind of error."""
+"""The REST face: bare results, plain arguments, and a status for each kind of error; and its description."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from fastapi.openapi.models import OpenAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from penstock import App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Table, TokenBucket, asgi_app, sync
 from penstock.testing import TestApp
+
+if TYPE_CHECKING:
+    from doors.http_fixtures import Door
+
+pytest_plugins = ("doors.http_fixtures",)
 
 app = App(max_argument_bytes=5000, admin_token="the-lobby-token")
 app.rate_limit("knocks", TokenBucket(rate=1, period=timedelta(minutes=1)))
@@ -176,3 +185,35 @@ async def test_a_call_that_may_be_sent_again_says_when(database_url: str) -> Non
         async with httpx.AsyncClient(base_url="http://hall", transport=httpx.ASGITransport(asgi)) as http:
             answer = await http.get("/rest/test_rest/seats")
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+# ----- description
+
+
+async def test_the_public_functions_are_described(near_door: Door) -> None:
+    async with near_door() as api:
+        described = await api.http.get("/openapi.json")
+        document = described.json()
+        assert described.headers["content-type"] == "application/json"
+        assert len(OpenAPI.model_validate(document).paths or ()) == sum(
+            one.public for one in api.asgi.opening.app.registry
+        )
+        assert "/rest/doors/http_fixtures/add" in document["paths"]
+        assert "/rest/doors/http_fixtures/hidden" not in document["paths"]
+        assert document["servers"] == [{"url": "/"}]
+        (path,) = (path for path in document["paths"] if path.endswith("same_number"))
+        assert (await api.post(path, {"number": 7})).json() == 7
+        mounted = httpx.ASGITransport(Starlette(routes=[Mount("/inner", api.asgi)]))
+        async with httpx.AsyncClient(base_url="http://x/inner", transport=mounted) as http:
+            assert (await http.get("/openapi.json")).json()["servers"] == [{"url": "/inner"}]
+        page = await api.http.get("/docs")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "Doc&lt;&quot;book&quot;&gt; = { _id: Id&lt;&quot;book&quot;&gt;;" in page.text
+        assert ">add <" in page.text
+        assert ">hidden <" not in page.text
+        assert page.text.count("<p>Access: ") == 1
+        assert "<p>Access: <code>public &amp; (signed_in | public)</code></p>" in page.text
+        (path,) = (path for path in document["paths"] if path.endswith("/count"))
+        said = document["paths"][path]["post"]["description"]
+        assert said == "A query. Access: public & (signed_in | public)."
+        assert not re.search(r"<script|src=|href=\"(?!openapi.json)", page.text)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from stage.forks import Fork
-from stage.waits import SOON
+from stage.waits import SOON, until
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -27,7 +24,7 @@ from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import DatabaseUnavailable
 from penstock.server import run
 from penstock.server.run import _url, bind, serve
 from penstock.testing import gate
@@ -52,11 +49,6 @@ async def write(ctx: MutationCtx, text: str) -> None:
 @app.query
 async def read(ctx: QueryCtx) -> list[str]:
     return [note.text for note in await ctx.db.query(Note).collect()]
-
-
-@app.mutation
-async def write_later(ctx: MutationCtx, text: str) -> None:
-    await ctx.scheduler.run_after(timedelta(0), write, text=text)
 
 
 READ = {"path": "test_serving:read"}
@@ -136,21 +128,11 @@ async def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_tim
             assert (await call).json()["status"] == "success"
 
 
-async def test_services_run_beside_the_server(database_url: str) -> None:
-    config = app.config(database=database_url, poll=0.05)
-    api = asgi_app(app, config=config, services=["worker"])
-    async with api.lifespan(), caller(api) as http:
-        with gate("commit.after", when=lambda transaction: bool(transaction._rows_written)) as commit:
-            body = {"path": "test_serving:write_later", "args": {"text": "later"}}
-            assert (await http.post("/api/mutation", json=body)).json()["status"] == "success"
-            await commit.arrived()
-            assert (await http.post("/api/query", json=READ)).json()["value"] == ["later"]
-
-
-async def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -> None:
-    folder = tmp_path / "not there yet"
+async def test_a_server_that_cannot_open_says_no_more_than_that(
+    tmp_path: Path, near_door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, file = tmp_path / "not there yet", tmp_path / "secret_file.db"
     api = asgi_app(app, config=app.config(database=f"sqlite:///{folder / 'x.db'}"))
-
     with pytest.raises(DatabaseUnavailable):
         async with api.lifespan():
             pass
@@ -164,303 +146,114 @@ async def test_a_database_that_is_away_is_told_and_tried_again(tmp_path: Path) -
         assert (await http.get("/readyz")).status_code == 200
         assert (await http.post("/api/query", json=READ)).json()["value"] == []
 
-
-def test_a_server_that_cannot_open_says_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "secret_file.db"
     file.write_bytes(b"this is no database" * 1000)
-    broken = asgi_app(app, config=app.config(database=f"sqlite:///{file}"))
-
-    async def story() -> None:
-        async with caller(broken) as http:
-            for _ in range(2):
-                response = await http.post("/api/query", json=READ)
-                assert (response.status_code, response.json()["code"]) == (500, "NotOpened")
-                assert "database." in response.json()["message"]
-                assert "SQLite" not in response.text
-                assert (await http.get("/readyz")).status_code == 503
-
-    asyncio.run(story())
+    async with caller(asgi_app(app, config=app.config(database=f"sqlite:///{file}"))) as http:
+        for _ in range(2):
+            response = await http.post("/api/query", json=READ)
+            assert (response.status_code, response.json()["code"]) == (500, "NotOpened")
+            assert "database." in response.json()["message"]
+            assert "SQLite" not in response.text
+            assert (await http.get("/readyz")).status_code == 503
     assert "not a sound SQLite database" in caplog.text
 
+    async def broken() -> None:
+        raise LookupError("secret_place")
 
-async def test_what_nobody_catches_is_told_without_a_word(near_door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    async with near_door() as api:
-
-        async def broken() -> None:
-            raise LookupError("secret_place")
-
-        api.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
+    async with near_door() as shop:
+        shop.asgi.opening.backend = broken  # type: ignore[method-assign, assignment]
         for path in ("/api/query", "/api/query_batch"):
-            response = await api.post(path, {"path": "doors.http_fixtures:count", "queries": []})
+            response = await shop.post(path, {"path": "doors.http_fixtures:count", "queries": []})
             assert (response.status_code, response.json().keys()) == (500, {"code", "message"})
             assert "secret_place" not in response.text
             assert response.headers["x-request-id"]
     assert "secret_place" in caplog.text
 
 
-# ----- in a process of its own
-
-PROGRAM = """
-import asyncio, logging, sys
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
-from penstock.server.run import _url, bind, serve
-from penstock.testing import gate
-
-logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-app = App()
-
-class Note(Table):
-    text: str
-
-@app.mutation
-async def write(ctx: MutationCtx, text: str) -> None:
-    await ctx.db.insert(Note(text=text))
-
-@app.query
-async def read(ctx: QueryCtx) -> list[str]:
-    return [note.text for note in await ctx.db.query(Note).collect()]
-
-@app.action
-async def ask(ctx: ActionCtx) -> str:
-    print("asking", file=sys.stderr, flush=True)
-    return await asyncio.to_thread(sys.stdin.readline)
-
-@app.mutation
-async def never(ctx: MutationCtx) -> None:
-    await ctx.db.insert(Note(text="never"))
-    print("asking", file=sys.stderr, flush=True)
-    await asyncio.Event().wait()
-
-if __name__ == "__main__":
-    database, port, grace = sys.argv[1:]
-    config = app.config(database=database, grace=float(grace))
-    asyncio.run(serve(
-        app, config, listener=bind("127.0.0.1", int(port)), services=["worker"],
-        ready=lambda url: print("ready", url, file=sys.stderr, flush=True),
-    ))
-    print("ended", file=sys.stderr, flush=True)
-"""
-
-
-class Process:
-    """A server in a process of its own."""
-
-    def __init__(self, program: Path, *arguments: str) -> None:
-        (theirs, to), (ours, said) = os.pipe(), os.pipe()
-        files = theirs, 1, said
-        self.process = Fork(str(program), arguments, folder=Path.cwd(), environment={**os.environ}, files=files)
-        os.close(theirs)
-        os.close(said)
-        self._to, self._said = os.fdopen(to, "w"), os.fdopen(ours)
-        self.said: list[str] = []
-
-    async def says(self, word: str) -> str:
-        """The next line that begins with a word."""
-        while line := await asyncio.to_thread(self._said.readline):
-            self.said.append(line.rstrip())
-            if self.said[-1].startswith(word):
-                return self.said[-1]
-        raise AssertionError(f"it never said {word!r}:\n" + "\n".join(self.said))
-
-    async def ends(self) -> int:
-        """Its exit status, when it has ended."""
-        self.said += (await asyncio.to_thread(self._said.read)).splitlines()
-        return await asyncio.to_thread(self.process.wait)
-
-    def answers(self, line: str) -> None:
-        """Say a line to it."""
-        self._to.write(f"{line}\n")
-        self._to.flush()
-
-    async def close(self) -> None:
-        """Leave nothing behind."""
-        self.process.kill()
-        await self.ends()
-        self._to.close()
-        self._said.close()
-
-
-Start = Callable[..., Any]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """Starts the program above as a server of its own."""
-    file = tmp_path / "notes.py"
-    file.write_text(PROGRAM, "utf-8")
-
-    @asynccontextmanager
-    async def started(database: str, port: int = 0, grace: float = 10) -> AsyncIterator[tuple[Process, str]]:
-        server = Process(file, database, str(port), str(grace))
-        try:
-            yield server, (await server.says("ready")).split()[1]
-        finally:
-            await server.close()
-
-    return started
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_when_all_calls_are_answered(
-    start: Start, database_url: str, number: signal.Signals
-) -> None:
-    async with start(database_url) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
-        assert (await http.get("/readyz")).status_code == 200
-        asking = asyncio.create_task(http.post("/api/action", json={"path": "notes:ask"}))
-        await server.says("asking")
-        server.process.send_signal(number)
-        await server.says("server.stopping")
-        with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient(timeout=SOON) as other:
-                await other.get(f"{url}/healthz")
-        server.answers("yes")
-        assert (await asking).json() == {"status": "success", "value": "yes\n"}
-        assert await server.ends() == 0
-        assert [line.split()[0] for line in server.said[-2:]] == ["server.stopped", "ended"]
-        lines = [line for line in server.said if "/api/action" in line]
-        assert len(lines) == 1, "a request is told of once"
-        assert not [line for line in server.said if "Traceback" in line or "Uvicorn" in line]
-
-
-async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(start: Start, database_url: str) -> None:
-    async with start(database_url, grace=0.2) as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as http:
-        asking = asyncio.create_task(http.post("/api/mutation", json={"path": "notes:never"}))
-        await server.says("asking")
-        server.process.send_signal(signal.SIGTERM)
-        response = await asking
-        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-        assert await server.ends() == 0
-    async with start(database_url) as (_, url), AsyncClient(url) as client:
-        assert await client.query("notes:read") == []
-
-
-async def test_streams_end_at_once_also_those_that_nobody_reads(start: Start, database_url: str) -> None:
-    subscribe = "/api/subscribe?path=notes:read"
-
-    async with start(database_url, grace=600) as (server, url), AsyncClient(url) as client:
-        where = urlsplit(url)
-        with socket.create_connection((str(where.hostname), where.port or 0)) as stuck:
-            stuck.sendall(f"GET {subscribe} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-            for _ in range(12):
-                await client.mutation("notes:write", text="x" * 500_000)  # in the end more than the system buffers
-            async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", subscribe) as stream:
-                texts = stream.aiter_text()
-                await anext(texts)
-                server.process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(SOON):
-                    async for _ in texts:
-                        pass
-                    assert await server.ends() == 0
-        assert len([line for line in server.said if "/api/subscribe" in line]) == 2
-        assert not [line for line in server.said if "Traceback" in line or "ASGI" in line]
-
-
-class Writers:
-    """Callers that write all the time, and remember what they were answered."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self.client = client
-        self.written: set[str] = set()
-        self.doubtful: set[str] = set()
-        self.up = asyncio.Event()
-        self.over = False
-        self._progress = asyncio.Condition()
-
-    async def write_on(self, name: str) -> None:
-        number = 0
-        while not self.over:
-            await self.up.wait()
-            number += 1
-            await self._write(f"{name}-{number}")
-
-    async def enough(self, more: int) -> None:
-        """Wait until so many more have been written."""
-        until = len(self.written) + more
-        async with self._progress:
-            await self._progress.wait_for(lambda: len(self.written) >= until)
-
-    async def _write(self, text: str) -> None:
-        try:
-            await self.client.mutation("notes:write", text=text)
-        except TryAgain as error:
-            if error.facts.get("uncertain"):
-                self.doubtful.add(text)
-        else:
-            self.written.add(text)
-            async with self._progress:
-                self._progress.notify_all()
-
-
-async def test_what_was_answered_stays_through_restarts_and_crashes(start: Start, database_url: str) -> None:
-    """Callers write all the time while the server is stopped, started, killed and started."""
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    async with AsyncClient(f"http://127.0.0.1:{port}", timeout=10) as client:
-        writers = Writers(client)
-        tasks = [asyncio.create_task(writers.write_on(f"writer {number}")) for number in range(6)]
-        for ending in (signal.SIGTERM, signal.SIGKILL):
-            async with start(database_url, port) as (server, _):
-                writers.up.set()
-                await writers.enough(60)
-                server.process.send_signal(ending)
-                writers.up.clear()
-                await server.ends()
-        async with start(database_url, port):
-            writers.up.set()
-            await writers.enough(60)
-            writers.over = True
-            await asyncio.gather(*tasks)
-            found = await client.query("notes:read")
-    assert len(found) == len(set(found)), "nothing is written twice"
-    assert writers.written <= set(found), "nothing that was answered is lost"
-    assert set(found) <= writers.written | writers.doubtful, "nothing is there that was refused"
-
-
-def test_an_address_that_cannot_be_had_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=r"Cannot listen on 127\.0\.0\.1 port"):
-            bind("127.0.0.1", port)
-    for host, port in (("127.0.0.1", 70_000), ("203.0.113.1", 0)):
-        with pytest.raises(ConfigError, match="Cannot listen"):
-            bind(host, port)
-
-
-async def test_a_server_listens_only_when_it_is_ready(tmp_path: Path) -> None:
-    config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
-    with pytest.raises(DatabaseUnavailable):
-        await serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=pytest.fail)
-
-
-async def test_a_server_in_this_process_ends_on_a_signal(sqlite_url: str) -> None:
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    config, before = app.config(database=sqlite_url), signal.getsignal(signal.SIGTERM)
-    serving = asyncio.create_task(serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=told.set_result))
-    url = await told
-    async with AsyncClient(url) as client:
-        assert await client.query("test_serving:read") == []
-    signal.raise_signal(signal.SIGTERM)
-    await serving
-    assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(ServerUnreachable) as caught:
-        async with AsyncClient(url, retries=0) as client:
-            await client.query("test_serving:read")
-    assert not caught.value.facts["uncertain"]
+# ----- alone
 
 
 @asynccontextmanager
-async def served(database: str, app: App = app) -> AsyncIterator[str]:
-    """The URL of a server in this process, for the time of a block."""
+async def served(database: str, app: App = app, **settings: Any) -> AsyncIterator[str]:
+    """The URL of a server in this process, for the time of a block, which may send the signal that ends it."""
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    config = app.config(database=database)
-    serving = asyncio.create_task(serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=told.set_result))
+    config, signals = app.config(database=database, **settings), list[Any]()
+
+    def stopping(*counts: int) -> None:
+        signals.append(counts)
+
+    server = serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=told.set_result, stopping=stopping)
+    serving = asyncio.create_task(server)
     url = await told
     try:
         yield url
     finally:
-        signal.raise_signal(signal.SIGTERM)
+        if not signals:
+            signal.raise_signal(signal.SIGTERM)
         await serving
+
+
+async def refuses(url: str) -> bool:
+    """Whether nobody listens any more."""
+    async with httpx.AsyncClient(timeout=SOON) as http:
+        try:
+            await http.get(f"{url}/healthz", headers={"connection": "close"})
+        except httpx.ConnectError:
+            return True
+    return False
+
+
+async def test_a_signal_ends_a_server_when_all_calls_are_answered(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "penstock")
+    before = signal.getsignal(signal.SIGTERM)
+    async with served(database_url) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        with gate("mutation.ran", most=1) as held:
+            body = {"path": "test_serving:write", "args": {"text": "a"}}
+            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            await held.arrived()
+            signal.raise_signal(signal.SIGTERM)
+            await until(lambda: refuses(url))
+            assert events(caplog)[-1] == "server.stopping"
+            held.open()
+            assert (await call).json()["status"] == "success"
+        await until(lambda: ended(caplog))
+    assert signal.getsignal(signal.SIGTERM) is before
+    lines = [record for record in caplog.records if "/api/mutation" in record.getMessage()]
+    assert len(lines) == 1, "a request is told of once"
+
+
+async def ended(caplog: pytest.LogCaptureFixture) -> bool:
+    return events(caplog)[-1] == "server.stopped"
+
+
+async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(database_url: str) -> None:
+    async with served(database_url, grace=0.2) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
+        with gate("mutation.ran", most=1) as held:
+            body = {"path": "test_serving:write", "args": {"text": "never"}}
+            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            await held.arrived()
+            signal.raise_signal(signal.SIGTERM)
+            response = await call
+            assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        with pytest.raises(ServerUnreachable) as caught:
+            async with AsyncClient(url, retries=0) as client:
+                await client.query("test_serving:read")
+        assert not caught.value.facts["uncertain"]
+    async with app.open(config=app.config(database=database_url)) as backend:
+        assert await backend.run_query(read) == []
+
+
+async def test_an_address_or_a_database_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for host, number in (("127.0.0.1", port), ("127.0.0.1", 70_000), ("203.0.113.1", 0)):
+            with pytest.raises(ConfigError, match=rf"Cannot listen on {host} port"):
+                bind(host, number)
+    config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
+    with pytest.raises(DatabaseUnavailable):
+        await serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=pytest.fail)
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -484,12 +277,17 @@ async def test_a_head_without_an_end_is_refused(sqlite_url: str) -> None:
 async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
 
-    async with served(sqlite_url) as url:
-        for sent in (b"", ASK):  # nothing, or headers that do not end
-            reader, writer = await connect(url)
-            writer.write(sent)
-            assert await reader.read() == b""
-            writer.close()
+    async with served(sqlite_url) as url, AsyncClient(url) as client:
+        with gate("mutation.ran") as ran:
+            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
+            await ran.arrived()
+            for sent in (b"", ASK):  # nothing, or headers that do not end
+                reader, writer = await connect(url)
+                writer.write(sent)
+                assert await reader.read() == b""
+                writer.close()
+            ran.open()
+            await writing
         reader, writer = await connect(url)
         writer.write(ASK + b"\r\n")
         answer = await reader.readuntil(b"}")
@@ -497,20 +295,6 @@ async def test_a_connection_without_a_request_is_closed(sqlite_url: str, monkeyp
         writer.write(ASK)
         assert await reader.read() == b"", "nor does a second request take as long as it likes"
         writer.close()
-
-
-async def test_a_request_takes_longer_than_its_headers_may(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
-
-    async with served(sqlite_url) as url, AsyncClient(url) as client:
-        with gate("mutation.ran") as ran:
-            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
-            await ran.arrived()
-            reader, writer = await connect(url)
-            assert await reader.read() == b"", "the time of those who say nothing is over"
-            writer.close()
-            ran.open()
-            await writing
 
 
 async def test_connections_beyond_the_limit_are_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Signing in over HTTP and over web sockets: tokens, the admin token, refresh, sign-out and expiry."""
+"""Signing in over HTTP and over web sockets, and access and rate limits as callers from outside meet them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,37 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
+from doors.test_serving import served
 from doors.test_socket import closed
 from stage.household import ADMIN, house
+from stage.listening import listening
+from stage.provider import Provider, provider
 from stage.sockets import SocketClient, socket_client
+from stage.waits import SOON
 
+from penstock import (
+    OIDC,
+    App,
+    ApplicationError,
+    Identity,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    TokenBucket,
+    asgi_app,
+    signed_in,
+)
 from penstock.client import AsyncClient, Client
 from penstock.client import client as client_module
-from penstock.errors import Unauthenticated
+from penstock.errors import Overloaded, Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
+from penstock.testing import TestApp, TestClock
 
 MODULE = "stage.household"
 SECOND = timedelta(seconds=1)
@@ -185,19 +204,6 @@ async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
         assert client.answers[0] == []
 
 
-async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        headers = {"authorization": f"Bearer {one.issuer.token()}"}
-        url = f"/api/subscribe?path={MODULE}:papers&args={{}}&format=json"
-        async with one.http.stream("GET", url, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            found = [line async for line in _until_data(lines)]
-            assert found[-1].endswith('"value":[]}')
-            one.test.clock.advance(3606 * SECOND)
-            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
-            assert "secret" not in "".join([line async for line in lines])
-
-
 async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_LONGEST_PAUSE", 0.0)
     async with house(database_url) as one:
@@ -223,17 +229,6 @@ async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pyte
                         await anext(watched)
 
 
-async def test_a_client_that_waits_is_asked_for_its_token_before_each_request(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        fetched = iter([one.issuer.token("ada"), one.issuer.token("bob")])
-
-        def use() -> list[str]:
-            with Client(one.url, token=lambda: next(fetched)) as client:
-                return [client.mutation(f"{MODULE}:greet"), client.mutation(f"{MODULE}:greet")]
-
-        assert await asyncio.to_thread(use) == ["ada", "bob"]
-
-
 async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
     async for line in lines:
         yield line
@@ -253,3 +248,161 @@ async def test_a_call_that_is_sent_again_by_somebody_else_is_another_call(sqlite
                     message = await client.receive()
                 assert message["result"] == user
         assert (await one.call("query", "number")).json()["value"] == 2, "the third one was known already"
+
+
+# ----- access and rate limits
+
+app = App()
+app.rate_limit("login", TokenBucket(rate=1, period=timedelta(minutes=1), capacity=2))
+
+
+@app.mutation(rate_limit="login")
+async def login(ctx: MutationCtx, password: str) -> None:
+    """Refuse all passwords."""
+    raise ApplicationError("wrong")
+
+
+@app.query(access=signed_in)
+async def secret(ctx: QueryCtx) -> str:
+    """Tell whoever has signed in."""
+    return "secret"
+
+
+async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(database_url: str) -> None:
+    async with (
+        TestApp(app, database_url, admin_token="the admin token:") as test,
+        listening(asgi_app(app, backend=test)) as url,
+        httpx.AsyncClient(base_url=url, timeout=SOON) as http,
+    ):
+
+        async def call(kind: str, function: str, /, **args: Any) -> httpx.Response:
+            body = {"path": f"{__name__}:{function}", "args": args, "format": "json"}
+            return await http.post(f"/api/{kind}", json=body)
+
+        assert (await call("query", "secret")).json()["errorData"]["code"] == "NotSignedIn"
+        refused = await call("mutation", "login")
+        assert "invalid arguments" in refused.json()["errorMessage"], "and costs no token"
+        async with socket_client(url, __name__) as client:
+            await client.connect()
+            await client.watch(0, "secret")
+            assert (await client.transition())[0]["errorData"]["code"] == "NotSignedIn"
+            for wanted in ("wrong", "wrong", {"code", "message", "retryAfter"}):
+                await client.call("Mutation", "login", None, password="guess")
+                while (answer := await client.receive())["type"] != "MutationResponse":
+                    pass
+                data = answer["errorData"]
+                assert (set(data) if isinstance(data, dict) else data) == wanted
+        refused = await call("mutation", "login", password="guess")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
+        assert refused.json()["code"] == "RateLimited"
+        test.clock.advance(timedelta(minutes=1))
+        assert (await call("mutation", "login", password="guess")).json()["errorData"] == "wrong"
+        test.clock.advance(timedelta(seconds=20))
+        with Client(url, retries=0) as ours, pytest.raises(Overloaded) as told:
+            await asyncio.to_thread(ours.mutation, f"{__name__}:login", password="guess")
+        assert told.value.facts["retry_after"] == 40
+
+
+async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forwards(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"path": f"{__name__}:login", "args": {"password": "guess"}}
+
+    async def limited(url: str, forwarded: str) -> bool:
+        async with httpx.AsyncClient(base_url=url, headers={"x-forwarded-for": forwarded}, timeout=SOON) as http:
+            return (await http.post("/api/mutation", json=body)).status_code == 429
+
+    async with served(sqlite_url, app) as url:
+        same = ("203.0.113.1", "192.0.2.9, 203.0.113.1", "203.0.113.1")  # the first of two is what the caller claims
+        assert [await limited(url, one) for one in same] == [False, False, True]
+        assert [await limited(url, f"2001:db8::{one}") for one in (1, 2, 3)] == [False, False, True]
+        for address, wanted in (("203.0.113.1", "RateLimited"), ("203.0.113.2", "wrong")):
+            async with socket_client(url, __name__, forwarded_for=address) as client:
+                await client.connect()
+                await client.call("Mutation", "login", password="guess")
+                while (answer := await client.receive())["type"] != "MutationResponse":
+                    pass
+                data = answer["errorData"]
+                assert (data["code"] if isinstance(data, dict) else data) == wanted
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "198.51.100.1")
+    async with served(sqlite_url, app) as url:
+        assert [await limited(url, f"203.0.113.{one}") for one in (3, 4, 5)] == [False, False, True]
+
+
+# ----- odd claims
+
+VALUES: list[Any] = [
+    0, -0.0, -1, 1.5, 1e-320, 2**53 + 1, 2**63, 10**15, 10**400, 1e18, float("inf"), float("-inf"), float("nan"),
+    253402300799, 253402300798.9, 253402300800, 253402300794, -62135596800, -62135596801, 8210266876800, True, False,
+    None, "", " ", "\0", "\ud800", "x" * 3000, "253402300799", "1e400", "nan", "٣", "1_0", [], {}, [[]],
+    [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1}, [{}],
+]  # fmt: skip
+CLAIMS = (
+    "sub", "iss", "aud", "exp", "nbf", "iat", "nonce", "azp", "email_verified", "name", "scopes", "\ud800",
+)  # fmt: skip
+
+
+class Paper(Table):
+    owner: str
+
+
+def lobby(issuer: Provider) -> App:
+    app = App(tables=[Paper], auth=[OIDC(issuer.url, "shop")])
+    app.rate_limit("write", TokenBucket(rate=10**6, period=timedelta(seconds=1)))
+
+    @app.query
+    async def whoami(ctx: QueryCtx) -> Identity | None:
+        return await ctx.auth.get_user_identity()
+
+    @app.mutation(rate_limit="write")
+    async def write(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Paper(owner=(await ctx.auth.require()).token_identifier))
+
+    return app
+
+
+async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
+    clock = TestClock()
+    with provider(clock) as issuer:
+        app = lobby(issuer)
+        async with TestApp(app, sqlite_url, clock=clock) as test:
+            asgi = asgi_app(app, backend=test, dashboard=True)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://h") as http:
+                broken = [
+                    (claim, repr(value)[:40], found)
+                    for claim in CLAIMS
+                    for value in VALUES
+                    if (found := await tried(http, clock, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
+                ]
+    assert not broken
+
+
+async def test_no_header_of_a_token_breaks_its_check() -> None:
+    clock = TestClock()
+    with provider(clock) as issuer:
+        async with TestApp(lobby(issuer), clock=clock) as test:
+            _, payload, signature = issuer.token().split(".")
+            for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
+                for value in VALUES:
+                    said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
+                    head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
+                    with suppress(Unauthenticated):
+                        found = await test.tokens.verify(f"{head}.{payload}.{signature}")
+                        raise AssertionError((name, value, found))
+
+
+async def tried(http: httpx.AsyncClient, clock: TestClock, token: str) -> list[str]:
+    """What is wrong with the answers that a token gets at each door."""
+    headers, wrong = {"authorization": f"Bearer {token}"}, []
+    for kind, name in (("query", "whoami"), ("mutation", "write")):
+        body = {"path": f"{__name__}:{name}", "args": {}, "format": "json"}
+        answer = await http.post(f"/api/{kind}", json=body, headers=headers)
+        said = answer.text
+        if answer.status_code != 200 or json.loads(said)["status"] != "success":
+            if answer.status_code != 401:
+                wrong.append(f"{kind}: {answer.status_code} {said[:100]}")
+        elif name == "whoami" and not json.loads(said)["value"]["subject"].strip():
+            wrong.append("nobody is signed in")
+    clock.advance(timedelta(seconds=3))  # so that no attempt to sign in is throttled
+    form = await http.post("/dashboard/sign-in", data={"token": token}, headers={"origin": "http://h"})
+    return wrong + ([f"dashboard: {form.status_code}"] if form.status_code not in {303, 403} else [])

@@ -69,52 +69,31 @@ async def test_a_query_has_its_answer_and_each_other_one_whoever_writes(far_shop
         assert client.answers[7]["copies"] == 9
 
 
-async def test_queries_are_removed_and_added_in_versions(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.modify([])
-        assert await client.transition() == {}
-        assert client.version["querySet"] == 1
-        await client.watch(0, "count")
-        await client.until(0, 0)
-        await client.modify([{"type": "Remove", "queryId": 0}, client.added(1, "count")])
-        while client.version["querySet"] < 3:
-            await client.transition()
-        assert client.answers == {1: 0}
-        await client.modify([{"type": "Remove", "queryId": 1}])
-        assert (await client.transition())[1]["type"] == "QueryRemoved"
-        backend = await api.asgi.opening.backend()
-        assert sum(entry.watchers for entry in backend.live_queries.report()) == 0
-
-
-@pytest.mark.parametrize(
-    ("function", "args", "said"),
-    [
+async def test_a_query_that_is_refused_or_fails_fails_alone(far_shop: Shop) -> None:
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("nothing", {}, "Could not find public function"),
         ("hidden", {"number": 1}, "Could not find public function"),
         ("add", {"title": "x"}, "is a mutation, and was called as a query"),
         ("find", {"title": 3}, "title"),
-        ("find", {}, "title"),
         ("echo", {"value": {"$integer": 3}}, "$integer"),
-    ],
-)
-async def test_a_query_that_is_refused_fails_alone(
-    far_shop: Shop, function: str, args: dict[str, Any], said: str
-) -> None:
+    ]
     async with far_shop() as (api, _), one(api) as client:
-        await client.modify([client.added(0, "count"), client.added(1, function, **args)])
+        await client.modify([])
+        assert await client.transition() == {}
+        added = [client.added(number, function, **args) for number, (function, args, _) in enumerate(wrong, 2)]
+        values = [{"$float": "AAAAAAAA8H8="}, {"$bytes": "aGk="}, 1.5, None, "\u2028 \U0001f600"]
+        watched = [client.added(0, "none_or_fail"), client.added(1, "echo", value=values)]
+        await client.modify([*watched, *added])
         await client.transition()
-        assert client.answers[0] == 0
-        assert client.answers[1]["type"] == "QueryFailed"
-        assert said in client.answers[1]["errorMessage"]
-        await client.modify([{"type": "Remove", "queryId": 1}])
-        await client.transition()
-        assert client.answers == {0: 0}
-
-
-async def test_an_error_of_a_query_is_an_answer_with_its_data(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.watch(0, "none_or_fail")
-        await client.until(0, None)
+        assert client.answers[0] is None
+        assert client.answers[1] == [values[0], "aGk=", *values[2:]]
+        for number, (*_, said) in enumerate(wrong, 2):
+            assert client.answers[number]["type"] == "QueryFailed"
+            assert said in client.answers[number]["errorMessage"]
+        removed = [{"type": "Remove", "queryId": number} for number in range(1, 2 + len(wrong))]
+        await client.modify(removed)
+        assert {change["type"] for change in (await client.transition()).values()} == {"QueryRemoved"}
+        assert client.version["querySet"] == 3
         await api.value("mutation", "add", title="Emma")
         failed = (await client.transition())[0]
         assert failed["type"] == "QueryFailed"
@@ -122,7 +101,12 @@ async def test_an_error_of_a_query_is_an_answer_with_its_data(far_shop: Shop) ->
         assert "errorData" not in failed
         await api.value("mutation", "rename", title="Emma", to="Persuasion")
         assert (await client.transition())[0]["errorData"] == "sold out"
-        await api.value("mutation", "add", title="Another")
+        backend = await api.asgi.opening.backend()
+        assert sum(entry.watchers for entry in backend.live_queries.report()) == 1
+        await client.modify([client.added(number, "echo", value=number) for number in range(1, 1001)])
+        await client.transition()
+        assert client.answers[999] == 999
+        assert "1000 queries" in client.answers[1000]["errorMessage"]
 
 
 async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(far_shop: Shop) -> None:
@@ -154,14 +138,6 @@ async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(f
             await client.modify([page(client, 2, None, None)])
             await client.transition()
             assert titles(client, 2) == ["Ulysses", "Dubliners"], "without a journal it has as many rows as it asks for"
-
-
-async def test_a_client_watches_a_thousand_queries_at_most(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.modify([client.added(number, "echo", value=number) for number in range(1001)])
-        await client.transition()
-        assert client.answers[999] == 999
-        assert "1000 queries" in client.answers[1000]["errorMessage"]
 
 
 async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(far_shop: Shop) -> None:
@@ -215,42 +191,18 @@ async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
 
 async def test_the_response_of_a_mutation_comes_right_before_the_transition_that_shows_it(far_shop: Shop) -> None:
     async with far_shop() as (api, _), one(api) as client:
+        await client.call("Mutation", "add", title="0")
+        assert (await client.receive())["success"]
+        assert await client.transition() == {}, "it watches nothing"
         await client.watch(0, "count")
-        await client.until(0, 0)
-        for number in range(1, 30):
+        await client.until(0, 1)
+        for number in range(1, 20):
             request = await client.call("Mutation", "add", title=f"{number}")
             response = await client.receive()
             assert (response["type"], response["requestId"], response["success"]) == ("MutationResponse", request, True)
             await client.transition()
-            assert client.answers[0] == number
+            assert client.answers[0] == number + 1
             assert response["ts"] == client.version["ts"]
-
-
-async def test_mutations_run_in_the_order_in_which_they_were_sent(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.watch(0, "all_books")
-        for number in range(40):
-            await client.call("Mutation", "add", title=f"{number:02}")
-        found = [await client.receive() for _ in range(41)]
-        while len(client.answers[0]) < 40:
-            found.append(await client.receive())
-        responses = [message["requestId"] for message in found if message["type"] == "MutationResponse"]
-        assert responses == list(range(40))
-        assert [book["title"] for book in client.answers[0]] == [f"{number:02}" for number in range(40)]
-
-
-async def test_a_client_that_watches_nothing_has_its_response_and_a_transition(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.call("Mutation", "add", title="Emma")
-        assert (await client.receive())["success"]
-        assert await client.transition() == {}
-        await client.watch(0, "count")
-        await client.transition()
-        assert client.answers[0] == 1, "what was written before is seen"
-
-
-async def test_failures_are_told_at_once_and_followed_by_a_transition(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
         for function, args, data in (
             ("sell", {"title": "Emma"}, {"kind": "unknown book"}),
             ("add_and_fail", {"title": "x"}, None),
@@ -266,7 +218,20 @@ async def test_failures_are_told_at_once_and_followed_by_a_transition(far_shop: 
             else:
                 assert data.items() <= response["errorData"].items()
             assert await client.transition() == {}
-        assert await api.value("query", "count") == 0
+        assert await api.value("query", "count") == 20
+
+
+async def test_mutations_run_in_the_order_in_which_they_were_sent(far_shop: Shop) -> None:
+    async with far_shop() as (api, _), one(api) as client:
+        await client.watch(0, "all_books")
+        for number in range(40):
+            await client.call("Mutation", "add", title=f"{number:02}")
+        found = [await client.receive() for _ in range(41)]
+        while len(client.answers[0]) < 40:
+            found.append(await client.receive())
+        responses = [message["requestId"] for message in found if message["type"] == "MutationResponse"]
+        assert responses == list(range(40))
+        assert [book["title"] for book in client.answers[0]] == [f"{number:02}" for number in range(40)]
 
 
 async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_shop: Shop) -> None:
@@ -276,7 +241,7 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         await client.call("Mutation", "wait_and_add", title="held mutation")
         await slow.running.wait()
         await mutation.running.wait()
-        request = await client.call("Action", "leave_in_action")
+        request = await client.call("Action", "fail_in_action", by="exit")
         response = await client.receive()
         assert (response["type"], response["requestId"], response["success"]) == ("ActionResponse", request, False)
         slow.may_go_on.set()
@@ -289,20 +254,6 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         }
         mutation.may_go_on.set()
         assert (await client.receive())["requestId"] == 1
-
-
-async def test_values_have_the_form_of_convex(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        values = [
-            {"$float": "AAAAAAAA8H8="},
-            {"$bytes": "aGk="},
-            1.5,
-            None,
-            "\u2028 \U0001f600",
-        ]
-        await client.watch(0, "echo", value=values)
-        await client.transition()
-        assert client.answers[0] == [values[0], "aGk=", *values[2:]]
 
 
 async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None:
@@ -324,43 +275,33 @@ async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None
 # ----- clients that come back
 
 
-async def test_a_mutation_that_is_sent_again_takes_effect_once(far_shop: Shop) -> None:
+async def test_a_mutation_that_is_sent_again_takes_effect_once_also_while_it_runs(far_shop: Shop) -> None:
     session = "6a0e8a52-0000-4000-8000-000000000001"
     async with far_shop() as (api, _):
         async with one(api) as other:
             await other.call("Mutation", "add", title="Emma")
             await other.receive()
+        gate = api.hold("Emma 3")
         async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session)
             await client.call("Mutation", "add", 5, title="Emma 2")
             first = await client.receive()
+            await client.call("Mutation", "wait_and_add", 6, title="Emma 3")
+            await gate.running.wait()
         async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session, 1)
             await client.watch(0, "count")
             await client.call("Mutation", "add", 5, title="Emma 2")
             again = await client.receive()
             assert (again["success"], again["result"]) == (True, first["result"])
-            await client.transition()
-            assert client.answers[0] == 2
-            await client.call("Mutation", "add", 6, title="Emma 3")
-            assert (await client.receive())["result"] != first["result"]
-
-
-async def test_a_mutation_that_is_sent_again_while_it_runs_takes_effect_once(far_shop: Shop) -> None:
-    session = "6a0e8a52-0000-4000-8000-000000000001"
-    async with far_shop() as (api, _):
-        gate = api.hold("Emma")
-        async with socket_client(str(api.http.base_url), MODULE) as client:
-            await client.connect(session)
-            await client.call("Mutation", "wait_and_add", 0, title="Emma")
-            await gate.running.wait()
-        async with socket_client(str(api.http.base_url), MODULE) as client:
-            await client.connect(session, 1)
-            await client.call("Mutation", "wait_and_add", 0, title="Emma")
+            await client.until(0, 2)
+            await client.call("Mutation", "wait_and_add", 6, title="Emma 3")
             gate.may_go_on.set()
-            assert (await client.receive())["success"]
+            while (response := await client.receive())["type"] != "MutationResponse":
+                pass
+            assert response["success"]
         await until(lambda: _idle(api))
-        assert await api.value("query", "count") == 1
+        assert await api.value("query", "count") == 3
 
 
 async def _idle(api: Api) -> bool:
@@ -439,27 +380,53 @@ async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(
         assert "socket.clock_went_back" in caplog.text
 
 
-# ----- identity
-
-
-async def test_a_token_is_refused_and_its_absence_is_a_version(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.send({"type": "Authenticate", "baseVersion": 0, "tokenType": "None"})
-        await client.transition()
-        assert client.version["identity"] == 1
-        await client.send({"type": "Authenticate", "baseVersion": 1, "tokenType": "User", "value": "x.y.z"})
-        refused = await client.receive()
-        assert (refused["type"], refused["baseVersion"], refused["authUpdateAttempted"]) == ("AuthError", 1, True)
-        assert await closed(client) == (1000, "AuthError")
-
-
 # ----- what ends a connection
 
 
-async def test_the_first_message_is_connect(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), socket_client(str(api.http.base_url), MODULE) as client:
-        await client.watch(0, "count")
-        assert await closed(client) == (1008, "BadRequest")
+async def test_a_connection_ends_with_a_code_that_tells_why(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with far_shop() as (api, _):
+        async with socket_client(str(api.http.base_url), MODULE) as client:
+            await client.watch(0, "count")
+            assert await closed(client) == (1008, "BadRequest"), "the first message is Connect"
+        async with one(api) as client:
+            await client.send({"type": "Authenticate", "baseVersion": 0, "tokenType": "None"})
+            await client.transition()
+            assert client.version["identity"] == 1
+            await client.send({"type": "Authenticate", "baseVersion": 1, "tokenType": "User", "value": "x.y.z"})
+            refused = await client.receive()
+            assert (refused["type"], refused["baseVersion"], refused["authUpdateAttempted"]) == ("AuthError", 1, True)
+            assert await closed(client) == (1000, "AuthError")
+        with monkeypatch.context() as patch:
+            patch.setattr(socket_module, "_HEARTBEAT", 0.01)
+            async with one(api) as client:
+                assert json.loads(await client.socket.recv()) == {"type": "Ping"}
+        async with one(api) as client:
+            await client.watch(0, "count")
+            await client.transition()
+            api.asgi.opening.drain()
+            assert await closed(client) == (1001, "Shutdown")
+
+
+async def test_other_origins_and_other_paths_get_no_socket(far_shop: Shop) -> None:
+    async with far_shop(cors_origins="https://a.example") as (api, _):
+        here = str(api.http.base_url)
+        for origin in ("https://a.example", here):
+            async with one(api, origin=origin) as client:
+                await client.modify([])
+                await client.transition()
+        with pytest.raises(InvalidStatus) as refused:
+            async with one(api, origin="https://b.example"):
+                pass
+        assert refused.value.response.status_code == 403
+        web = Starlette(routes=[Mount("/shop", api.asgi)])
+        async with listening(web) as url, socket_client(url, MODULE, path="/shop/api/sync") as client:
+            await client.connect()
+            await client.watch(0, "count")
+            await client.until(0, 0)
+            for path in ("/api/sync", "/shop/sync", "/shop/api/1/2/sync"):
+                with pytest.raises(InvalidStatus):
+                    async with socket_client(url, MODULE, path=path):
+                        pass
 
 
 async def test_a_mutation_that_cannot_be_served_now_ends_the_connection_and_the_client_comes_back(
@@ -473,38 +440,6 @@ async def test_a_mutation_that_cannot_be_served_now_ends_the_connection_and_the_
         assert await closed(client) == (1013, "TooManyConcurrentRequests")
         gate.may_go_on.set()
         assert await api.value("query", "count") == 0
-
-
-async def test_a_page_of_another_origin_is_refused_unless_it_is_named(far_shop: Shop) -> None:
-    async with far_shop(cors_origins="https://a.example") as (api, _):
-        here = str(api.http.base_url)
-        for origin in ("https://a.example", here):
-            async with one(api, origin=origin) as client:
-                await client.modify([])
-                await client.transition()
-        with pytest.raises(InvalidStatus) as refused:
-            async with one(api, origin="https://b.example"):
-                pass
-        assert refused.value.response.status_code == 403
-
-
-async def test_a_mounted_socket_and_paths_that_are_none(far_shop: Shop) -> None:
-    async with far_shop() as (api, _):
-        web = Starlette(routes=[Mount("/shop", api.asgi)])
-        async with listening(web) as url, socket_client(url, MODULE, path="/shop/api/sync") as client:
-            await client.connect()
-            await client.watch(0, "count")
-            await client.until(0, 0)
-            for path in ("/api/sync", "/shop/sync", "/shop/api/1/2/sync"):
-                with pytest.raises(InvalidStatus):
-                    async with socket_client(url, MODULE, path=path):
-                        pass
-
-
-async def test_a_silent_client_hears_pings(far_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_module, "_HEARTBEAT", 0.01)
-    async with far_shop() as (api, _), one(api) as client:
-        assert json.loads(await client.socket.recv()) == {"type": "Ping"}
 
 
 async def test_a_large_transition_comes_in_parts_to_clients_that_take_them(
@@ -525,14 +460,6 @@ async def test_a_large_transition_comes_in_parts_to_clients_that_take_them(
             async with one(api, **options) as client:
                 await client.watch(0, "echo", value="x" * 500)
                 await client.until(0, "x" * 500)
-
-
-async def test_a_server_that_stops_says_that_it_goes_away(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.watch(0, "count")
-        await client.transition()
-        api.asgi.opening.drain()
-        assert await closed(client) == (1001, "Shutdown")
 
 
 async def test_a_client_that_reads_nothing_holds_up_nobody(far_shop: Shop) -> None:

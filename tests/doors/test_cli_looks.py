@@ -1,0 +1,266 @@
+"""Commands that tell how things stand: changes, locks, keys, live queries, and what the doctor finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from stage.feed import opened, write
+from stage.waits import SOON
+
+from penstock import App, LockLost
+from penstock.changes.interest import Interest
+from penstock.changes.position import BEGINNING
+from penstock.clock import SystemClock
+from penstock.identity.api_key import PREFIX
+from penstock.store.store import Store
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console
+
+pytest_plugins = ("doors.cli_fixtures",)
+
+# ----- changes
+
+BOOKINGS = Interest(name="bookings", table="booking", key=["id"])
+
+
+def on_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+    """Do something on the database of the command."""
+
+    async def main() -> None:
+        async with opened(url) as store:
+            await work(store)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def captured(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A program whose bookings are captured for two readers, one of which a worker reads; two were made."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    console.write_bookings()
+    console.ok("migrate")
+    shown = console.ok("changes").out
+    assert ("no readers" in shown, "no interests" in shown) == (True, True)
+
+    async def begin(store: Store) -> None:
+        now = SystemClock().now()
+        await store.interests.declare([BOOKINGS], now)
+        assert await store.changes.register("mail", now, BEGINNING)
+        assert await store.changes.register("ledger", now, BEGINNING)
+        lease = await store.leases.take("host:7", timedelta(hours=1), now)
+        assert await store.changes.take("ledger", lease) == BEGINNING
+
+    on_store(database_url, begin)
+    for customer in ("Ada", "Bob"):
+        console.ok("run", "book", f"customer={customer}", "phone=1")
+    return console
+
+
+def test_readers_interests_and_room_are_shown(captured: Console, database_url: str) -> None:
+    async def go_on(store: Store) -> None:
+        await store.changes.place("mail", SystemClock().now())
+        (row,) = await store.interests.list()
+        on = " on booking" if store.dialect.schemas else ""
+        await write(store, f"drop trigger _penstock_change_{row.id}_update{on}")
+
+    on_store(database_url, go_on)
+    shown = captured.ok("changes").out.splitlines()
+    assert shown[0].split() == ["reader", "unread", "behind", "moved", "read", "by"]
+    assert shown[1].split()[:2] == ["ledger", "2"]
+    assert shown[1].endswith("host:7")
+    assert shown[2].split()[:3] == ["mail", "0", "-"]
+    assert shown[2].endswith("nobody")
+    assert shown[4].split() == ["interest", "table", "state"]
+    assert shown[5].split() == ["bookings", "booking", "missing"]
+    assert shown[7].startswith("The feed takes ")
+    found = captured.ok("changes", "--json").json
+    assert [(one["name"], one["rows"], one["worker"]) for one in found["readers"]] == [
+        ("ledger", 2, "host:7"),
+        ("mail", 0, None),
+    ]
+    assert [(one["name"], one["table"], one["state"]) for one in found["interests"]] == [
+        ("bookings", "booking", "missing")
+    ]
+    assert found["bytes"] > 0
+
+
+def test_a_reader_is_dropped_if_somebody_is_sure(captured: Console) -> None:
+    refused = captured("changes", "drop", "mail")
+    assert (refused.code, refused.out) == (1, "")
+    assert "mail has 2 changes unread" in refused.err
+    assert "About 0 changes of them are kept for it alone" in refused.err
+    assert "--yes" in refused.err
+    done = captured.ok("changes", "drop", "mail", "--yes")
+    assert "mail is dropped" in done.err
+    assert [one["name"] for one in captured.ok("changes", "--json").json["readers"]] == ["ledger"]
+    done = captured.ok("changes", "drop", "ledger", "--yes")
+    assert "About 2 changes of them are kept for it alone" in done.err
+    assert "host:7 reads it now" in done.err
+    unknown = captured("changes", "drop", "ledger", "--yes")
+    assert (unknown.code, "There is no reader 'ledger'" in unknown.err) == (1, True)
+
+
+# ----- locks and keys
+
+
+def test_locks_are_listed_and_taken_away(console: Console) -> None:
+    console.write_bookings()
+    console.ok("migrate")
+    assert console.ok("locks").out == "no locks\n"
+    app = App(database=f"sqlite:///{console.folder / 'penstock.db'}")
+    with app.sync.open(push_schema=False) as backend, backend.with_lock("account:eve"):
+        lock = backend.with_lock("account:ada")
+        fence = lock.__enter__().fence
+        (first, second) = console.ok("locks", "--json").json["locks"]
+        assert (first["key"], second["key"], second["fence"], second["wanted"]) == (
+            "account:eve",
+            "account:ada",
+            fence,
+            False,
+        )
+        lines = [line.split() for line in console.ok("locks").out.splitlines()]
+        assert lines[2][:3] == ["account:ada", str(fence), second["holder"]]
+        assert len(console.ok("locks", "--limit", "1", "--json").json["locks"]) == 1
+        assert "--fence" in console("locks", "release", "account:ada").err
+        refused = console("locks", "release", "account:ada", "--fence", str(fence + 1))
+        assert refused.code != 0
+        assert "does not have the holder" in refused.err
+        assert "account:ada is free." in console.ok("locks", "release", "account:ada", "--fence", str(fence)).err
+        with pytest.raises(LockLost, match="was taken away"):
+            lock.__exit__(None, None, None)
+        with backend.with_lock("account:ada") as again:
+            assert again.fence > fence
+
+
+def test_a_key_is_created_listed_and_revoked(console: Console) -> None:
+    console.write_bookings()
+    console.ok("migrate")
+    assert console.ok("keys").out == "no keys\n"
+    made = console.ok("keys", "create", "billing", "--scope", "read", "--scope", "write", "--expires", "90d")
+    key = made.out.strip()
+    assert key.startswith(PREFIX)
+    assert "cannot be shown again" in made.err
+    assert console.ok("keys", "create", "other", "--json").json["key"] != key
+    (first, second) = console.ok("keys", "--json").json["keys"]
+    assert (first["name"], first["scopes"], second["expires_at"]) == ("billing", ["read", "write"], None)
+    listed = console.ok("keys").out
+    assert "read write" in listed
+    assert PREFIX not in listed
+    assert key.encode() not in (console.folder / "penstock.db").read_bytes()
+    assert "already" in console("keys", "create", "billing").err
+    assert "how long the key holds" in console("keys", "create", "late", "--expires", "0d").err
+    assert "1 to 100 letters" in console("keys", "create", "a b").err
+    assert console.ok("keys", "revoke", "billing").err == "billing is revoked.\n"
+    assert "There is no key" in console("keys", "revoke", "billing").err
+
+
+# ----- live queries
+
+TOKEN = "the-admins-token"
+
+
+@contextmanager
+def serving(console: Console, **environment: str) -> Iterator[str]:
+    """The URL of a server of the program about bookings."""
+    console.write_bookings(("class Booking(Table, live=False):", "class Booking(Table):"))
+    with console.start("serve", "--port", "0", **environment) as server:
+        yield server.wait_for(r"server.started url=(\S+)")[1]
+
+
+@contextmanager
+def subscribed(url: str, customer: str) -> Iterator[Iterator[str]]:
+    """The events that somebody gets who watches the bookings of a customer."""
+    said = {"path": "bookings:upcoming", "args": f'{{"customer": "{customer}"}}'}
+    with httpx.stream("GET", f"{url}/api/subscribe", params=said, timeout=30) as response:
+        lines = (line for line in response.iter_lines() if line.startswith("data:"))
+        next(lines)
+        yield lines
+
+
+def book(url: str, customer: str) -> None:
+    body: dict[str, Any] = {"path": "bookings:book", "args": {"customer": customer, "phone": "1"}}
+    assert httpx.post(f"{url}/api/mutation", json=body, timeout=SOON).json()["status"] == "success"
+
+
+def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", TOKEN)
+    with serving(console) as url:
+        assert console.ok("live", "--url", url).out == "no queries are watched\n"
+        with subscribed(url, "Ada") as events, subscribed(url, "Ada"), subscribed(url, "Bob"):
+            book(url, "Ada")
+            next(events)
+            head, *rows = console.ok("live", "--url", f"{url}/").out.splitlines()
+            assert head.split("  ")[0].strip() == "query"
+            (ada,) = [row for row in rows if "customer='Ada'" in row]
+            (bob,) = [row for row in rows if "customer='Bob'" in row]
+            query, arguments, caller, watchers, runs, each_minute = ada.split()[:6]
+            assert (query, arguments, caller, watchers) == ("bookings:upcoming", "customer='Ada'", "anybody", "2")
+            assert (int(runs) > 1, float(each_minute)) == (True, float(runs))
+            assert "booking: enter of" in ada
+            assert bob.split()[3] == "1"
+            assert "booking: enter of" not in bob
+            found = console.ok("live", "--url", url, "--limit", "1", "--json").json
+            assert found.keys() == {"queries", "more"}
+            assert found["more"] == 1
+            (costliest,) = found["queries"]
+            assert (costliest["function"], costliest["caller"]) == ("bookings:upcoming", None)
+            assert len(costliest["causes"]) == costliest["runs"]
+            more = console.ok("live", "--url", url, "--limit", "1")
+            assert more.err == "There is 1 more: --limit\n"
+
+
+def test_a_server_that_cannot_be_asked_is_named(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(console, PENSTOCK_ADMIN_TOKEN=TOKEN) as url:
+        monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", "the-wrong-token")
+        refused = console("live", "--url", url)
+        assert (refused.code, "PENSTOCK_ADMIN_TOKEN" in refused.err) == (1, True)
+        assert f"The server at {url} answered with status 401." in refused.err
+    gone = console("live", "--url", url, "--json")
+    assert (gone.code, f"No server answers at {url}" in gone.err) == (1, True)
+    for wrong in ("localhost:8000", "file:///etc/passwd"):
+        assert "is not the address of a server" in console("live", "--url", wrong).err
+
+
+# ----- doctor
+
+
+def test_findings_have_an_exit_status_and_fit_the_screen(bookings: Console, database_url: str) -> None:
+    assert bookings.ok("doctor").out == "nothing found\n"
+    assert bookings.ok("doctor", "--json").json == {"findings": []}
+
+    numbers = {"function bookings:book": {"conflict": 240.0, "success": 700.0}}
+    on_store(database_url, lambda store: store.logbook.write(SystemClock().now() - timedelta(minutes=30), numbers, []))
+    hot = bookings("doctor")
+    assert hot.code == 1
+    assert "warning   function bookings:book  (row-contended)" in hot.out.splitlines()
+    assert "It conflicted 240 times in 700 runs" in hot.out
+    on_store(database_url, lambda store: store.logbook.prune(SystemClock().now() + timedelta(days=8), 1))
+
+    past = SystemClock().now() - timedelta(hours=1)
+    on_store(database_url, lambda store: store.leases.take("host:7", timedelta(seconds=30), past))
+    found = bookings("doctor")
+    assert found.code == 1
+    lines = found.out.splitlines()
+    assert lines[0] == "warning   lease 1  (lease-expired)"
+    assert "          $ penstock worker" in lines
+    assert lines[-1] == "1 warning"
+    assert max(map(len, lines)) <= 80
+    (told,) = bookings("doctor", "--json").json["findings"]
+    assert (told["code"], told["severity"], told["command"]) == ("lease-expired", "warning", "penstock worker")
+
+
+def test_a_database_that_is_away_is_a_finding(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.write_bookings()
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")
+    monkeypatch.setenv("PENSTOCK_DATABASE_WAIT", "0.1")
+    found = console("doctor")
+    assert (found.code, "(database-away)" in found.out) == (2, True)
