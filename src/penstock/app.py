@@ -354,7 +354,7 @@ class Backend(CallerBackend):
             self._writer.start()
         if self.engine.practices is not None:
             self.engine.practices.listen(on=True)
-        self.app.guests.opened(self.runner)
+        self.app.guests.attach(self.runner)
 
     def _check_functions(self) -> None:
         for function in self.app.registry:
@@ -419,7 +419,7 @@ class Backend(CallerBackend):
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""
-        self.app.guests.closed(self.runner)
+        self.app.guests.detach(self.runner)
         self.engine.begin_stop()
         try:
             if self._live is not None:
@@ -440,7 +440,7 @@ class Backend(CallerBackend):
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
-        self.app.guests.closed(self.runner)
+        self.app.guests.detach(self.runner)
         await self.runner.locks.abandon()
         if self._live is not None:
             await self._live.kill()

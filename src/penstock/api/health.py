@@ -157,7 +157,7 @@ class Health:
         """By function: how often it conflicted and ran in the last hour."""
         sums = self.sums[1]
         found = {where: round(parts["conflict"]) for where, parts in sums.items() if "conflict" in parts}
-        return {where.partition(" ")[2]: (number, _failed(sums, where)[1]) for where, number in found.items()}
+        return {where.partition(" ")[2]: (number, _count_failures(sums, where)[1]) for where, number in found.items()}
 
 
 async def look(
@@ -211,7 +211,7 @@ def _of(
     return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
 
 
-def _failed(sums: Numbers, where: str) -> tuple[int, int]:
+def _count_failures(sums: Numbers, where: str) -> tuple[int, int]:
     """How many attempts have failed, and how many there were."""
     found = sums.get(where, {})
     failed, whole = (sum(found.get(one, 0) for one in parts) for parts in (_FAILED, _ENDS))
@@ -255,12 +255,12 @@ def _failures(seen: Health) -> Iterator[HealthFinding]:
     for where in sorted(where for where in week if where.partition(" ")[0] in TRIED):
         noun, _, name = where.partition(" ")
         tried, command = TRIED[noun]
-        failed, whole = _failed(last, where)
-        before, code, length = _failed(twice, where)[0] - failed, "failures-steady", _SPAN
+        failed, whole = _count_failures(last, where)
+        before, code, length = _count_failures(twice, where)[0] - failed, "failures-steady", _SPAN
         if failed >= _FEW_FAILURES and failed > 2 * before:
             code = "failures-rising"
         elif noun != "pool" or failed < _FEW_FAILURES:
-            tries = ((one, *_failed(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
+            tries = ((one, *_count_failures(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
             length, failed, whole = next(one for one in tries if one[2] >= _FEW_ATTEMPTS or one[0] == KEPT)
             if failed < max(_FAILING, _FAILING_SHARE * whole):
                 continue

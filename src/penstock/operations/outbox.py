@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.api.outbox.outboxes import STATES
-from penstock.api.outbox.rebuilding import chosen_rows, reset_of
+from penstock.api.outbox.rebuilding import reset_of, rows_to_send
 from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, look_at_one, outbox_of, read_place
 from penstock.app import Backend
 from penstock.changes.position import Position
@@ -186,7 +186,7 @@ async def move(backend: Backend, given: Given) -> OutboxStatus:
 async def ask_to_resend(backend: Backend, given: Given) -> Question:
     """Ask, after a look whether this program can read the condition."""
     name, where = await _name(backend, given), given["where"]
-    chosen_rows(backend.app.outboxes.find(name), name, where)
+    rows_to_send(backend.app.outboxes.find(name), name, where)
     return Question(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}")
 
 

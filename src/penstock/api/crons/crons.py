@@ -163,7 +163,7 @@ class Crons:
         """
         if name in self._declared:
             raise DeclarationError(f"There are two crons called {name!r}.", fix="Give one of them another name.")
-        declared = _declared_cron(name, schedule, function, args, options)
+        declared = _make_cron(name, schedule, function, args, options)
         function.check_job(f"Cron {name!r}", guards=False)
         if self._registry.find(function.name) is not function:
             raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
@@ -206,7 +206,7 @@ class Crons:
             DeclarationError: The name, the schedule or an option cannot be.
             ArgumentsInvalid: The function does not take these arguments.
         """
-        declared = _declared_cron(name, schedule, function, args, options)
+        declared = _make_cron(name, schedule, function, args, options)
         function.check_job(f"Cron {name!r}", guards=False)
         calls.check_function(function)
         plan = _plan_of_declared(calls, declared)
@@ -276,7 +276,7 @@ class Crons:
             return [CronMove(replace(kept, job_id=uuid, planned_at=now), run_of(kept.plan, now, now, uuid))]
 
         if not await calls.store.crons.start(name, now, decide):
-            raise _unknown(name)
+            raise _no_such_cron(name)
         calls.store.signals.notify()
         return job_id(uuid)
 
@@ -300,7 +300,7 @@ async def _pause(calls: JobCalls, name: str, *, pause: bool) -> None:
     if not await calls.write(
         lambda one: one.change_cron(one.store.crons.pause(one.session, name, one.now, pause=pause))
     ):
-        raise _unknown(name)
+        raise _no_such_cron(name)
 
 
 def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
@@ -324,13 +324,13 @@ def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
     )
 
 
-def _unknown(name: str) -> DataError:
+def _no_such_cron(name: str) -> DataError:
     return DataError(
         f"The database knows no cron {name!r}.", fix="See penstock crons, or start the program that declares it once."
     )
 
 
-def _declared_cron(
+def _make_cron(
     name: str,
     schedule: AnySchedule,
     function: AnyFunction,

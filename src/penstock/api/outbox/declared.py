@@ -72,7 +72,7 @@ class DeclaredOutbox:
             fields=outbox.fields if ordered or not exact else (),
         )
 
-    def masked(self, content: Any) -> Any:
+    def mask(self, content: Any) -> Any:
         """The content of a message without what annotations call secrets."""
         outbox = self.outbox
         if outbox.definition is None:

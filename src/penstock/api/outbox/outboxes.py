@@ -19,7 +19,7 @@ from penstock.api.callers import for_programs, for_writers
 from penstock.api.declaring import KINDS, check_options, ctx_word
 from penstock.api.guests import Guests
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
+from penstock.api.outbox.rebuilding import rebuild, resend, reset_of, rows_to_send
 from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
@@ -351,7 +351,7 @@ class Outboxes:
             DeclarationError: `where` cannot be translated; if it is a text, `ValueInvalid`.
         """
         row = await outbox_of(calls.store, name)
-        return await resend(calls.runner, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
+        return await resend(calls.runner, row, rows_to_send(self.find(row.plan.name), row.plan.name, where))
 
     @for_programs(_ADMIN)
     async def drop(self, calls: JobCalls, name: str) -> None:

@@ -230,7 +230,7 @@ async def messages_of(
         size += sum(map(_size, put))
         following, more = put[-1].change.seq if put else following, len(put) == at_once
     if declared is not None:
-        found = [replace(one, content=declared.masked(one.content)) for one in found]
+        found = [replace(one, content=declared.mask(one.content)) for one in found]
     return OutboxPage(found, following if more else None)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.api.pools.activity import hindrance
-from penstock.api.tasks.selection import encoded_key, spellings, task_of
+from penstock.api.tasks.selection import encode_key, spellings, task_of
 from penstock.api.tasks.views import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.changes.change import read_values
@@ -74,9 +74,9 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
     task = task_of(tasks, name)
     name = task.plan.name
     known = next((one for one in own if one.name == name), None)
-    found = await _found(calls, task, known, key)
-    matches, findings = _asked(known, found.row)
-    watched = _watched(calls, known, found.record, found.row)
+    found = await _look_up(calls, task, known, key)
+    matches, findings = _findings(known, found.row)
+    watched = _compare_watched(calls, known, found.record, found.row)
     changed = tuple(one.name for one in watched if one.now is not None and one.then not in {None, one.now})
     names = {one.id: one.plan.name for one in tasks}
     amiss, lag = await _amiss(calls, name), await _lag(calls)
@@ -97,7 +97,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
 # ----- reading
 
 
-async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
+async def _look_up(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
     store, keys = calls.store, await spellings(calls, task, None if known is None else known.definition, key)
 
     async def look(session: Session) -> _Found:
@@ -125,13 +125,13 @@ async def _row(
 ) -> tuple[Table | None, RowInvalid | None]:
     statements = calls.engine.statements.of(known.definition.table, known.definition)
     try:
-        rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
+        rows = await session.fetch(statements.get(), encode_key(calls, known.definition, key))
         return (read_row(statements, rows[0]) if rows else None), None
     except RowInvalid as error:
         return None, error
 
 
-def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:
+def _findings(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:
     if task is None or row is None:
         return None, ()
     if task.condition is None:
@@ -140,7 +140,7 @@ def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, t
     return holds(task.condition, values), tuple(findings_of(task.condition, values))
 
 
-def _watched(
+def _compare_watched(
     calls: JobCalls, task: ReactiveTask | None, record: RecordRow | None, row: Table | None
 ) -> tuple[WatchedValue, ...]:
     if task is None or task.watch is None:
@@ -152,12 +152,12 @@ def _watched(
     if text is not None:
         then = captured_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
     return tuple(
-        WatchedValue(name, None if then is None else _shown(one, then), None if now is None else _shown(one, now))
+        WatchedValue(name, None if then is None else _text_of(one, then), None if now is None else _text_of(one, now))
         for name, one in zip(task.watch.names, task.watch.expressions, strict=True)
     )
 
 
-def _shown(expression: Expression, values: Values) -> str:
+def _text_of(expression: Expression, values: Values) -> str:
     if isinstance(expression, TERMS):
         return shown(expression, values)
     return str(holds(expression, values))

@@ -233,7 +233,7 @@ class ReactiveTasks:
         refuse_bare("reactive_task", table, "Order")
 
         def decorate(handler: Any) -> Any:
-            given, definition = _given_of(options, name_of(handler)), _definition(table, handler)
+            given, definition = _arguments_of(options, name_of(handler)), _definition(table, handler)
             what = f"Reactive task {given['name']}"
             task = ReactiveTask(
                 definition=definition,
@@ -319,7 +319,7 @@ class ReactiveTasks:
         """
         picked = await selection.select(calls, self._own_tasks(), TaskFilter(task=task, key=key))
         async for piece in picked.each():
-            return picked.named(piece[0])
+            return picked.name_record(piece[0])
         return None
 
     @for_programs(_ADMIN)
@@ -440,7 +440,7 @@ class ReactiveTasks:
         return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
 
 
-def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
+def _arguments_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
     check_options("@app.reactive_task", options, TaskOptions)
     given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]

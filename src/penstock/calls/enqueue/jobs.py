@@ -269,7 +269,7 @@ class JobCalls:
         function = self.engine.registry.find(job.function)
         after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)
         if function is not None:
-            args, result = function.signature.encoder.masked(job.args), function.signature.results.masked(job.result)
+            args, result = function.signature.encoder.mask(job.args), function.signature.results.mask(job.result)
             if args is not job.args or result is not job.result:
                 job = replace(job, args=args, result=result)
         if after is not None and job.options.context is not None:
