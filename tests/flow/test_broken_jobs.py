@@ -197,7 +197,7 @@ async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries
     common: dict[str, Any] = dict.fromkeys(("run_at", "enqueued_at", "started_at"), now)
     common |= {"pool": "default", "priority": 0, "options": NO_OPTIONS, "on_complete": None, "ending": None}
     broken = Job(UUID(int=1), "f", "action", "{}", attempt=1, **common)
-    pauses.ended(1, broken, Outcome(JobEvent.HANDED_BACK), now)
+    pauses.note_end(1, broken, Outcome(JobEvent.HANDED_BACK), now)
     assert pauses.begin(1, "[2]", now) is not None, "another one is still tried"
 
 

@@ -136,7 +136,7 @@ class CallerBackend:
         where = where if state is None else replace(where, state=state)
         store, now = self.engine.store, self.engine.clock.now()
         found = await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
-        return list(map(self.job_calls.masked, found))
+        return list(map(self.job_calls.mask, found))
 
     async def job_counts(self) -> Mapping[str, int]:
         """How many jobs are ready, scheduled, running, and in each finished state."""

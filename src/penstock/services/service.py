@@ -152,7 +152,7 @@ class LeasedService(Service):
     async def _limited(self, purpose: str) -> AsyncIterator[None]:
         """Raise DatabaseUnavailable in a tick that does not end while the lease is not renewed either."""
         try:
-            async with self._lease.limited():
+            async with self._lease.limit_tick():
                 yield
         except TimeoutError as error:
             raise DatabaseUnavailable(f"The database did not answer in time to {purpose}.") from error

@@ -330,7 +330,7 @@ class TestApp(Backend):
 
         A run that a hold puts off before its handler is called is no attempt.
         """
-        self.engine.journal.started(jobs)
+        self.engine.journal.note_starts(jobs)
         now, holds = self.clock.now(), self.engine.pauses
         jobs = [job for job in jobs if job.options.task is None or not holds.has(job.options.task, now)]
         self._attempts += len(jobs)

@@ -17,7 +17,7 @@ from penstock.api.callers import for_ctx_readers, for_functions, for_programs
 from penstock.api.declaring import KINDS, CronDecorator, check_options, ctx_word
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.ctxkinds import check_ctx, named, refuse_bare
+from penstock.calls.run.ctxkinds import check_ctx, label, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
 from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
@@ -421,7 +421,7 @@ def _kind_of(handler: Any) -> Any:
     kind = KINDS.get(ctx_word(handler))
     if kind is None:
         raise DeclarationError(
-            f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",
+            f"@app.cron: {label(handler)} does not say whether it is a mutation or an action.",
             fix="Write (ctx: MutationCtx) or (ctx: ActionCtx), or put @app.internal_mutation between.",
         )
     return kind

@@ -24,7 +24,7 @@ from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, lo
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import payload_of, run_of
-from penstock.calls.run.ctxkinds import named, refuse_bare
+from penstock.calls.run.ctxkinds import label, refuse_bare
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
@@ -436,14 +436,14 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     word = ctx_word(handler, takes=2)
     if word not in KINDS:
         raise DeclarationError(
-            f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
+            f"Outbox {name!r}: {label(handler)} does not say what kind of function it is.",
             fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
             "if it only writes this database.",
         )
     is_async = inspect.iscoroutinefunction(handler)
     if word.startswith("Sync") is is_async:
         raise DeclarationError(
-            f"Outbox {name!r}: {named(handler)} takes a {word}.",
+            f"Outbox {name!r}: {label(handler)} takes a {word}.",
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
     return KINDS[word]

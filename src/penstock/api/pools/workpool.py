@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from penstock.api.callers import for_programs, for_readers, for_writers
 from penstock.api.guests import Guests
-from penstock.calls.enqueue.bulk_enqueue import exhausted
+from penstock.calls.enqueue.bulk_enqueue import exhaust
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.enqueue.tokens import complete, fail
 from penstock.calls.run.engine import Engine
@@ -174,7 +174,7 @@ class Workpool:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
-        given = exhausted(arguments) if calls.in_thread else arguments
+        given = exhaust(arguments) if calls.in_thread else arguments
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
@@ -192,7 +192,7 @@ class Workpool:
     @for_readers
     def status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> Coroutine[Any, Any, list[WorkStatus | None]]:
         """The status of each, in order; see `status`."""
-        return self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids)
+        return self._status_batch(calls, exhaust(work_ids) if calls.in_thread else work_ids)
 
     @overload
     def result(

@@ -128,7 +128,7 @@ class JobCalls:
         name, place = function.name, rank(run_at, priority, ageing)
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
-        options = self.engine.journal.traced(options)
+        options = self.engine.journal.with_trace(options)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 
@@ -262,9 +262,9 @@ class JobCalls:
     async def look(self, uuid: UUID) -> JobStatus | None:
         """The status of a job without secrets; None if it is unknown, or its status has expired."""
         found = await self.find(uuid)
-        return None if found is None else self.masked(found)
+        return None if found is None else self.mask(found)
 
-    def masked(self, job: JobStatus) -> JobStatus:
+    def mask(self, job: JobStatus) -> JobStatus:
         """The status of a job without what the annotations of its functions call secrets."""
         function = self.engine.registry.find(job.function)
         after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)

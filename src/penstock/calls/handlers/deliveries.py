@@ -68,9 +68,9 @@ class Messages:
         """The kind of a message; None if the change is no message of this outbox."""
         return self._of(change).kind(change)
 
-    def meant(self, change: CapturedChange) -> str | None:
+    def kind_of(self, change: CapturedChange) -> str | None:
         """The kind of a change, also of one that is no message."""
-        return self._of(change).meant(change)
+        return self._of(change).kind_of(change)
 
     def tells(self, kind: str) -> bool:
         """Whether changes of a kind are messages."""
@@ -90,12 +90,12 @@ class Messages:
         column = self._outbox.partition_by
         if column is None or change.kind == TOPIC:
             return change.key
-        left = change.after is None or (change.before is not None and self.meant(change) == "leave")
+        left = change.after is None or (change.before is not None and self.kind_of(change) == "leave")
         text = change.before if left else change.after  # a leave follows the earlier messages of its row
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 
-    def given(self, change: CapturedChange, attempt: int, fence: int) -> Any:
+    def argument_of(self, change: CapturedChange, attempt: int, fence: int) -> Any:
         """The handler's argument for a change; DataError if the change does not fit the declaration."""
         if change.kind == TOPIC:
             payload = self._takes.read(change.after)
@@ -176,12 +176,12 @@ class ChangeRules:
 
     def kind(self, change: CapturedChange) -> str | None:
         """The kind of a message; None if the change is none."""
-        kind = self.meant(change)
+        kind = self.kind_of(change)
         if kind == "change" and kind in self.told and self._fields and not self._differs(change):
             return None
         return kind if kind in self.told else None
 
-    def meant(self, change: CapturedChange) -> str | None:
+    def kind_of(self, change: CapturedChange) -> str | None:
         """The kind of a change, also of one that is no message."""
         if self._condition is None or change.kind in {TOPIC, "truncate", LOST}:
             return change.kind

@@ -134,7 +134,7 @@ class TaskPauses:
             if found < _RELEASED_AT_ONCE:
                 self._put_off.pop(task, None)
 
-    def ended(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
+    def note_end(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
         """Learn from the end of an attempt; a mutation that has settled itself has no outcome."""
         watch = self._watched.get(task)
         if watch is None:

@@ -172,7 +172,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
             return cast("T", run.check(generation, row, fields))
         except TaskConditionFailed as error:
             async with self._scope.lock:
-                meant = await run.meant(transaction, generation, error)
+                meant = await run.error_for(transaction, generation, error)
             raise meant from None
 
 

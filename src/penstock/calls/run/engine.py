@@ -98,7 +98,7 @@ class Engine:
             threads = self._threads[name] = Threads(name, self.config.threads)
         return threads.place(function.name, function=function.name, depth=depth)
 
-    def left_to_others(self) -> list[str]:
+    def functions_held_here(self) -> list[str]:
         """The functions of tasks that are held in this process only."""
         held = self.pauses.here(self.clock.now())
         return [name for name, task in self.reactive.items() if self.tasks[task.name].id in held] if held else []

@@ -39,7 +39,7 @@ async def take_tokens(
     calls: JobCalls, name: str, policy: RateLimit, key: object, count: int, *, reserve: bool
 ) -> RateStatus:
     """Take tokens of a rate limit; see `RateLimiter.take`."""
-    of = checked_key(key)
+    of = check_key(key)
 
     async def attempt(transaction: Transaction) -> RateStatus:
         rates, now = transaction.store.rates, calls.now()
@@ -75,7 +75,7 @@ def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:
     return found
 
 
-def checked_key(key: object) -> str:
+def check_key(key: object) -> str:
     """A key of a rate limit. Raises `ValueInvalid`."""
     if not isinstance(key, str) or len(key) > _LONGEST_KEY or "\0" in key:
         raise ValueInvalid(f"The key of a rate limit is a text of up to {_LONGEST_KEY} characters, not {key!r}.")

@@ -135,7 +135,7 @@ class Runner(Attempts):
                             await session.rollback()
                         return answer
 
-    async def shared_mutation(
+    async def run_in_part(
         self, part: Part, call: Call, arguments: Arguments, moment: Moment
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
@@ -280,7 +280,7 @@ class Runner(Attempts):
             raise
         if transaction.failure is not None:
             raise transaction.failure
-        self.engine.journal.counted(transaction)
+        self.engine.journal.count_rows(transaction)
         return result
 
     def _within(
@@ -290,10 +290,10 @@ class Runner(Attempts):
         if not call.caller.is_system:
             transaction.ask = lambda facts: self._ask(transaction, facts, {}, call.depth + 1)
             if call.function.access is not None:
-                return self._guarded(transaction, call, arguments, thread)
+                return self._guard(transaction, call, arguments, thread)
         return self.run_handler(call, arguments, thread, transaction)
 
-    async def _guarded(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Any:
+    async def _guard(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Any:
         await self.check_access(transaction, call, arguments)
         return await self.run_handler(call, arguments, thread, transaction)
 
@@ -346,7 +346,7 @@ class Runner(Attempts):
         self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
     ) -> Coroutine[Any, Any, Any]:
         """Run a guard, or a function that reads facts for rules; it reads all rows."""
-        call = Call(_asked_query(asked), dict(arguments), transaction.caller, depth)
+        call = Call(_query_of(asked), dict(arguments), transaction.caller, depth)
         check_depth(call.function, depth)
         return self.run_handler(call, call.arguments, None, transaction, asked)
 
@@ -420,7 +420,7 @@ def _watch(practices: Practices, call: Call, run: Callable[..., Any]) -> Watch:
 
 
 @cache
-def _asked_query(asked: Callable[..., Any]) -> AnyFunction:
+def _query_of(asked: Callable[..., Any]) -> AnyFunction:
     return QueryFunction(asked, public=False)
 
 

@@ -170,14 +170,14 @@ class Place:
             return
         loop = asyncio.get_running_loop()
 
-        def ended(_: Future[Any]) -> None:
+        def on_end(_: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
 
         self._threads.abandon(self)
         if (noted := _LINGERING.get()) is not None:
             noted.append(future)
-        future.add_done_callback(ended)
+        future.add_done_callback(on_end)
 
     async def run(self, work: Callable[[], R]) -> R:
         future: Future[R] = Future()

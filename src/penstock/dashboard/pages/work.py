@@ -47,7 +47,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     calls = view.backend.job_calls
     below, store = ABOVE_ALL if after is None else job_uuid(after), calls.store
     listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below))
-    found = list(map(calls.masked, listed))
+    found = list(map(calls.mask, listed))
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
     return {

@@ -126,7 +126,7 @@ class Backfill:
             handed = await self._handed(session, row, batch, source, left)
         put = []
         for change in batch.changes:
-            kind, as_insert = self._messages.meant(change), False
+            kind, as_insert = self._messages.kind_of(change), False
             if handed is not None and kind in {"enter", "change"} and change.key is not None:
                 as_insert = kind == "change" and change.key not in handed
                 kind = "enter" if as_insert else kind
@@ -143,7 +143,7 @@ class Backfill:
         """The keys of changed rows that were delivered before, or have a message set aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
         for one in batch.changes:
-            if one.key is not None and one.before is not None and self._messages.meant(one) == "change":
+            if one.key is not None and one.before is not None and self._messages.kind_of(one) == "change":
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
         handed = await self._known(session, row, left, keys)

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Seal, deliver
-from penstock.calls.run.containment import uncanceled
+from penstock.calls.run.containment import refuse_cancel
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageError
@@ -68,7 +68,7 @@ class Sending:
         seconds, calls = self._seconds, -(-len(delivery.given) // (self._outbox.batch or 1))
         if self._cursor.in_transaction and calls > 1:  # of several, none waits longer for the commit
             seconds = min(seconds or _PATIENCE, _PATIENCE)
-        with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
+        with refuse_cancel(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
             await deliver(self._runner, self._function, delivery, seconds, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
@@ -101,7 +101,7 @@ class Sending:
             noted = item.lost or (1, change.changed_at)
             raise changes_lost(self._outbox.name, self._outbox.source, change, noted, last_at)
         fence = 0 if row is None else row.fence
-        return self._cursor.messages.given(change, 1 if known is None else known.attempts + 1, fence)
+        return self._cursor.messages.argument_of(change, 1 if known is None else known.attempts + 1, fence)
 
 
 def _is_of_database(error: BaseException) -> TypeGuard[TryAgain]:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
-from penstock.calls.jobs.job import decrypt_job, failure, interrupted, run_job
+from penstock.calls.jobs.job import decrypt_job, failure, outcome_of_interrupt, run_job
 from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.threads import lingering
@@ -155,7 +155,7 @@ class Executor:
         self._progress.clear()
         tasks = set()
         for running in stopped:
-            running.stopped, running.outcome = True, interrupted(running)
+            running.stopped, running.outcome = True, outcome_of_interrupt(running)
             if running not in unstarted:
                 running.task.cancel()
                 tasks.add(running.task)
@@ -234,7 +234,7 @@ class Executor:
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
         if job.options.task is not None and engine.pauses.concerns(job.options.task):
-            engine.pauses.ended(job.options.task, job, outcome, engine.clock.now())
+            engine.pauses.note_end(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
             running.outcome = outcome
             return

@@ -56,7 +56,7 @@ class Worker(LeasedService):
         self._journal = engine.journal
         self._journal.watch(self._executor.busy, self._slots.held)
         self._reports = Reports(engine)
-        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started  # called before they run
+        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.note_starts  # called before they run
 
     @property
     def unsettled(self) -> int:
@@ -198,17 +198,17 @@ class Worker(LeasedService):
         won = await self._store.jobs.settle(self.lease, settlements)
         del self._executor.outcomes[: len(outcomes)]
         lost = len(won) < len(settlements)  # rare, so the ids are looked up only then
-        self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
+        self._journal.note_ends(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if lost and settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
             elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
-                    self._journal.failed(job, settlement)
+                    self._journal.note_failure(job, settlement)
             elif settlement.event is JobEvent.HANDED_BACK:
                 self._store.signals.notify()  # another process may run it
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
-                self._journal.failed(job, settlement)
+                self._journal.note_failure(job, settlement)
         return won
 
     # ----- claim and run
@@ -237,7 +237,7 @@ class Worker(LeasedService):
         if now - self._learned_at >= _PROGRAMS_EVERY:
             known.learn(await self._store.programs.list())
             self._learned_at = now
-        self._store.jobs.leave(known.left(now, self._engine.left_to_others()))
+        self._store.jobs.leave(known.left(now, self._engine.functions_held_here()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
