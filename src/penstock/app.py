@@ -349,7 +349,7 @@ class Backend(CallerBackend):
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         hear_records()
-        with self.engine.journal.book.opened():
+        with self.engine.journal.book.attach():
             self.services.start()
             self._writer.start()
         if self.engine.practices is not None:

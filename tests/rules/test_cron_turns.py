@@ -11,7 +11,7 @@ import pytest
 
 from penstock import DeclarationError, Retry
 from penstock.crons.cron import Cron, Decision, Skip, decide
-from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, schedule_text, schedule_words
+from penstock.crons.plan import begin, plan_of, replan, schedule_of, schedule_text, schedule_words, set_paused
 from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.jobs.job import NewJob, Options
 from penstock.jobs.order import rank
@@ -102,34 +102,34 @@ def test_a_plan_gives_back_its_cron() -> None:
 
 def test_a_changed_schedule_counts_from_now() -> None:
     ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 7))
-    kept = replace(begun(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
+    kept = replace(begin(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
     assert (kept.last_at, kept.next_at) == (NOON, at(10))
-    assert changed(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
-    now = changed(kept, other, at(7.5))
+    assert replan(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
+    now = replan(kept, other, at(7.5))
     assert (now.plan, now.last_at, now.next_at) == (other, at(7.5), schedule_of(other.schedule).next(at(7.5)))
     assert (now.job_id, now.planned_at) == (kept.job_id, kept.planned_at)
 
 
 def test_a_changed_schedule_makes_up_for_what_the_one_before_has_missed() -> None:
     ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 4))
-    late = changed(begun(ten, NOON), other, at(30))
+    late = replan(begin(ten, NOON), other, at(30))
     assert late.last_at == at(10) - timedelta.resolution
     assert late.next_at == at(12)
 
 
 def test_a_changed_schedule_never_goes_back() -> None:
     ten, other = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 1))
-    ahead = replace(begun(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
-    assert changed(ahead, other, at(9)).next_at == at(11)
+    ahead = replace(begin(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
+    assert replan(ahead, other, at(9)).next_at == at(11)
 
 
 def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
-    kept = begun(plan_of(cron(), function="m:f", job="{}"), NOON)
-    stopped = paused(kept, at(5), pause=True)
+    kept = begin(plan_of(cron(), function="m:f", job="{}"), NOON)
+    stopped = set_paused(kept, at(5), pause=True)
     assert stopped == replace(kept, paused=True)
-    assert paused(stopped, at(7), pause=True).next_at == at(10)
-    assert paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
-    assert paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
+    assert set_paused(stopped, at(7), pause=True).next_at == at(10)
+    assert set_paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
+    assert set_paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
 
 
 # ----- the job of a run

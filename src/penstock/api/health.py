@@ -21,7 +21,7 @@ from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
 from penstock.observe.logbook import Numbers
-from penstock.observe.readable import capped, size_of, span
+from penstock.observe.readable import cap, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
@@ -39,7 +39,7 @@ Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 
 _MOST = 10_000  # of anything that is counted
-_most = partial(capped, most=_MOST)
+_most = partial(cap, most=_MOST)
 _MIB = 2**20
 _SERVICES = 7  # connections of a process beside its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)

@@ -24,8 +24,8 @@ from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, 
 from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState
 from penstock.observe.following import Following, baggage_of, current_trace, trace_id
 from penstock.observe.logbook import Logbook
-from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
+from penstock.observe.logs import is_enabled
 from penstock.observe.meters import Meters
 from penstock.observe.timing import Run, Spent, bucket_of, current_run, run
 from penstock.observe.tracing import Tracing, row_of
@@ -345,7 +345,7 @@ class Journal:
         """Mark the span of an attempt if it has failed."""
         if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
             for span in spans or ():
-                self.tracing.failed(span, outcome.error or "")
+                self.tracing.note_failure(span, outcome.error or "")
 
     def _span(self, tracing: Tracing, job: Job, *, carries: bool = True) -> AbstractContextManager[Any]:
         trace, task, row = job.options.trace, job.options.task, None
@@ -396,7 +396,7 @@ class Journal:
 
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
-        return self._talkative if self._talkative and enabled() else frozenset()
+        return self._talkative if self._talkative and is_enabled() else frozenset()
 
 
 def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Demands:
         self._held: dict[int, _Held] = {}
 
     @property
-    def held(self) -> frozenset[int]:
+    def numbers(self) -> frozenset[int]:
         """The interests that are demanded."""
         return frozenset(self._held)
 
@@ -61,7 +61,7 @@ class Demands:
             else:
                 self._held[number] = _Held(demand.since, until)
 
-    def missed(self, position: Position) -> list[int]:
+    def find_missed(self, position: Position) -> list[int]:
         """The interests of which the feed may lack a change between the last position and this one."""
         missed = []
         for number, held in list(self._held.items()):

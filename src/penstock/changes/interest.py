@@ -84,7 +84,7 @@ class Interest:
         """The columns by which its rows are read: a total order."""
         return tuple(dict.fromkeys((*self.order, *self.key)))
 
-    def narrowed(self, matches: str, columns: Sequence[str]) -> Interest:
+    def narrow(self, matches: str, columns: Sequence[str]) -> Interest:
         """The same interest in some of its rows only, with these columns as they were before."""
         both = matches if self.matches is None else f"({self.matches}) and ({matches})"
         return replace(self, matches=both, before=tuple(columns))

@@ -20,7 +20,7 @@ from penstock.check.fixing import Fixer, difference
 from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, no_rule, read_settings
 from penstock.distribution import install
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 _MOST_PASSES = 5  # a fix may lead to another one
 
@@ -69,7 +69,7 @@ def command(
         findings = report.findings
         if write_baseline:
             baseline.write(write_baseline, findings, report.lines)
-            click.echo(f"{write_baseline} has {counted(len(findings), 'finding')}.", err=True)
+            click.echo(f"{write_baseline} has {amount(len(findings), 'finding')}.", err=True)
             return
         if settings.baseline:
             findings = baseline.without_known(folder / settings.baseline, findings, report.lines)
@@ -146,10 +146,10 @@ def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str
     if not files:
         return f"There are no Python files in {', '.join(str(one.resolve()) for one in places)}."
     if not findings:
-        return f"Checked {counted(files, 'file')}: nothing to say."
+        return f"Checked {amount(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
     told = f"penstock check --fix mends up to {fixable}. " if fixable else ""
-    checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
+    checked = f"Checked {amount(files, 'file')}: {amount(len(findings), 'finding')}."
     return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 
 

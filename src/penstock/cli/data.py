@@ -22,7 +22,7 @@ from penstock.cli.visible import visible_json
 from penstock.clock import Clock
 from penstock.codec import ENCRYPTED
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
@@ -122,7 +122,7 @@ def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], lim
     rows = [[_cell(name, value) for name, value in document.items()] for document in documents]
     print_table(headers, rows, right=numbers, all_with="--jsonl")
     if len(rows) == limit:
-        say(f"{counted(limit, 'row')} shown; see more with --limit.")
+        say(f"{amount(limit, 'row')} shown; see more with --limit.")
 
 
 def _cell(name: str, value: Any) -> str:

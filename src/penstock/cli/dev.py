@@ -42,7 +42,7 @@ from penstock.distribution import __version__, install
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import serve
@@ -149,7 +149,7 @@ class Life:
         signal.signal(signal.SIGINT, _abort)
         end_within(grace)
         waits, press = ("", "Press Ctrl-C") if self._starts_again else ("Stopping.", "Press Ctrl-C again")
-        if under_way := [counted(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
+        if under_way := [amount(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
             waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. {press} to abort."
         os.write(2, f"\n{waits}\n".encode() if waits else b"")
 
@@ -240,7 +240,7 @@ def _sample_call(app: App, url: str, kind: FunctionKind) -> str | None:
 
 def _functions(app: App) -> str:
     kinds = Counter(function.kind.value for function in app.registry)
-    listed = ", ".join(counted(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
+    listed = ", ".join(amount(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
     internal = sum(not function.public for function in app.registry)
     return (listed or "none yet") + (f" ({internal} of them internal)" if internal else "")
 

@@ -24,8 +24,8 @@ from penstock.cli.options import Options
 from penstock.cli.output import say, wrapper
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
-from penstock.observe.errortext import error_text, trace_text, trimmed
-from penstock.observe.readable import counted, span
+from penstock.observe.errortext import error_text, trace_text, trim
+from penstock.observe.readable import amount, span
 
 _MARGIN = 9  # columns, of the time
 _NARROW = 80
@@ -129,7 +129,7 @@ class DevFormatter(TextFormatter):
         if isinstance(error, PenstockError):
             where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
             return error_text(error) + (f"\n  at {where}" if where else "")
-        return trimmed(trace_text(error))
+        return trim(trace_text(error))
 
 
 def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
@@ -145,9 +145,9 @@ def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
 def schema_summary(facts: Mapping[str, Any]) -> str:
     """Such as ``12 tables made, 3 other changes of tables``."""
     made, changes = facts["tables_made"], facts["changes"]
-    told = [f"{counted(made, 'table')} made"] if made else []
+    told = [f"{amount(made, 'table')} made"] if made else []
     if changes > made:
-        told.append(counted(changes - made, "other change" if made else "change") + " of tables")
+        told.append(amount(changes - made, "other change" if made else "change") + " of tables")
     return ", ".join(told) or "penstock's own tables are up to date"
 
 

@@ -23,7 +23,7 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
-from penstock.functions.written import signature_text, written
+from penstock.functions.written import annotation_text, signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.wire.incoming import Message
@@ -62,12 +62,12 @@ def _described(function: AnyFunction) -> dict[str, Any]:
         "parameters": [
             {
                 "name": parameter.name,
-                "type": None if parameter.annotation is empty else written(parameter.annotation),
+                "type": None if parameter.annotation is empty else annotation_text(parameter.annotation),
                 "required": parameter.default is empty,
             }
             for parameter in list(signature.parameters.values())[1:]
         ],
-        "returns": None if signature.return_annotation is empty else written(signature.return_annotation),
+        "returns": None if signature.return_annotation is empty else annotation_text(signature.return_annotation),
     }
 
 

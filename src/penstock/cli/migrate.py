@@ -25,7 +25,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
@@ -205,7 +205,7 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
     if plan.empty and not news:
         say(f"{url} fits; there was nothing to do.")
     else:
-        done = counted(len(plan.migrations) + len(plan.sql) + len(news), "change")
+        done = amount(len(plan.migrations) + len(plan.sql) + len(news), "change")
         say(f"{url} fits now: {done} made.")
 
 

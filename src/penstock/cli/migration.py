@@ -20,7 +20,7 @@ from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError, of_extra
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.diff import Difference
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.interests import Interests
@@ -187,7 +187,7 @@ def release(options: Options, table: str) -> None:
 def forget(options: Options, program: str) -> None:
     """Forget what a program has declared that was renamed or is gone, so that others may declare it."""
     count = with_backend(options, lambda backend: backend.engine.store.programs.forget(program))
-    say(f"{counted(count, 'declaration')} of {program} are forgotten.")
+    say(f"{amount(count, 'declaration')} of {program} are forgotten.")
 
 
 async def files_with_progress(

@@ -20,8 +20,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from penstock.cli.visible import visible, visible_json, visible_line
-from penstock.observe.errortext import trimmed
-from penstock.observe.readable import counted
+from penstock.observe.errortext import trim
+from penstock.observe.readable import amount
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def print_table(
         for text in _packed(texts, room or 0, most_lines):
             click.echo(text)
     if below and all_with:
-        say(f"{counted(len(below), 'column')} more; see all with {all_with}.")
+        say(f"{amount(len(below), 'column')} more; see all with {all_with}.")
 
 
 def print_list(
@@ -107,7 +107,7 @@ def print_field(name: str, value: Any) -> None:
 
 def trace_of(trace: str | None, *, whole: bool) -> str | None:
     """A stored traceback as it is printed."""
-    return trace if trace is None or whole else trimmed(trace)
+    return trace if trace is None or whole else trim(trace)
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:

@@ -16,8 +16,8 @@ from markupsafe import Markup
 from penstock.app import App
 from penstock.dashboard.mask import is_secret, masked, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
-from penstock.observe.errortext import trimmed
-from penstock.observe.readable import counted, size_of, span
+from penstock.observe.errortext import trim
+from penstock.observe.readable import amount, size_of, span
 from penstock.schema.encoder import MASKED
 from penstock.schema.ids import is_id
 
@@ -48,12 +48,12 @@ class Pages:
             "age": lambda value: _time(value, "age"),
             "clock": lambda value: _time(value, "clock"),
             "number": lambda value: f"{value:,}",
-            "counted": counted,
+            "counted": amount,
             "span": span,
             "size": size_of,
             "masked": self._masked_json,
             "quoted": quote,
-            "trimmed": trimmed,
+            "trimmed": trim,
             "unless_secret": self._unless_secret,
             "with_times": _with_times,
             "chart": _chart,

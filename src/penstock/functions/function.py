@@ -140,7 +140,7 @@ class Function(Generic[C, P, R, X]):
             return self.handler(ctx, *args, **kwargs)
         check = ctx.check_access  # type: ignore[attr-defined]  # what has a kind but cannot check is refused here
         if self.is_async:
-            return self._checked(ctx, check, args, kwargs)  # type: ignore[return-value]
+            return self._check_and_call(ctx, check, args, kwargs)  # type: ignore[return-value]
         if (checked := check(self, *args, **kwargs)) is not None:  # it waits to be awaited
             checked.close()
             raise ContextError(f"{self.name} is written with def.", fix="Call it in a function written with def.")
@@ -160,7 +160,7 @@ class Function(Generic[C, P, R, X]):
         bound.apply_defaults()
         return dict([*bound.arguments.items()][1:])
 
-    async def _checked(self, ctx: Any, check: Any, args: Any, kwargs: Any) -> Any:
+    async def _check_and_call(self, ctx: Any, check: Any, args: Any, kwargs: Any) -> Any:
         await check(self, *args, **kwargs)
         return await self.handler(ctx, *args, **kwargs)  # type: ignore[misc]
 

@@ -88,7 +88,7 @@ class Known:
         self._unknown |= {} if self._registry.find(function) else {function: until}
         return function in self._unknown
 
-    def left(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
+    def exclusions(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
         """What a worker leaves to others now, as parameters of queries; `held` are functions that wait here only."""
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}

@@ -36,7 +36,7 @@ class Caller:
         return "system" if self.is_system else "anonymous"
 
     @property
-    def masked(self) -> str:
+    def short_name(self) -> str:
         """Who it is, for administrators: a token identifier with only the end of its subject, which may be a name."""
         if self.identity is None:
             return self.key

@@ -40,7 +40,7 @@ class JobId(Id[Any], Generic[R]):
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            _checked, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
+            _check, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
         )
 
 
@@ -56,7 +56,7 @@ def job_uuid(text: str) -> UUID:
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
-def _checked(text: str) -> JobId[Any]:
+def _check(text: str) -> JobId[Any]:
     if not is_id(JOB_PREFIX, text):
         raise PydanticCustomError("id_of_no_job", "Input should be an id of a job, like job_01jd3k4v5w6x7y8z9a0b1c2d3e")
     return JobId(text)

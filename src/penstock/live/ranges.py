@@ -91,7 +91,7 @@ class TableRanges(Generic[E]):
         if not prefixes:
             self._shapes.pop(one.shape, None)
 
-    def concerned(self, row: Values | None) -> Iterator[tuple[E, Range]]:
+    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range]]:
         """The readers of ranges in which a row lies, each with the range; none if there is no row."""
         if row is None:
             return
@@ -115,10 +115,10 @@ class TableRanges(Generic[E]):
                 break
         if not bounded:
             return Range(_Shape(columns, bounded=False), prefix, None, None)
-        lower, upper = self._bound(columns[-1], read.lower), self._bound(columns[-1], read.upper)
+        lower, upper = self._valid_bound(columns[-1], read.lower), self._valid_bound(columns[-1], read.upper)
         return Range(_Shape(columns, bounded=True), prefix, lower, upper, read.nulls)
 
-    def _bound(self, name: str, bound: Bound | None) -> Bound | None:
+    def _valid_bound(self, name: str, bound: Bound | None) -> Bound | None:
         """A bound that is no value of its column bounds nothing."""
         value = None if bound is None else self._value(name, bound.value)
         return None if bound is None or value is None else Bound(value, bound.inclusive)

@@ -30,7 +30,7 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | 
     schema = name if type_ == "schema" else parent_names.get("schema_name")
     table = name if type_ in {"table", "view"} else parent_names.get("table_name")
     known = frozenset({*SCHEMAS, load_config().schema})
-    return schema not in known and (schema is not None or table not in {*_own(known), *_managed(Table)})
+    return schema not in known and (schema is not None or table not in {*_own(known), *_tables_of(Table)})
 
 
 @cache
@@ -40,8 +40,8 @@ def _own(schemas: frozenset[str]) -> frozenset[str]:
     return frozenset(named(name, schema) for name in made for schema in schemas)
 
 
-def _managed(base: type[Table]) -> Iterator[str]:
+def _tables_of(base: type[Table]) -> Iterator[str]:
     for table in base.__subclasses__():
         if table.__managed__:
             yield table.__declared__.sql_name
-        yield from _managed(table)
+        yield from _tables_of(table)

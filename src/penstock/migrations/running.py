@@ -170,7 +170,7 @@ class Runner:
                 await self._clock.sleep(0.5 * 2**attempt)
         raise AssertionError
 
-    async def _stored(self, table: str) -> StoredTable:
+    async def _read_table(self, table: str) -> StoredTable:
         return (await self._store.catalog.stored_tables([table]))[table]
 
     async def _indexes_of_dropped(self, statement: str) -> list[str]:
@@ -180,7 +180,7 @@ class Runner:
             return []
         return [
             f"drop index if exists {quote(index.name)}"
-            for index in (await self._stored(match[1])).indexes.values()
+            for index in (await self._read_table(match[1])).indexes.values()
             if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
         ]
 
@@ -220,7 +220,7 @@ class Runner:
         table, key = sql.table(backfill.table), sql.quote(backfill.key)
         names = [backfill.key]
         if callable(backfill.values):
-            names += [column.name for column in (await self._stored(backfill.table)).columns.values()]
+            names += [column.name for column in (await self._read_table(backfill.table)).columns.values()]
         behind = f" and {key} > {first}" if cursor is not None else ""
         rows = await session.fetch(
             Statement(

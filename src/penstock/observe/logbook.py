@@ -113,7 +113,7 @@ class Logbook:
             self._queue(one.level).appendleft(one)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def attach(self) -> Iterator[None]:
         """Have the tasks that begin in a block log here, and until `close` all that belongs to no backend."""
         _opened.append(self)
         token = _of_task.set(self)

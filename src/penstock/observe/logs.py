@@ -20,7 +20,7 @@ _log = logging.getLogger("penstock")
 _WORKPOOL = "workpool"
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Whether plain events are logged, for callers that would gather facts for many of them."""
     return _log.isEnabledFor(logging.INFO)
 
@@ -52,13 +52,13 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "facts", {"message": record.getMessage()}),
         }
         if line["event"].startswith(f"{_WORKPOOL}."):
-            line |= _streamed(record, line["event"])
+            line |= _stream_line(record, line["event"])
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def _streamed(record: logging.LogRecord, name: str) -> dict[str, Any]:
+def _stream_line(record: logging.LogRecord, name: str) -> dict[str, Any]:
     """An event of a pool as a line that a function has printed, which is what Workpool's monitors read."""
     component, _, event_name = name.partition(".")
     facts: Mapping[str, Any] = getattr(record, "facts", {})

@@ -98,7 +98,7 @@ _spent: ContextVar[Spent | None] = ContextVar("penstock_spent", default=None)
 current_spent = _spent.get  # what the current run has spent; None if nobody wants to know
 
 
-def spent_on(step: Step) -> AbstractContextManager[None]:
+def time_step(step: Step) -> AbstractContextManager[None]:
     """Count a block as a step of the current run."""
     spent = _spent.get()
     return _UNMEASURED if spent is None else _SpentOn(spent, step)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.app import Backend
 from penstock.errors import PenstockError
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 Given = Mapping[str, Any]  # the values of parameters by name; None or absent if nothing was given
 Run = Callable[[Backend, Given], Awaitable[Any]]
@@ -93,7 +93,7 @@ class Question:
 
 def ask_of(verb: str, count: int, thing: str, **found: Any) -> Question:
     """Ask about so many things, such as ``Retry 2 rows?``."""
-    text, none = f"{verb.capitalize()} {counted(count, thing)}?", f"There is no {thing} to {verb}."
+    text, none = f"{verb.capitalize()} {amount(count, thing)}?", f"There is no {thing} to {verb}."
     return Question(text, count=count, none=none, found=found)
 
 

@@ -16,7 +16,7 @@ from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, l
 from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.errors import ContextError, DataError, ResultInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal
 from penstock.wire.outgoing import Format, encode_result
 
@@ -90,7 +90,7 @@ def _tell_of_retry(given: Given, found: Any) -> str:
     outbox, count = given["outbox"], found["retried"]
     if given["number"] and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    return f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed."
+    return f"{amount(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed."
 
 
 @noun.changes(_OUTBOX, Parameter("number", "numbers", metavar="[NUMBERS]..."), tells=_tell_of_retry)
@@ -149,7 +149,7 @@ async def resume(backend: Backend, given: Given) -> Any:
 
 
 def _count_left(one: OutboxStatus) -> str:
-    messages = [counted(one.messages, "message")] if one.messages else []
+    messages = [amount(one.messages, "message")] if one.messages else []
     rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
 
@@ -194,7 +194,7 @@ async def ask_to_resend(backend: Backend, given: Given) -> Question:
     _OUTBOX,
     Parameter("where", about="A condition, such as 'day >= 7 and shop == \"a\"'.", needed=True, metavar="TEXT"),
     asks=ask_to_resend,
-    tells=lambda given, found: f"{counted(found['resent'], 'row')} will be sent again by {given['outbox']}.",
+    tells=lambda given, found: f"{amount(found['resent'], 'row')} will be sent again by {given['outbox']}.",
     refusals={ContextError: Refusal(409, "NotResendable")},
 )
 async def resend(backend: Backend, given: Given) -> Any:
@@ -229,7 +229,7 @@ async def rebuild(backend: Backend, given: Given) -> Any:
 async def _ask_to_drop(backend: Backend, given: Given) -> Question:
     one = await _status(backend, given)
     read_by = f"\nIt is read by {one.read_by} now." if one.read_by else ""
-    aside = f" {counted(one.parked, 'message')} parked will be forgotten." if one.parked else ""
+    aside = f" {amount(one.parked, 'message')} parked will be forgotten." if one.parked else ""
     never = ", and never will" if one.messages or one.older_rows is not None else ""
     left = f"{one.name} has {_count_left(one)} to deliver{never}.{aside}{read_by}"
     return Question(f"Drop {one.name}?", left, found={"declared": one.declared})

@@ -54,7 +54,7 @@ class WorkOptions(TypedDict, total=False):
     max_wait: timedelta | None
 
 
-def changed_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptions:
+def change_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptions:
     """Options with others in their place; they are checked."""
     names = WorkOptions.__annotations__
     if unknown := sorted(options.keys() - names.keys()):
@@ -62,7 +62,7 @@ def changed_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptio
             f"Work in a pool has no option {unknown[0]!r}.", fix=f"Options are {', '.join(sorted(names))}."
         )
     for name, value in options.items():
-        if not (_allowed(name, value) if value is not None else name not in _NEVER_NONE):
+        if not (_is_allowed(name, value) if value is not None else name not in _NEVER_NONE):
             raise ValueInvalid(f"{name} takes {_WORDS[name]}, not {value!r}.")
     if options.get("on_complete") is not None:
         _check_on_complete(options["on_complete"])
@@ -109,7 +109,7 @@ _WORDS = {
 }
 
 
-def _allowed(name: str, value: Any) -> bool:
+def _is_allowed(name: str, value: Any) -> bool:
     match name:
         case "retry":
             return isinstance(value, bool | Retry)

@@ -52,7 +52,7 @@ class WrittenAnswers:
             error, written = answer.error, b""
             if error is None:
                 try:
-                    written = success(encode_result(function.signature.marked(answer.result), form))
+                    written = success(encode_result(function.signature.mark(answer.result), form))
                 except ResultInvalid as unsayable:
                     error = unsayable
             forms[form] = written if error is None else function_error(error, exchange)

@@ -333,7 +333,7 @@ class Scan(Generic[T]):
             if kept == most:
                 break
         if self._filters:
-            practices.filtered(self._table.__name__, read, kept)
+            practices.note_filter(self._table.__name__, read, kept)
 
     async def _pieces(
         self, segments: Sequence[Segment], piece: int, most: int | None = None, *, noted: bool = True
@@ -402,7 +402,7 @@ class Scan(Generic[T]):
             found = [row async for row in self._rows()]
         else:
             found = list(self._decode(await self._read_most(self._all_left)))
-        practices.collected(self._table.__name__, len(found))
+        practices.note_collect(self._table.__name__, len(found))
         return found
 
     @property

@@ -147,7 +147,7 @@ class Transaction:
     def identity(self) -> Identity | None:
         """The identity of the caller. What depends on it concerns no other caller."""
         self.read_set.identity = True
-        practices.asked_identity()
+        practices.note_identity()
         return self.caller.identity
 
     def time(self, every: timedelta | None) -> datetime:

@@ -15,7 +15,7 @@ from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
 from penstock.functions.function import find_named
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
@@ -384,7 +384,7 @@ def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[
     elif one.error is not None:
         yield "It tries the message again by itself. Retry does so now.", again
     if one.parked:
-        told = f"{counted(one.parked, 'message')} parked: retry or skip them. All others are delivered."
+        told = f"{amount(one.parked, 'message')} parked: retry or skip them. All others are delivered."
         yield told, f"penstock outbox retry {name}"
 
 

@@ -27,7 +27,7 @@ from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataErr
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
-from penstock.pools.options import Duplicate, WorkOptions, changed_options, retry_of
+from penstock.pools.options import Duplicate, WorkOptions, change_options, retry_of
 from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Completion, Finished, Success, WorkResult, WorkStatus, work_status
 
@@ -105,7 +105,7 @@ class Workpool:
             ValueInvalid: An option cannot have this value.
             DeclarationError: ``on_complete`` is no mutation that takes these arguments.
         """
-        return Workpool(self.definition, self._guests, changed_options(self._options, options))
+        return Workpool(self.definition, self._guests, change_options(self._options, options))
 
     # ----- enqueue
 

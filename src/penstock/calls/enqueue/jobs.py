@@ -102,7 +102,7 @@ class JobCalls:
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
         function.check_job()
-        practices.scheduled(function)
+        practices.note_schedule(function)
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
         """A job that runs a function with these arguments; see `maker`."""
@@ -273,9 +273,7 @@ class JobCalls:
             if args is not job.args or result is not job.result:
                 job = replace(job, args=args, result=result)
         if after is not None and job.options.context is not None:
-            context = encode_json(
-                after.signature.masked_one("context", decode_json(job.options.context)), "The context"
-            )
+            context = encode_json(after.signature.mask_one("context", decode_json(job.options.context)), "The context")
             job = replace(job, options=replace(job.options, context=context))
         return job
 
@@ -304,7 +302,7 @@ class JobCalls:
 async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
     with tracing.send(pool, function) as span:
         sent = await call
-        tracing.sent(span, cast("Any", sent))
+        tracing.note_ids(span, cast("Any", sent))
         return sent
 
 

@@ -41,7 +41,7 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import completed, of_no_use, settle
+from penstock.jobs.settle import complete, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -179,7 +179,7 @@ class _CompletionCall(_EndsJob):
         return await self._read(b'{"kind":"success","value":' + result.encode() + b"}")
 
     def finish(self, result: Any) -> Settlement:  # noqa: ARG002 - nobody asks for it
-        return completed(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
+        return complete(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
 
     async def _read(self, result: bytes) -> Arguments:
         """Check its arguments from JSON: ``work_id``, ``result`` and ``context``."""

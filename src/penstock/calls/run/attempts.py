@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.job import NewJob
 from penstock.jobs.retry import Exponential, backoff
-from penstock.observe.timing import Mark, current_spent, spent_on
+from penstock.observe.timing import Mark, current_spent, time_step
 from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
 from penstock.transaction.transaction import Transaction
@@ -122,7 +122,7 @@ class Tries:
         self.number += 1
         self._mark = None if self._spent is None else self._spent.mark()
         if self._turn is not None:
-            with spent_on("waits"):
+            with time_step("waits"):
                 self.queue = await self._turn.begin()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:

@@ -348,5 +348,5 @@ class ActionCtx(OfRun):
         return result
 
     def _identity(self) -> Identity | None:
-        practices.asked_identity()
+        practices.note_identity()
         return self._call.caller.identity

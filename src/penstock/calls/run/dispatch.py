@@ -37,7 +37,7 @@ class Request(Call):
             return self.function.signature.check_sent(await check_args(self.function, self.arguments))
 
     def finish(self, result: Any) -> Any:
-        return result if self.encode is None else self.encode(self.function.signature.marked(result))
+        return result if self.encode is None else self.encode(self.function.signature.mark(result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.observe.practices import Practices, Watch
-from penstock.observe.timing import spent_on
+from penstock.observe.timing import time_step
 from penstock.store.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -94,7 +94,7 @@ class Runner(Attempts):
             tries = Tries(self.engine, call.function.name)
             while True:
                 async with tries, self.engine.thread(call.function, call.depth) as thread:
-                    with spent_on("waits"):
+                    with time_step("waits"):
                         session = await self.engine.store.begin_read()
                     try:
                         transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
@@ -121,7 +121,7 @@ class Runner(Attempts):
                         if not has_paid:
                             await self._take_token(call)
                             has_paid = True
-                        with spent_on("waits"):
+                        with time_step("waits"):
                             session = await self.begin_write(tries.queue, for_ever=call.for_ever)
                         try:
                             transaction = self._transaction(session, call, moment)
@@ -129,7 +129,7 @@ class Runner(Attempts):
                             if points.armed:
                                 await points.reach("mutation.ran", function=function.name)
                             answer = call.finish(result)
-                            with spent_on("database"):
+                            with time_step("database"):
                                 await commit(transaction, partial(call.seal, answer=answer))
                         finally:
                             await session.rollback()

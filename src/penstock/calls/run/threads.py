@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.errors import Overloaded
 from penstock.functions.function import AnyFunction
-from penstock.observe.timing import spent_on
+from penstock.observe.timing import time_step
 from penstock.store.places import Line
 
 R = TypeVar("R")
@@ -159,7 +159,7 @@ class Place:
         self.facts = facts
 
     async def __aenter__(self) -> Self:
-        with spent_on("waits"):
+        with time_step("waits"):
             await self._threads.take(self)
         return self
 

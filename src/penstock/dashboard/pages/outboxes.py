@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from penstock.api.outbox.views import OutboxStatus, advice, look_at, outbox_of, read_place
 from penstock.dashboard.page import Page, View, act_of, given_in
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import outbox
 from penstock.operations.operation import Given
 
@@ -50,7 +50,7 @@ async def _sure_to_move(view: View) -> str:
     row = await outbox_of(calls.store, view.needed("outbox"))
     (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     what = "None of these will be delivered." if view.word("to") == "end" else "Some are skipped, or delivered again."
-    return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
+    return f"Move {one.name}? It has {amount(one.messages, 'message')} to deliver. {what}"
 
 
 async def _sure_to_resend(view: View) -> str:
@@ -59,15 +59,15 @@ async def _sure_to_resend(view: View) -> str:
 
 
 def _tell_of_retry(_given: Given, found: Any) -> str:
-    return f"{counted(found['retried'], 'message')} will be retried."
+    return f"{amount(found['retried'], 'message')} will be retried."
 
 
 def _tell_of_move(_given: Given, one: OutboxStatus) -> str:
-    return f"{one.name} is moved, and has {counted(one.messages, 'message')} to deliver."
+    return f"{one.name} is moved, and has {amount(one.messages, 'message')} to deliver."
 
 
 def _tell_of_resend(_given: Given, found: Any) -> str:
-    return f"{counted(found['resent'], 'row')} will be sent again."
+    return f"{amount(found['resent'], 'row')} will be sent again."
 
 
 _PAUSE = {

@@ -12,7 +12,7 @@ from penstock.api.tasks.selection import task_of
 from penstock.api.tasks.views import TaskPage, TaskStatus, key_text, look_at
 from penstock.dashboard.page import Act, Page, View, act_of, given_in
 from penstock.jobs.states import JobState
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import tasks
 from penstock.operations.operation import Given
 from penstock.reactive.filter import STATES
@@ -64,7 +64,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
 
 
 def _tell_of_rows(done: str) -> Callable[[Given, Any], str]:
-    return lambda _given, found: f"{counted(found['changed'], 'row')} {done}."
+    return lambda _given, found: f"{amount(found['changed'], 'row')} {done}."
 
 
 _DONE = ((tasks.retry, "retried"), (tasks.cancel, "asked to be canceled"), (tasks.skip, "skipped"))

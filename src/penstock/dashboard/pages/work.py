@@ -15,7 +15,7 @@ from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given
 from penstock.pools.pool import MOST_PARALLEL
@@ -109,7 +109,7 @@ def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
             return ""
         names = await _pools(view)
         to = f" to {view.number('limit', 0, MOST_PARALLEL):,}" if "limit" in view.words else ""
-        return f"{verb} {counted(len(names), 'pool')}{to}: {', '.join(names)}?"
+        return f"{verb} {amount(len(names), 'pool')}{to}: {', '.join(names)}?"
 
     return ask
 
@@ -132,7 +132,7 @@ def _meant(view: View) -> Given:
 
 
 def _tell_of_retries(_given: Given, found: Any) -> str:
-    return f"{counted(len(found['retried']), 'job')} retried."
+    return f"{amount(len(found['retried']), 'job')} retried."
 
 
 # ----- one job

@@ -94,7 +94,7 @@ class Reads:
     @property
     def demanded(self) -> frozenset[int]:
         """The interests that are captured at present."""
-        return self._demands.held
+        return self._demands.numbers
 
     def lacks(self, demanded: frozenset[int], entry: Entry) -> bool:
         """Whether an entry has read a table that is captured now, and was not when only these were demanded."""
@@ -108,7 +108,7 @@ class Reads:
     def missed(self, position: Position) -> list[CapturedChange]:
         """What stands for the changes that were not captured before this position."""
         now = self._clock.now()
-        return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.missed(position)]
+        return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.find_missed(position)]
 
     def _ranges_of(self, definition: TableDefinition) -> TableRanges[Entry]:
         kinds = {column.name: column.kind for column in definition.columns}
@@ -133,7 +133,7 @@ class Reads:
         if change.key is None or not images:
             yield from ((entry, said) for entry in ranges.all())
         for image in images:
-            for entry, read in ranges.concerned(image):
+            for entry, read in ranges.readers_of(image):
                 yield entry, f"{said} of {change.key}, in the range {read}"
 
     def _image(

@@ -99,12 +99,12 @@ class Backfill:
                 left = left.at(at)
                 continue
             if failed is not None and failed[1] != key:
-                left, failed = left.reached(failed[0]), None
-            left = left.counted(at, None if failed is None else failed[0])
+                left, failed = left.at_number(failed[0]), None
+            left = left.after_row(at, None if failed is None else failed[0])
             failed, change.seq = None, left.number
             number = len(batch.changes)
             items.append(Item(change, key_of(self._messages, change), batch, number, backfill=left.text()))
-        return items, left if failed is None else left.reached(failed[0])
+        return items, left if failed is None else left.at_number(failed[0])
 
     async def _known(
         self, session: OpenTransaction, row: OutboxRow, left: BackfillProgress, keys: Sequence[str]

@@ -99,7 +99,7 @@ class Slots:
         if running or view.waiting:
             held.used_at = now
         need = self._need(view, places, running, now)
-        if not need.unused:
+        if not need.slots_without_job:
             held.filled_at = now
         self._calm &= not (view.wanted or view.lacking) and view.held > 0
         count = change(need)
@@ -116,8 +116,8 @@ class Slots:
             if count < 0 and (view.wanted or view.lacking):
                 held.yielded_at = now
                 self._store.signals.notify()
-        lends = held.filled_at + _TURN if need.unused and need.lacking else math.inf
-        yields = held.wanted or (need.unused and need.wanted)
+        lends = held.filled_at + _TURN if need.slots_without_job and need.lacking else math.inf
+        yields = held.wanted or (need.slots_without_job and need.wanted)
         held.changes_at = min(lends, self._full_since + _TURN if yields and not need.full else math.inf)
 
     def _need(self, view: PoolView, places: int, running: int, now: float) -> Need:

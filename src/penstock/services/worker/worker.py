@@ -237,7 +237,7 @@ class Worker(LeasedService):
         if now - self._learned_at >= _PROGRAMS_EVERY:
             known.learn(await self._store.programs.list())
             self._learned_at = now
-        self._store.jobs.leave(known.left(now, self._engine.functions_held_here()))
+        self._store.jobs.leave(known.exclusions(now, self._engine.functions_held_here()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)

@@ -240,7 +240,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         one = next((one for one in (await self._stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
-        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
+        interest = one.interest if only is None else one.interest.narrow(only.sql, only.columns)
         return self._source(interest, one, held=only is not None)
 
     async def mend(self, id_: int) -> bool:

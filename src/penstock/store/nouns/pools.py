@@ -11,7 +11,7 @@ from uuid import UUID
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
-from penstock.pools.shares import Member, lent
+from penstock.pools.shares import Member, lend
 from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
 from penstock.store.session import Row, Session
@@ -147,7 +147,7 @@ class Pools(Noun, queries=("pools",)):
                 if row["is_it"]:
                     limit, group = row["max_parallelism"], row["pool_group"]
             if group is not None:
-                limit = lent(self._read(Member, await self._fetch(session, "members", pool_group=group)), pool)
+                limit = lend(self._read(Member, await self._fetch(session, "members", pool_group=group)), pool)
             rows = await self._fetch(session, "acquire", pool=pool, lease=lease, count=count, limit=limit)
         return rows[0]["held"] if rows else 0
 
@@ -205,7 +205,7 @@ def _shared(view: PoolView, members: Sequence[Member] | None) -> PoolView:
     """A pool as a worker sees it, with the slots that the others of its group lend it, if it has one."""
     if members is None:
         return replace(view, free=max(0, view.max_parallelism - view.granted))
-    limit = lent(members, view.pool)
+    limit = lend(members, view.pool)
     own = view.max_parallelism  # it wants these even while others have them, and so gets them back
     lacking = sum(one.wanted for one in members if one.name != view.pool and one.limit)  # a paused one borrows nothing
     return replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted), lacking=lacking)

@@ -108,7 +108,7 @@ def _triggers(
     calls = {event: f"execute function {own.function(event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
     demanded = _demanded(own, interests)
-    asked = {event: all_of(demanded, one.grouped) for event, one in when.items()}
+    asked = {event: all_of(demanded, one.in_parentheses) for event, one in when.items()}
     calls |= {event: f"when ({one.sql}) {calls[event]}" for event, one in asked.items() if one.is_asked}
     made = {
         (table, own.trigger(event)): Trigger(f"after {event} on {table} for each row {calls[event]}")

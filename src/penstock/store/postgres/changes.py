@@ -64,7 +64,7 @@ class PostgresChanges(Changes):
         if position.batch is not None:
             rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
-            position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
+            position = position.advance(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
@@ -79,7 +79,7 @@ class PostgresChanges(Changes):
         new, complete = changes_told(found, interests), len(found) < room
         if shown and not complete:
             snapshot = ALL  # that the session sees; those that may have ended come with the others
-        after = replace(position, server=server).handed(snapshot, [one.seq for one in new], complete=complete)
+        after = replace(position, server=server).advance(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes), clock)
 
     async def end(self, session: OpenTransaction) -> Position:
@@ -192,7 +192,7 @@ class PostgresChanges(Changes):
     async def _settle(self, session: Session, readers: list[tuple[str, Position]], high: int) -> None:
         await self._fetch(session, "settle_changes", high=high, era=ERA)
         for name, position in readers:
-            await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
+            await self._fetch(session, "settle_reader", name=name, position=str(position.shift(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
 

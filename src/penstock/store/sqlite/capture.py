@@ -97,7 +97,7 @@ def _triggers(
             f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(append + one for one in statements)}; end"
         )
         for event, (condition, statements) in made.items()
-        for when in [all_of(demanded, condition.grouped)]
+        for when in [all_of(demanded, condition.in_parentheses)]
     }
 
 
@@ -133,8 +133,8 @@ def _append_update(asked: Mapping[int, Conditions], deletes: FeedRow) -> list[st
     told = _insert(row, "new", row.before("old"), row.after("new"), f" from (select {kinds}) where {row.guard.sql}")
     if not deletes.told:
         return [told]
-    moved = next(iter(asked.values())).moved
-    return [_append(deletes, "old", all_of(moved.grouped, deletes.guard.grouped)), told]
+    moved = next(iter(asked.values())).key_differs
+    return [_append(deletes, "old", all_of(moved.in_parentheses, deletes.guard.in_parentheses)), told]
 
 
 def _insert(row: FeedRow, key: str, before: str, after: str, source: str) -> str:
