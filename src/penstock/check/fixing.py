@@ -45,7 +45,7 @@ class Fixer:
     def _try(self, some: list[Finding]) -> bool:
         """Keep these fixes if they hold together with the fixes kept so far."""
         wanted = [*self.held, *some]
-        texts = {path: fixed(text, (one for one in wanted if one.path == path)) for path, text in self._given.items()}
+        texts = {path: apply(text, (one for one in wanted if one.path == path)) for path, text in self._given.items()}
         holds = all(_compiles(path, text) for path, text in texts.items() if text != self.texts[path])
         after = self._count(self._unsaved | {path.resolve(): text for path, text in texts.items()}) if holds else None
         if after is None or after + Counter(map(_key, wanted)) != self._before:
@@ -71,7 +71,7 @@ def _compiles(path: Path, text: str) -> bool:
     return True
 
 
-def fixed(text: str, findings: Iterable[Finding]) -> str:
+def apply(text: str, findings: Iterable[Finding]) -> str:
     """The text with these findings mended; of two that overlap only the first is."""
     starts = [*accumulate(map(len, lines_of(text)), initial=0)]
     taken: list[tuple[int, int, str]] = []

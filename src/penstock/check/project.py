@@ -157,7 +157,7 @@ class Project:
             return None
         node = module.names.get(name)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return self.imported(module, node, name, depth)
+            return self.resolve_import(module, node, name, depth)
         return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
 
     def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
@@ -170,7 +170,7 @@ class Project:
                 return found
         return None
 
-    def imported(
+    def resolve_import(
         self, module: Module, node: ast.Import | ast.ImportFrom, name: str, depth: int = 0
     ) -> Place | Module | Outside | None:
         """What a name stands for that this statement binds."""

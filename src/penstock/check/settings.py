@@ -61,13 +61,13 @@ def read_settings(folder: Path) -> tuple[Settings, Path]:
         except ValueError as error:
             raise ValueError(f"{file} cannot be read: {error}.") from error
         if isinstance(given, dict):
-            return Settings(**dict(_checked(file, given))), place
+            return Settings(**dict(_check(file, given))), place
         if given is not None:
             raise ValueError(f"{file}: [tool.penstock.check] is a table.")
     return Settings(), folder
 
 
-def _checked(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _check(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     known = {one.name for one in fields(Settings)}
     for name, value in given.items():
         if name not in known:

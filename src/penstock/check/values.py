@@ -140,7 +140,7 @@ def element(value: Any) -> Pending | None:
     return replace(value, names=(), is_many=False) if is_many(value) else None
 
 
-def kept_of(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
+def attributes_of(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
     """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
     found: dict[str, Any] = {}
     lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]

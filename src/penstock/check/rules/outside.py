@@ -139,7 +139,7 @@ def _reaches(name: str, root: str) -> str:
 def never_blocks(facts: Facts, rule: Rule) -> Places:
     """An async function blocks the event loop."""
     actions = [body for body in facts.bodies_of("action") if body.function.is_async]
-    for body, root in facts.reached(actions).values():
+    for body, root in facts.reach(actions).values():
         called = {one.node.func for one in body.calls}
         for node, name in body.outside:
             if node in called and name.startswith(_BLOCKS) and not _DATA.search(name):
