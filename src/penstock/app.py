@@ -30,7 +30,7 @@ from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
-from penstock.config import Config, check_settings, load_config, unknown_variables
+from penstock.config import Config, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
@@ -257,7 +257,7 @@ class App(Declaring):
         Raises:
             ConfigError: There is no such setting, or it cannot have this value.
         """
-        for variable, near in unknown_variables(os.environ).items():
+        for variable, near in stray_variables(os.environ).items():
             event("config.unknown_variable", logging.WARNING, variable=variable, meant=near or "nothing known")
         given = {**self._settings, **{key: value for key, value in settings.items() if value is not None}}
         if given.get("database") is None and self.default_database is not None:

@@ -218,7 +218,7 @@ def check_settings(source: str, settings: Mapping[str, Any]) -> None:
             _read(f"{source}: {name}", name, value)
 
 
-def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def stray_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that are named like settings and are none; for each the one it comes near to, or nothing."""
     known = {*map(_variable, _TYPES), *_OTHER_VARIABLES}
     return {

@@ -65,7 +65,7 @@ def command(
         places = [short_path(one) for one in paths or [folder / one for one in settings.paths]]
         report = check(places, settings.codes())
         if fix or diff:
-            report = _mended(report, places, settings, writes=fix)
+            report = _fix(report, places, settings, writes=fix)
         findings = report.findings
         if write_baseline:
             baseline.write(write_baseline, findings, report.lines)
@@ -77,22 +77,22 @@ def command(
         raise click.UsageError(str(error)) from error
     if not diff:
         click.echo(
-            _shown(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
+            _render(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
         )
     click.echo(_sum(findings, len(report.lines), places), err=True)
     sys.exit(1 if findings else 0)
 
 
-def _shown(findings: Sequence[Finding], lines: Lines) -> str:
+def _render(findings: Sequence[Finding], lines: Lines) -> str:
     """The text for people: on a terminal in its width, and in colour."""
     if not sys.stdout.isatty():
         return as_text(findings, lines)
     has_colour = "NO_COLOR" not in os.environ
     columns = shutil.get_terminal_size().columns
-    return as_text(findings, lines, columns, _painted) if has_colour else as_text(findings, lines, columns)
+    return as_text(findings, lines, columns, _paint) if has_colour else as_text(findings, lines, columns)
 
 
-def _painted(text: str, part: str) -> str:
+def _paint(text: str, part: str) -> str:
     return click.style(text, fg="cyan" if part == "edge" else "red", bold=part == "code")
 
 
@@ -122,7 +122,7 @@ def short_path(path: Path) -> Path:
     return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path
 
 
-def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
+def _fix(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     mended, passes = 0, _MOST_PASSES if writes else 1
     for _pass in range(passes):
         fixer = Fixer(places, report)

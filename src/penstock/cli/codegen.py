@@ -67,7 +67,7 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
     except (ProgramFailed, UsageError) as error:
         show_failure(error, as_json=False, debug=options.debug)
     say(style("Waiting for a change of the source.", fg="cyan"))
-    return start_again(asyncio.run(seen.changed()), {})
+    return start_again(asyncio.run(seen.next_change()), {})
 
 
 @click.command("function-spec")

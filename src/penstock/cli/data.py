@@ -222,7 +222,7 @@ class Documents:
     # ----- out
 
     def document(self, row: Row) -> dict[str, Any]:
-        found = dict(self._said(row))
+        found = dict(self._fields_of(row))
         if not self._definition.managed:
             return found
         row_id, created = (found.pop(name) for name in SYSTEM_COLUMNS)
@@ -231,7 +231,7 @@ class Documents:
     def line(self, row: Row) -> bytes:
         return to_json(self.document(row)) + b"\n"
 
-    def _said(self, row: Row) -> Iterator[tuple[str, Any]]:
+    def _fields_of(self, row: Row) -> Iterator[tuple[str, Any]]:
         for column, value, stored in zip(self._columns, self._neutral(row), row, strict=True):
             if value is None:
                 yield column.name, None
@@ -266,14 +266,14 @@ class Documents:
         """The row of a JSON line as the store takes it; an InputError says what is wrong with the line."""
         given = _parse(line)
         identity = self._identity(given)
-        found = self._checked(given, *identity)
+        found = self._check(given, *identity)
         kept = self.document(found)
         self._identity(kept)
-        if kept != given and self._checked(kept, *identity) != found:
+        if kept != given and self._check(kept, *identity) != found:
             raise ValueInvalid("a validator would change the row again each time that it is read from a file.")
         return found
 
-    def _checked(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
+    def _check(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
         tokens = {name: value[ENCRYPTED] for name, value in given.items() if self._is_ciphertext(name, value)}
         fields = {name: self._read(name, value) for name, value in given.items()}
         for name, token in tokens.items():
@@ -283,7 +283,7 @@ class Documents:
             strict = None if self._definition.managed else False
             checked = self._validator.validate_json(text, strict=strict)
         except ValidationError as error:
-            raise ValueInvalid(_described(error)) from None
+            raise ValueInvalid(_describe(error)) from None
         neutral = self._definition.encode_row(checked, row_id, created)
         found = self._statements.encode(neutral)
         for name, token in tokens.items():
@@ -338,7 +338,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     return found
 
 
-def _described(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'row'}: {detail['msg']}" for detail in details[:5])
 

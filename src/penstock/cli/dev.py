@@ -31,7 +31,7 @@ from penstock.cli.codegen import Places, project_places, sources_in, stale_files
 from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
 from penstock.cli.migrate import migrate
-from penstock.cli.opening import complete_serving, end_process, end_within, shown_url
+from penstock.cli.opening import complete_serving, end_process, end_within, safe_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
@@ -160,7 +160,7 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
     if watch is None:
         await serving
         return None
-    changed = asyncio.ensure_future(watch.changed())
+    changed = asyncio.ensure_future(watch.next_change())
     try:
         await asyncio.wait([serving, changed], return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
@@ -202,7 +202,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
     facts = {
         **links(url),
         "token": "the setting admin_token" if token is None else token,
-        "database": shown_url(config.database),
+        "database": safe_url(config.database),
         "functions": _functions(app),
         "services": ", ".join(services),
     }

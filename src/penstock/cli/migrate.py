@@ -18,7 +18,7 @@ from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
 from penstock.cli.migration import FOLDER, files_with_progress, load, stamp_files
-from penstock.cli.opening import open_app, open_store, shown_url, snapshot
+from penstock.cli.opening import open_app, open_store, safe_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
@@ -74,7 +74,7 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     elif only_plan:
         _print_script(plan, news, with_own=with_own, locks=scheme_of(config.database) == "postgresql")
     else:
-        _report(plan, news or (), shown_url(config.database))
+        _report(plan, news or (), safe_url(config.database))
 
 
 async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple[Plan, list[News] | None]:
@@ -154,7 +154,7 @@ async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Ch
         return Checked(pending, [f"{one['what']} {one['fix']}" for one in problems], unsafe)
     pending += [f"penstock's own {name}" for name, _ in plan.migrations]
     pending += [" ".join(sql.split()) for sql in plan.sql]
-    pending += [_told(one) for one in news or ()]
+    pending += [_news_line(one) for one in news or ()]
     # A column that is not declared any more is no drift while a migration file is under way that may need it.
     return Checked(pending, () if under_way else plan.drift, unsafe)
 
@@ -188,7 +188,7 @@ def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, lo
     elif news:
         click.echo("-- penstock migrate, and the program at its start, also do this:")
     for one in news or ():
-        click.echo(f"-- {_told(one)}")
+        click.echo(f"-- {_news_line(one)}")
     if plan.empty and not news:
         say("The database fits; there is nothing to do.")
 
@@ -199,7 +199,7 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
     for statement in plan.sql:
         click.echo(" ".join(statement.split()) + ";")
     for one in news:
-        click.echo(_told(one))
+        click.echo(_news_line(one))
     for remark in _remarks(plan):
         say(f"note: {remark}")
     if plan.empty and not news:
@@ -209,7 +209,7 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
         say(f"{url} fits now: {done} made.")
 
 
-def _told(one: News) -> str:
+def _news_line(one: News) -> str:
     """Such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
     thing = f"triggers on table {one.table}, for" if one.noun == "capture" else one.noun
     return f"{one.what}: {thing} {one.name}"
@@ -325,7 +325,7 @@ def _of_tasks(backend: Backend, seen: _Known) -> Iterator[News | None]:
         plan, known = one.plan(dialect), seen.tasks.get(one.task.name)
         yield _news("task", plan.name, known, same=not newly(plan, known)[0])
         if known is None or known.plan.version <= plan.version:
-            yield _captured(one.interest(dialect), seen)
+            yield _capture_news(one.interest(dialect), seen)
 
 
 def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
@@ -339,10 +339,10 @@ def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
         if one.outbox.definition is not None:
             backfill = None if known is None else known.backfill
             order = one.outbox.order_by if backfill is None else BackfillProgress.parse(backfill).order
-            yield _captured(one.interest(dialect, order), seen)
+            yield _capture_news(one.interest(dialect, order), seen)
 
 
-def _captured(interest: Interest, seen: _Known) -> News | None:
+def _capture_news(interest: Interest, seen: _Known) -> News | None:
     known = [row for row in seen.interests if row.interest.name == interest.name]
     same = [row for row in known if row.interest.digest == interest.digest]
     what: What = "mended" if same else "changed" if known else "new"

@@ -81,7 +81,7 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
         changes = [one for one in found if one.needs_file or any(table == one.table for table, _ in given)]
         if not changes:
             raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
-        text: str = lazy("writing").write_file(changes, _answered(changes, given), store.dialect)
+        text: str = lazy("writing").write_file(changes, _ask_renames(changes, given), store.dialect)
         last = max((int(file.name[:4]) for file in files), default=0)
         return f"{last + 1:04}_{name}.py", text
 
@@ -264,7 +264,7 @@ def _column(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _answered(changes: Sequence[Difference], given: Renames) -> Renames:
+def _ask_renames(changes: Sequence[Difference], given: Renames) -> Renames:
     """The new names of each column that is gone; asked for where there are new columns, and never guessed."""
     answers = dict(given)
     for (table, old), names in given.items():

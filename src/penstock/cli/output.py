@@ -62,7 +62,7 @@ def print_table(
     for row in cells:
         click.echo(_line(widths, row, right))
         texts = [f"{header}: {row[header]}" for header in below if row[header] and not all_with]
-        for text in _packed(texts, room or 0, most_lines):
+        for text in _pack(texts, room or 0, most_lines):
             click.echo(text)
     if below and all_with:
         say(f"{amount(len(below), 'column')} more; see all with {all_with}.")
@@ -151,7 +151,7 @@ def wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
     )
 
 
-def _packed(texts: Sequence[str], room: int, most_lines: int | None) -> list[str]:
+def _pack(texts: Sequence[str], room: int, most_lines: int | None) -> list[str]:
     """Texts in as few indented lines as they need; only spaces are broken, so that ids stay whole."""
     lines: list[str] = []
     indent = " " * _INDENT

@@ -84,7 +84,7 @@ def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
 async def _write(backend: Backend, session: Session, statements: TableStatements, file: Path | None) -> int:
     documents, done = Documents(statements, backend.engine.clock), 0
     total = await count_rows(session, statements)
-    with _opened(file) as stream, _progress(statements.definition.name, total) as advance:
+    with _open_output(file) as stream, _progress(statements.definition.name, total) as advance:
         async for rows in read_rows(session, statements):
             stream.writelines(documents.line(row) for row in rows)
             done += len(rows)
@@ -93,7 +93,7 @@ async def _write(backend: Backend, session: Session, statements: TableStatements
 
 
 @contextlib.contextmanager
-def _opened(file: Path | None) -> Iterator[BinaryIO]:
+def _open_output(file: Path | None) -> Iterator[BinaryIO]:
     """A file that takes its name when it is whole, or stdout."""
     if file is None:
         yield sys.stdout.buffer
@@ -251,7 +251,7 @@ class Lines:
         """Read all rows in pieces of moderate size; each call starts at the beginning."""
         self._rewind()
         piece = Piece()
-        for number, line in self._numbered():
+        for number, line in self._number_lines():
             try:
                 piece.rows.append(documents.row(line))
             except InputError as error:
@@ -264,7 +264,7 @@ class Lines:
         if piece.rows:
             yield piece
 
-    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+    def _number_lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
         while line := self._stream.readline(_LONGEST_LINE):
             number += 1

@@ -153,7 +153,7 @@ class _Types:
 
     def type(self, schema: Schema, within: tuple[str, ...] = ()) -> str:
         """The annotation for a schema. Types that are no class are written out, `within` are those under way."""
-        named = self._description.named(schema)
+        named = self._description.resolve(schema)
         if named is not None:
             name, found = named
             return self._names.get(name) or ("Any" if name in within else self.type(found, (*within, name)))

@@ -119,7 +119,7 @@ def _inputs(
 
 
 def _of_schema(name: str, schema: Schema, description: Description, default: Any, *, secret: bool) -> Input:
-    named = [description.named(one) or ("", one) for one in options(schema) or [schema]]
+    named = [description.resolve(one) or ("", one) for one in options(schema) or [schema]]
     parts = [part for _name, part in named]
     found = [one for one in parts if one.get("type") != "null"]
     one = found[0] if len(found) == 1 else {}
