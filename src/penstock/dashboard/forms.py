@@ -156,17 +156,17 @@ def read_all(inputs: Iterable[Input], words: Mapping[str, str]) -> tuple[dict[st
     return values, wrong
 
 
-def changed(inputs: Iterable[Input], words: Mapping[str, str]) -> list[Input]:
+def diff(inputs: Iterable[Input], words: Mapping[str, str]) -> list[Input]:
     """The inputs in which something else stands than they showed before."""
     return [one for one in inputs if words.get(PREFIX + one.name) != words.get(BEFORE + one.name)]
 
 
 def form_of(inputs: Sequence[Input], words: Mapping[str, str]) -> dict[str, Any]:
     """The values of a template that shows a form: as it was sent, if it was, and before anything is found wrong."""
-    return {"inputs": inputs, "typed": typed(inputs, words), "wrong": {}, "error": None, "is_sent": "act" in words}
+    return {"inputs": inputs, "typed": entries(inputs, words), "wrong": {}, "error": None, "is_sent": "act" in words}
 
 
-def typed(inputs: Iterable[Input], words: Mapping[str, str]) -> dict[str, str]:
+def entries(inputs: Iterable[Input], words: Mapping[str, str]) -> dict[str, str]:
     """What was typed into inputs, or a link says; nothing of secrets."""
     return {one.name: words[PREFIX + one.name] for one in inputs if PREFIX + one.name in words and not one.secret}
 

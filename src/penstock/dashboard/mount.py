@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.live import Fragments, Live
-from penstock.dashboard.mask import masked
+from penstock.dashboard.mask import mask
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
@@ -60,7 +60,7 @@ def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
         Route("/sign-in/back", dashboard.come_back, methods=["GET"]),
         Route("/sign-out", dashboard.sign_out, methods=["POST"]),
         *(Route(page.path, dashboard.endpoint(page), methods=["GET", "POST"]) for page in PAGES),
-        Route("/{path:path}", dashboard.lost),
+        Route("/{path:path}", dashboard.not_found),
     ]
     below = Mount("/dashboard", app=_with_headers(Router(routes, redirect_slashes=False)))
     first = [Route("/", _to_overview)] if opening.config.dev else []  # which `penstock dev` prints, and people follow
@@ -90,7 +90,7 @@ class Dashboard:
 
     # ----- endpoints
 
-    async def lost(self, request: Request) -> Response:
+    async def not_found(self, request: Request) -> Response:
         return self._trouble(request, Refused(404, "NotFound", "There is no such page."))
 
     async def sign_in(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class Dashboard:
             form = await _form(request)
             try:
                 if not is_own(request):
-                    return _refused_origin()
+                    return _refuse_origin()
                 backend = await opened(self._opening)
                 await throttle(request, backend)
                 key = await self._sessions.sign_in(request, backend, form.get("token", "").strip())
@@ -139,7 +139,7 @@ class Dashboard:
 
     async def sign_out(self, request: Request) -> Response:
         if not is_own(request):
-            return _refused_origin()
+            return _refuse_origin()
         await self._sessions.sign_out(request, await opened(self._opening))
         response = RedirectResponse(f"{_base(request)}/sign-in", 303)
         set_cookie(request, response, "")
@@ -182,7 +182,7 @@ class Dashboard:
         form = await _form(request)
         act = page.acts.get(form.get("act", ""))
         if not is_own(request) or act is None:
-            return _refused_origin()
+            return _refuse_origin()
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
         view = replace(view, words={**form, **view.words})
@@ -191,7 +191,7 @@ class Dashboard:
             asked = {**request.query_params, **form}
             values = {**self._frame(request, page, session), "form": form, "asked": asked, "sure": question, "said": ""}
             return HTMLResponse(self._pages.render("sure.html", values))
-        found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
+        found, told = await self._perform(act, view, f"{page.title}: {form['act']}", session)
         _, activity, live = self._parts(view.backend)
         await activity.forget()
         live.nudge()
@@ -220,13 +220,13 @@ class Dashboard:
         }
         return HTMLResponse(self._pages.render("sign_in.html", values), status, headers)
 
-    async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
+    async def _perform(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
         """Do an act between the two writes to the audit log; what it returns, and what is told.
 
         An act that cannot be logged is not done.
         """
         words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
-        about = masked(words if act.about is None else act.about(view), self._pages.secrets)
+        about = mask(words if act.about is None else act.about(view), self._pages.secrets)
         found = None
         async with audited(view.backend.engine, session.who, session.role.name, name, about) as outcome:
             try:
@@ -287,14 +287,14 @@ async def _form(request: Request) -> Mapping[str, str]:
     raise Refused(400, "BadRequest", "The form cannot be read.")
 
 
-def _refused_origin() -> Response:
+def _refuse_origin() -> Response:
     return Response("This form was not sent by a page of the dashboard.", 403)
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:
     """Every answer with the headers that keep other sites out."""
 
-    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -305,4 +305,4 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
         await app(scope, receive, sending)
 
-    return answered
+    return answer

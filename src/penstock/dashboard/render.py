@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock.app import App
-from penstock.dashboard.mask import is_secret, masked, secrets_in, secrets_of
+from penstock.dashboard.mask import is_secret, mask, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.observe.errortext import trim
 from penstock.observe.readable import amount, size_of, span
@@ -51,7 +51,7 @@ class Pages:
             "counted": amount,
             "span": span,
             "size": size_of,
-            "masked": self._masked_json,
+            "masked": self._mask_json,
             "quoted": quote,
             "trimmed": trim,
             "unless_secret": self._unless_secret,
@@ -61,12 +61,12 @@ class Pages:
         self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
-    def masked(self, value: Any, of: str | None = None) -> Any:
+    def mask(self, value: Any, of: str | None = None) -> Any:
         """A value without secrets; `of` names the function whose arguments or result it is, or the table of rows."""
-        return masked(value, self.secrets if of is None else self._secrets_of(of))
+        return mask(value, self.secrets if of is None else self._secrets_of(of))
 
-    def _masked_json(self, value: Any, indent: int | None = 2, of: str | None = None) -> str:
-        return json.dumps(self.masked(value, of), indent=indent, ensure_ascii=False, default=str)
+    def _mask_json(self, value: Any, indent: int | None = 2, of: str | None = None) -> str:
+        return json.dumps(self.mask(value, of), indent=indent, ensure_ascii=False, default=str)
 
     def _unless_secret(self, value: Any, name: str, of: str) -> Any:
         """A value, as text, of a column of a table, or of what is in it, such as ``card.number``."""
