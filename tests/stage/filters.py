@@ -18,7 +18,7 @@ import asyncpg
 from pydantic import BaseModel, Field
 
 from penstock import Table
-from penstock.reactive.evaluate import holds, row_values, same, watched
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.reactive.tracing import Watch
@@ -438,7 +438,7 @@ def expected(rows: Sequence[Table], conditions: Sequence[Condition]) -> list[lis
 
 def changes(rows: Sequence[Table], watch: Watch) -> list[bool]:
     """What Python says of each pair of row objects."""
-    found = [watched(watch.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in rows]
+    found = [read_each(watch.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in rows]
     return [not same(before, after) for before in found for after in found]
 
 

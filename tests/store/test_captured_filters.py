@@ -18,7 +18,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
-from penstock.reactive.evaluate import holds, row_values, same, watched
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition
 from penstock.reactive.tracing import Watch, trace_filter, trace_watch
 from penstock.store.open import sqlite_path
@@ -73,7 +73,7 @@ class Case:
             return "delete" if was else "enter" if is_now else None
         if was is not is_now:
             return "enter" if is_now else "leave"
-        looks = (watched(self.watch.expressions, values) for values in (before, after))
+        looks = (read_each(self.watch.expressions, values) for values in (before, after))
         return "change" if was and not same(*looks) else None
 
     def _means(self, values: Values | None) -> bool:

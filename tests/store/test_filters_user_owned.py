@@ -15,7 +15,7 @@ from stage.examples import examples
 from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.changes.change import read_values
-from penstock.reactive.evaluate import row_values, same, watched
+from penstock.reactive.evaluate import read_each, row_values, same
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
@@ -149,7 +149,7 @@ def check_changes(things: LiteThings | PostgresThings, dice: Dice, dialect: Dial
     values = [stored_values(dialect, OWNED, dict(zip(names, row, strict=True)), names) for row in rows]
     watches = [dice.watch() for _ in range(20)]
     for watch, (sql, said) in zip(watches, things.pairs(watches), strict=True):
-        was = [watched(watch.expressions, one) for one in values]
+        was = [read_each(watch.expressions, one) for one in values]
         outcome = [not same(before, after) for before in was for after in was]
         for found, right in zip(said, outcome, strict=True):
             assert found is right or (found and not sql.exact), (watch.names, sql.expressions)

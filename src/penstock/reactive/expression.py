@@ -50,7 +50,7 @@ class Node:
         """The value of a term for a row, or whether a condition is true of it."""
         raise NotImplementedError
 
-    def negated(self) -> str:
+    def negation(self) -> str:
         """The text of the opposite of a condition."""
         return self.opposite.format(self)
 
@@ -186,7 +186,7 @@ class Compare(Node):
     right: Term
 
     def read(self, row: Values) -> bool:
-        kind = compared_as(self)
+        kind = comparison_kind(self)
         left, right = (_as(kind, one.read(row)) for one in (self.left, self.right))
         if self.operator == "==":
             return same(left, right)
@@ -194,7 +194,7 @@ class Compare(Node):
             return False
         return _COMPARED[self.operator](left, right)
 
-    def negated(self) -> str:
+    def negation(self) -> str:
         return f"{self.left} != {self.right}" if self.operator == "==" else f"~({self})"
 
 
@@ -300,7 +300,7 @@ class Not(Node):
         return not self.condition.read(row)
 
     def __str__(self) -> str:
-        return self.condition.negated()
+        return self.condition.negation()
 
 
 Leaf = Compare | OneOf | Missing | TextIs | Matches | Has | Holds
@@ -339,7 +339,7 @@ def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
     return Kind.JSON if operator == "==" and len(json) == 1 and json <= _LIKE_JSON else None
 
 
-def compared_as(leaf: Compare) -> Kind:
+def comparison_kind(leaf: Compare) -> Kind:
     """The kind in which the two sides are compared; tracing has refused all others."""
     kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
     if kind is None:

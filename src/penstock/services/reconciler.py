@@ -103,7 +103,7 @@ class Reconciler:
             self._audited_at = self._clock.monotonic()
         rows, looked, after = step
         found = sum(map(is_found, rows))
-        moved = at.moved(after, looked, found)
+        moved = at.advance(after, looked, found)
         if not await write_plans(self._store.tasks, rows, move, now, [Progress(task, moved)]):
             return False, at
         if rows:

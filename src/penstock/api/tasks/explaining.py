@@ -19,7 +19,7 @@ from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState
-from penstock.reactive.describe import Finding, shown
+from penstock.reactive.describe import Finding, show
 from penstock.reactive.describe import explain as findings_of
 from penstock.reactive.evaluate import Values, holds, row_values
 from penstock.reactive.expression import TERMS, Expression
@@ -159,7 +159,7 @@ def _compare_watched(
 
 def _text_of(expression: Expression, values: Values) -> str:
     if isinstance(expression, TERMS):
-        return shown(expression, values)
+        return show(expression, values)
     return str(holds(expression, values))
 
 

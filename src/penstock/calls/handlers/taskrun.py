@@ -22,7 +22,7 @@ from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.reactive.evaluate import EPOCH, holds, row_values, same, watched
+from penstock.reactive.evaluate import EPOCH, holds, read_each, row_values, same
 from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
@@ -80,7 +80,7 @@ class TaskRun(TaskCall):
         )
         kinds = kinds_of(self._expressions)
         values = captured_values(self.engine.store.dialect, self.task.definition, captured, kinds)
-        seen = dict(zip(watch.names, watched(watch.expressions, values), strict=True))
+        seen = dict(zip(watch.names, read_each(watch.expressions, values), strict=True))
         return {
             name: found[one.column] if isinstance(one, Field) else _plain(getattr(one, "kind", None), seen[name])
             for name, one in named.items()
@@ -111,7 +111,7 @@ class TaskRun(TaskCall):
             raise self._failure("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
             then = captured_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
-            if not same(*(watched(compared, one) for one in (then, values))):
+            if not same(*(read_each(compared, one) for one in (then, values))):
                 raise self._failure("has changed since", "changed")
         return row if names is None else self._part(row, names)
 

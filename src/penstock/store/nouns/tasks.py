@@ -119,7 +119,7 @@ class Progress:
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     """Restart the scan of all rows of tasks; rows that were to run again in any case still do."""
-    return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
+    return [Progress(task, (task.reconciling or Reconciling()).begin(), begins=True) for task in tasks]
 
 
 class Launch(NamedTuple):
@@ -383,7 +383,7 @@ def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | No
         return True, None
     again = known.reconciling or Reconciling(part="records")
     return True, replace(
-        again.begun(),
+        again.begin(),
         part="rows" if plan.reconciles else again.part,
         version=again.version if reprocess == "none" else plan.version,
         reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),

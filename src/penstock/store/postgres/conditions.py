@@ -85,7 +85,7 @@ class PostgresSpelling(Spelling):
         return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
 
     def _compare(self, leaf: ex.Compare) -> str:
-        kind = ex.compared_as(leaf)
+        kind = ex.comparison_kind(leaf)
         if isinstance(leaf.right, ex.Constant) and not isinstance(leaf.left, ex.Arithmetic):
             return self._compare_constant(leaf, leaf.right, kind)
         linear = kind is Kind.DATETIME and (

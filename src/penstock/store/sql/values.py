@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
-from penstock.reactive.evaluate import normal_value, parsed, same
+from penstock.reactive.evaluate import normal_value, parse_json, same
 from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import UNFIT, Dialect
@@ -128,7 +128,7 @@ def _read_otherwise(dialect: Dialect, kind: Kind, value: Any) -> Any:
     if kind is Kind.JSON:
         if dialect.types[kind] == dialect.types[Kind.TEXT]:
             value = _loaded(_from_json(dialect, kind, value))
-        return parsed(json.dumps(value, default=float))
+        return parse_json(json.dumps(value, default=float))
     if kind is Kind.TEXT and dialect.types[Kind.JSON] == dialect.types[kind]:
         return stored_value(dialect, kind, _bytes(value))
     return None

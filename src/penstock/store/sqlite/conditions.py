@@ -108,7 +108,7 @@ class LiteSpelling(Spelling):
     # ----- leaves
 
     def _compare(self, leaf: ex.Compare, guards: list[str]) -> Part:
-        kind = ex.compared_as(leaf)
+        kind = ex.comparison_kind(leaf)
         if kind is Kind.JSON:
             return self._compare_json(leaf, guards)
         if kind is Kind.DECIMAL:
