@@ -226,7 +226,7 @@ class App(Declaring):
             )
         )
         definitions = [definition_of(table) for table in tables]
-        encrypted = [f"{one.name}.{name}" for one in definitions for name in one.encrypted]
+        encrypted = [f"{one.name}.{name}" for one in definitions for name in one.ciphertext_columns]
         if encrypted and self.registry.codec is None:
             raise DeclarationError(f"The app has no codec to encrypt {', '.join(encrypted)}.", fix=CODEC_FIX)
         return definitions

@@ -17,7 +17,7 @@ from penstock import Index, Table
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, SchemaMismatch
-from penstock.schema.stored import next_name, required_name
+from penstock.schema.stored import next_name, not_null_name
 from penstock.store.nouns.catalog import Change
 from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
@@ -321,7 +321,7 @@ async def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store
         await sql("delete from booking where id = 'x1'")
         passing = next_name("booking_status_choices")
         await sql(f"alter table booking add constraint \"{passing}\" check (status in ('pending', 'paid')) not valid")
-        proof = required_name("booking", "phone")
+        proof = not_null_name("booking", "phone")
         await sql(f'alter table booking add constraint "{proof}" check (phone is not null) not valid')
         plan = await push(store, Stricter)
         assert 'drop index concurrently "public"."booking_by_phone"' in plan.sql

@@ -148,9 +148,9 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
     column = statements.definition.column(name)
     if column.optional and comparison == "=" and value == "null":
         return Condition(name, "is null"), None
-    if column.unordered:
+    if column.order_obstacle:
         fix = "Filter the rows of --jsonl instead."
-        raise ValueInvalid(f"{name} {column.unordered}, which cannot be ordered.", fix=fix)
+        raise ValueInvalid(f"{name} {column.order_obstacle}, which cannot be ordered.", fix=fix)
     for said in (value, json.dumps(value)) if column.kind is not Kind.TEXT else (json.dumps(value),):
         try:
             checked = column.adapter.validate_json(said)
@@ -291,7 +291,7 @@ class Documents:
         return found
 
     def _is_ciphertext(self, name: str, value: Any) -> bool:
-        return name in self._definition.encrypted and isinstance(value, dict) and value.keys() == {ENCRYPTED}
+        return name in self._definition.ciphertext_columns and isinstance(value, dict) and value.keys() == {ENCRYPTED}
 
     def _read_as_stored(self, node: dict[str, Any]) -> None:
         """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""

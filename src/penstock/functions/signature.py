@@ -140,7 +140,7 @@ class Signature:
 
     def mask_one(self, name: str, value: Any) -> Any:
         """The stored value of one parameter without secrets."""
-        return self._one(name).masked({name: value})[name]
+        return self._one(name).mask({name: value})[name]
 
     def _one(self, name: str) -> Encoder:
         return _reuse(_argument_encoder, ((name, self._fields[name]),))  # type: ignore[no-any-return]

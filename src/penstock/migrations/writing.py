@@ -40,7 +40,7 @@ def write_file(changes: Sequence[Difference], renames: Mapping[tuple[str, str], 
         for stored, column in change.retyped.values():
             file.retype(change.table, stored, column)
         renamed = {name for (table, _old), names in renames.items() if table == change.table for name in names}
-        for name, column in change.required.items():
+        for name, column in change.columns_without_value.items():
             if name not in renamed:
                 file.require(change.table, column, new=name in change.new)
     return file.text()

@@ -63,7 +63,7 @@ class Outbox:
     def __post_init__(self) -> None:
         self._check_words()
         self._check_numbers()
-        if self.definition is not None and self.partition_by in self.definition.encrypted:
+        if self.definition is not None and self.partition_by in self.definition.ciphertext_columns:
             self._refuse(f"partition_by: {self.partition_by} is encrypted, so that equal values are not known")
 
     @property
@@ -137,8 +137,8 @@ class Outbox:
             column = self.definition.column(name)
             if column.optional:
                 self._refuse(f"order_by: {name} may be None, which has no place in an order", "Order by other columns.")
-            if column.unordered:
-                self._refuse(f"order_by: {name} {column.unordered} and has no order", "Order by other columns.")
+            if column.order_obstacle:
+                self._refuse(f"order_by: {name} {column.order_obstacle} and has no order", "Order by other columns.")
 
     def _check_numbers(self) -> None:
         given: Any

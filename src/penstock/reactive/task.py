@@ -77,7 +77,7 @@ class ReactiveTask:
             column: Any = getattr(self, word)
             if column is not None and (not isinstance(column, str) or column not in self.definition.positions):
                 self._refuse(f"{word} is a column, and the table has no column {column!r}")
-        if self.key in self.definition.encrypted:
+        if self.key in self.definition.ciphertext_columns:
             self._refuse(f"key: {self.key} is encrypted, so that equal values are not known")
         if self.run_at is not None and self.definition.column(self.run_at).kind is not Kind.DATETIME:
             self._refuse(f"run_at: {self.run_at} is no column of points in time")

@@ -55,10 +55,10 @@ def take_text_integers(node: dict[str, Any]) -> None:
 def plain_validator(schema: CoreSchema, *, strict: bool = False) -> SchemaValidator:
     """A validator of results and of columns: bytes are read from base 64."""
     config = core_schema.CoreConfig(val_json_bytes="base64", strict=strict)
-    return made_of(schema, lambda: SchemaValidator(schema, config))
+    return make_from(schema, lambda: SchemaValidator(schema, config))
 
 
-def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
+def make_from(schema: CoreSchema, make: Callable[[], T]) -> T:
     """Make a validator or a serializer of a changed schema."""
     classes: set[Any] = set()
 

@@ -274,7 +274,7 @@ def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
         about["row"] = view.require("key")
     if is_new is not None:
         values, _ = _values(view, definition, is_new=is_new)
-        about["values"] = mask(values, secrets_in(definition.table).union(definition.encrypted))
+        about["values"] = mask(values, secrets_in(definition.table).union(definition.ciphertext_columns))
     return about
 
 
