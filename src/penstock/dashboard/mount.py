@@ -30,8 +30,8 @@ from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, finish_sign_in, is_own, set_cookie, start_sign_in, throttle
 from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
-from penstock.server.audited import audited
-from penstock.server.http import opened
+from penstock.server.audited import audit
+from penstock.server.http import open_backend
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.server.subscribe import EventStream
@@ -102,7 +102,7 @@ class Dashboard:
             try:
                 if not is_own(request):
                     return _refuse_origin()
-                backend = await opened(self._opening)
+                backend = await open_backend(self._opening)
                 await throttle(request, backend)
                 key = await self._sessions.sign_in(request, backend, form.get("token", "").strip())
             except (Refused, PenstockError) as refused:
@@ -117,14 +117,14 @@ class Dashboard:
         """Go to a provider."""
         where = request.query_params.get("next", "")
         try:
-            return await start_sign_in(request, await opened(self._opening), where)
+            return await start_sign_in(request, await open_backend(self._opening), where)
         except (Refused, PenstockError) as error:
             return self._sign_in_page(request, where, error)
 
     async def come_back(self, request: Request) -> Response:
         """Come from a provider, and begin a session."""
         try:
-            backend = await opened(self._opening)
+            backend = await open_backend(self._opening)
             identity, where = await finish_sign_in(request, backend)
             key = await self._sessions.begin(identity, backend)
         except (Refused, PenstockError) as error:
@@ -140,13 +140,13 @@ class Dashboard:
     async def sign_out(self, request: Request) -> Response:
         if not is_own(request):
             return _refuse_origin()
-        await self._sessions.sign_out(request, await opened(self._opening))
+        await self._sessions.sign_out(request, await open_backend(self._opening))
         response = RedirectResponse(f"{_base(request)}/sign-in", 303)
         set_cookie(request, response, "")
         return response
 
     async def _answer(self, request: Request, page: Page) -> Response:
-        backend = await opened(self._opening)
+        backend = await open_backend(self._opening)
         session = await self._sessions.find(request, backend)
         streams = "text/event-stream" in request.headers.get("accept", "")
         if session is None:
@@ -228,7 +228,7 @@ class Dashboard:
         words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
         about = mask(words if act.about is None else act.about(view), self._pages.secrets)
         found = None
-        async with audited(view.backend.engine, session.who, session.role.name, name, about) as outcome:
+        async with audit(view.backend.engine, session.who, session.role.name, name, about) as outcome:
             try:
                 found = await act.run(view)
                 outcome.told = found if isinstance(found, str) else found.told
