@@ -266,19 +266,19 @@ async def test_an_outcome_stays_until_it_is_written(database_url: str, monkeypat
         worker = make_worker(backend)
         await worker.tick()
         await worker.wait_for_jobs()
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
 
         async def refuse(*_: object) -> Any:
-            assert worker.unsettled == 1
+            assert worker.open_outcomes == 1
             raise RuntimeError("not now")
 
         with monkeypatch.context() as patch:
             patch.setattr(backend.engine.store.jobs, "settle", refuse)
             with pytest.raises(RuntimeError):
                 await worker.tick()
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
         await worker.tick()
-        assert worker.unsettled == 0
+        assert worker.open_outcomes == 0
         assert await mail.status(backend, work) == Finished(Success(7))
         await worker.finish()
 

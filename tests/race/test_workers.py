@@ -183,7 +183,7 @@ async def test_what_a_stalled_worker_says_of_an_action_is_not_heard(database_url
         await rescuer.tick()
         assert await state(second, job) == "failed"
         (tmp_path / "go on").touch()
-        await until(lambda: answer(stalled.unsettled == 1))
+        await until(lambda: answer(stalled.open_outcomes == 1))
         await stalled._settle_outcomes()
         found = await status(second, job)
         assert (found.state.value, (found.error or "")[:10]) == ("failed", "WorkerLost")
@@ -296,7 +296,7 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(postgres_url: st
         (tmp_path / "go on").touch()
         job = await backend.scheduler.run_after(NOW, ledger.act_shortly, folder=str(tmp_path))
         await worker.tick()
-        await until(lambda: answer(worker.unsettled == 1))
+        await until(lambda: answer(worker.open_outcomes == 1))
         jobs: Any = worker._store.jobs
         settle = jobs.settle
 
@@ -308,9 +308,9 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(postgres_url: st
         with pytest.raises(DatabaseUnavailable):
             await worker.tick()
         jobs.settle = settle
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
         await worker.tick()
-        assert worker.unsettled == 0
+        assert worker.open_outcomes == 0
         assert await state(backend, job) == "success"
         await worker.finish()
 

@@ -202,14 +202,14 @@ class TestApp(Backend):
                 await self.plan()
                 await self.relay.drain()
             # Jobs that end beside a claim leave places, and make jobs ready, that the claim has not seen.
-            busy, attempts = bool(self.worker.unsettled or self.worker.running), self._attempts
+            busy, attempts = bool(self.worker.open_outcomes or self.worker.running), self._attempts
             pause = await self.worker.tick()
             if self._attempts - before > _MOST_JOBS:
                 raise AssertionError(f"more than {_MOST_JOBS} jobs ran, and there is no end in sight")
             if self.worker.running:
                 await self.worker.wait_for_jobs()
                 continue
-            if busy or self._attempts > attempts or self.worker.unsettled or not pause:
+            if busy or self._attempts > attempts or self.worker.open_outcomes or not pause:
                 continue
             times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
             next_run_at = min((at for at in times if at is not None), default=None)

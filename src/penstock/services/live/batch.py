@@ -68,7 +68,7 @@ class Batch:
         """Whether all entries have run, or it has failed."""
         return self._task is None or self._task.done() or (self._running is None and not self._waiting)
 
-    def left(self) -> set[Entry]:
+    def remainder(self) -> set[Entry]:
         """The entries that will have run when it is over."""
         running = [] if self._running is None else [self._running]
         return set() if self.is_over else {entry for entry, _ in (*running, *self._waiting)}

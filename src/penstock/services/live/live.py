@@ -196,7 +196,7 @@ class LiveQueries(Service):
         # The late batch may be reading any table.
         interests = self._reads.interests() if self._late is None else list(self._reads.captured)
         position, clock = await self._feed.read(session, interests, self._find_due, self._all_are_due)
-        for change in self._reads.missed(position):
+        for change in self._reads.find_missed(position):
             self._find_due(change)
         for entry, why in await self._reads.due(session):
             self._due.setdefault(entry, why)
@@ -205,7 +205,7 @@ class LiveQueries(Service):
     def _find_due(self, change: CapturedChange) -> None:
         if self._late is not None:
             self._late.missed.append(change)
-        for entry, why in self._reads.concerned(change):
+        for entry, why in self._reads.find_readers(change):
             self._due.setdefault(entry, why)
 
     def _all_are_due(self, why: str) -> None:
@@ -242,7 +242,7 @@ class LiveQueries(Service):
         self._accept(tick, runs)
         self.newest = tick
         batch.give_back()
-        left = batch.left()
+        left = batch.remainder()
         for entry in left:
             self._due.pop(entry, None)
             self._reads.forget(entry)
@@ -250,7 +250,7 @@ class LiveQueries(Service):
             entry.stale = True
         if left:
             self._late = batch
-            batch.go_on(tick, left, self._reads.demanded)
+            batch.go_on(tick, left, self._reads.demand_numbers)
         for view, expected in list(self._expecting.items()):
             if expected <= tick.number:
                 del self._expecting[view]
@@ -266,7 +266,7 @@ class LiveQueries(Service):
         self._accept(batch.tick, runs)
         uncaptured = [entry for entry in done if self._reads.lacks(batch.demanded, entry)]
         self._due.update((entry, "its table was not captured while it ran") for entry in uncaptured)
-        self._due.update(batch.overtaken(done, self._reads.concerned))
+        self._due.update(batch.overtaken(done, self._reads.find_readers))
         for entry in done & self._due.keys():
             entry.stale = True
         if batch.is_over:

@@ -92,7 +92,7 @@ class Reads:
         return True
 
     @property
-    def demanded(self) -> frozenset[int]:
+    def demand_numbers(self) -> frozenset[int]:
         """The interests that are captured at present."""
         return self._demands.numbers
 
@@ -105,7 +105,7 @@ class Reads:
         """Whether a table that entries read is to be demanded again."""
         return bool(self._demands.lapsing(self.interests(), position))
 
-    def missed(self, position: Position) -> list[CapturedChange]:
+    def find_missed(self, position: Position) -> list[CapturedChange]:
         """What stands for the changes that were not captured before this position."""
         now = self._clock.now()
         return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.find_missed(position)]
@@ -118,7 +118,7 @@ class Reads:
 
     # ----- finding
 
-    def concerned(self, change: CapturedChange) -> Iterator[tuple[Entry, str]]:
+    def find_readers(self, change: CapturedChange) -> Iterator[tuple[Entry, str]]:
         """The entries that have read what a change concerns, each with the cause of its run."""
         definition = self.captured[change.interest]
         kind = "changes may have been missed" if change.kind == "lost" else change.kind

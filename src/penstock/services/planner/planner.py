@@ -55,7 +55,7 @@ class Planner(LeasedService):
 
     async def tick(self) -> float:
         try:
-            async with self._limited("plan"):
+            async with self._limit_tick("plan"):
                 return await self._tick()
         except Conflict:
             self._position = None  # it may be void, as the database has crashed since

@@ -148,7 +148,7 @@ class Cursor:
             self.state = replace(self.state, retry_at=retry_at)
         return self._items(due, but)
 
-    async def released(self, limit: int, but: Container[object] = ()) -> list[Item]:
+    async def take_released(self, limit: int, but: Container[object] = ()) -> list[Item]:
         """Messages that were set aside and wait for none of their key any more; `but` some."""
         row, state = self.state.row, self.state
         if row is None or row.backfill is not None or not state.may_be_released or not state.keys:

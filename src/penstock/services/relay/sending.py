@@ -39,7 +39,7 @@ class Sending:
         """
         delivery = Delivery((), self._outbox.batch)
         try:
-            delivery.given = [self._given(item) for item in items]
+            delivery.given = [self._argument(item) for item in items]
             with self._runner.engine.journal.delivering(self._outbox, [item.change for item in items]):
                 if self._cursor.in_transaction:
                     await self._mutate(delivery, items)
@@ -93,9 +93,9 @@ class Sending:
             raise
         self._cursor.apply(write)
 
-    def _given(self, item: Item) -> object:
+    def _argument(self, item: Item) -> object:
         state, change = self._cursor.state, item.change
-        known, row = state.known_trouble(item), state.row
+        known, row = state.trouble_of(item), state.row
         if change.kind == LOST:
             last_at = None if row is None else row.delivered_at
             noted = item.lost or (1, change.changed_at)

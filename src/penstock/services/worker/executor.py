@@ -270,8 +270,8 @@ class Executor:
         self._lingering.add(running)
         loop = asyncio.get_running_loop()
 
-        def ended(_: object) -> None:
+        def on_end(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._leave, running)
 
-        thread.add_done_callback(ended)
+        thread.add_done_callback(on_end)

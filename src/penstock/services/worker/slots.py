@@ -55,7 +55,7 @@ class Slots:
         self._held = {pool: _Held() for pool in self._held}
         self._looked_at = _NEVER
 
-    def held(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:

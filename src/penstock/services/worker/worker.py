@@ -54,12 +54,12 @@ class Worker(LeasedService):
         self._executor = Executor(runner, jobs, self._progress, self.wake.set)
         self._housekeeping = Housekeeping(runner, self._executor)
         self._journal = engine.journal
-        self._journal.watch(self._executor.busy, self._slots.held)
+        self._journal.watch(self._executor.busy, self._slots.numbers)
         self._reports = Reports(engine)
         self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.note_starts  # called before they run
 
     @property
-    def unsettled(self) -> int:
+    def open_outcomes(self) -> int:
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
@@ -72,7 +72,7 @@ class Worker(LeasedService):
 
     async def tick(self) -> float:
         await self._keep_lease()
-        async with self._limited("find work"):
+        async with self._limit_tick("find work"):
             if self._rescue.is_due:
                 await self._rescue.look(self.lease)
                 await self._housekeeping.end_overdue()
@@ -95,7 +95,7 @@ class Worker(LeasedService):
         stopped = await self._executor.stop(self._bound * _STOP_PART)
         ended, lease = Counter[JobEvent](), self.lease
         try:
-            stopped = await self._known(stopped)
+            stopped = await self._with_known_end(stopped)
             for one in stopped:
                 self._executor.record(one.job, one.outcome)
             won = await self._settle_outcomes()
@@ -113,9 +113,9 @@ class Worker(LeasedService):
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
 
-    async def _guarded_tick(self) -> float:
+    async def _safe_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
-        pause = await super()._guarded_tick()
+        pause = await super()._safe_tick()
         if self.lease is None:
             return pause
         return min(pause, max(self._lease.due, self._bound * _AGAIN_PART))
@@ -153,7 +153,7 @@ class Worker(LeasedService):
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
-    async def _known(self, stopped: list[JobRun]) -> list[JobRun]:
+    async def _with_known_end(self, stopped: list[JobRun]) -> list[JobRun]:
         """The stopped jobs whose end is known.
 
         The others were marked as completed in a transaction that is still open; the next worker settles them.
@@ -248,11 +248,11 @@ class Worker(LeasedService):
 
     async def _claim_first(self, lease: int, free: int) -> float:
         """Claim with the present slots and balance them afterwards, so that an idle worker starts jobs sooner."""
-        had = self._slots.held()
+        had = self._slots.numbers()
         pause = await self._claim_into(lease, free, math.inf)
         self._executor.start()
         again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
-        return min(pause, again) if self._slots.held() == had else 0.0
+        return min(pause, again) if self._slots.numbers() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
         executor = self._executor
