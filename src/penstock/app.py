@@ -57,7 +57,7 @@ from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
 from penstock.store.nouns.captures import identity_of
-from penstock.store.nouns.pools import declared_of
+from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
@@ -236,7 +236,7 @@ class App(Declaring):
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
         groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
         found = [
-            *(("pool", one.name, json.dumps([*declared_of(one).values()][1:])) for one in pools),
+            *(("pool", one.name, json.dumps([*values_of(one).values()][1:])) for one in pools),
             *(("pool group", group, names) for group, names in groups.items() if group),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
             *(("cron", name, function) for name, function in self.crons.functions()),
@@ -336,7 +336,7 @@ class Backend(CallerBackend):
                     refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
             if owned := [one for one in definitions if not one.managed]:
-                stored = await store.catalog.stored_tables([one.name for one in owned])
+                stored = await store.catalog.read_tables([one.name for one in owned])
                 self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
                 self.engine.statements.generated = {
                     name: frozenset(key for key, one in found.columns.items() if one.generated)

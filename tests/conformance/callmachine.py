@@ -56,7 +56,7 @@ class CallMachine(JobMachine):
             self.ask_to_cancel(which)
             self.carry_out_cancels()
         self.time_passes(31)
-        for lease in self.runner.run(self.bench.store.leases.expired(self.now)):
+        for lease in self.runner.run(self.bench.store.leases.find_expired(self.now)):
             self._rescue(lease)
         for number, event in enumerate(ends if self.handles else []):
             self.settle_within(which + number, event, kept=True)

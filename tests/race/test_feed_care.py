@@ -302,7 +302,7 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
         for name, numbers in (("deaf", [number + 9]), ("fine", [number, number + 9]), ("topic", [-1])):
             row = await store.outboxes.declare(replace(PLAN, name=name), None, now)
             await store.outboxes.capture(row.id, numbers)
-            await store.outboxes.prepared(row.id)
+            await store.outboxes.note_prepared(row.id)
         await store.outboxes.declare(replace(PLAN, name="not yet"), None, now)
         told = []
         for _ in range(4):

@@ -50,7 +50,7 @@ async def test_held_work_outlives_its_worker(database_url: str, history: Path) -
 
             async def it_was_taken_over() -> bool:
                 hour = timedelta(hours=1)
-                return 1 not in await backend.engine.store.leases.expired(MACHINE.now() + hour)
+                return 1 not in await backend.engine.store.leases.find_expired(MACHINE.now() + hour)
 
             await until(it_was_taken_over)
             assert await held(backend) == LIMIT, "nothing is lost, and nothing begins beyond the limit"

@@ -26,7 +26,7 @@ from penstock.store.push.migrate import push
 from penstock.store.sql.conditions import condition_sql, watch_sql
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_values
+from penstock.store.sql.values import decode_captures
 from penstock.store.store import Store
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,7 +87,7 @@ class Case:
         """What was captured of the row before and after."""
         texts = {"before": change.before, "after": change.after}
         before, after = (
-            None if text is None else captured_values(dialect, DEFINITION, change.values(when), self.interest.before)
+            None if text is None else decode_captures(dialect, DEFINITION, change.values(when), self.interest.before)
             for when, text in texts.items()
         )
         return before, after

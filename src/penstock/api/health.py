@@ -182,7 +182,7 @@ async def look(
         max_connections=engine.config.max_connections,
         offset=clock.offset if isinstance(clock, SystemClock) else timedelta(0),
         leases=leases,
-        expired=await store.leases.expired(now - _RESCUED_WITHIN),
+        expired=await store.leases.find_expired(now - _RESCUED_WITHIN),
         pools=await store.pools.backlog(_MOST),
         sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
         tasks=await store.records.backlog(_MOST),

@@ -94,7 +94,7 @@ async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple
             plan = replace(plan, migrations=(await push(store, [])).migrations)
             await stamp_files(store, definitions, folder)
             return await _apply(backend, plan, definitions, crons)
-        known = bool(await store.catalog.applied_migrations())
+        known = bool(await store.catalog.list_migrations())
         if known:
             await store.open(look=True)
         if known and not plan.migrations:
@@ -258,7 +258,7 @@ async def check_kinds(backend: Backend) -> None:
     dialect, store = backend.engine.store.dialect, backend.engine.store
     outboxes: list[DeclaredOutbox] = [one for one in backend.app.outboxes if one.outbox.definition is not None]
     interests = [one.interest(dialect) for one in (*backend.app.tasks, *outboxes)]
-    stored = await store.catalog.stored_tables(sorted({one.table for one in interests})) if interests else {}
+    stored = await store.catalog.read_tables(sorted({one.table for one in interests})) if interests else {}
     for one in interests:
         found = stored.get(one.table)
         if found is not None and found.kind != "table":

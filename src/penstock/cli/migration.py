@@ -118,7 +118,7 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
             before = (await store.migration_files.list()).get(file.name)
             after = await runner.run(file, contract=contract)
             if after != before:
-                click.echo(f"{file.name}: {after.told()}")
+                click.echo(f"{file.name}: {after.summary()}")
 
     _with_store(options, folder, work)
 
@@ -150,7 +150,7 @@ def status(options: Options, folder: Path) -> None:
     if options.json:
         print_json({"files": [_as_data(file, progress) for file, progress in found]})
     for file, progress in found if not options.json else ():
-        click.echo(f"{file.name}: {'pending' if progress is None else progress.told()} ({file.title})")
+        click.echo(f"{file.name}: {'pending' if progress is None else progress.summary()} ({file.title})")
 
 
 @click.command("hold")
@@ -195,7 +195,7 @@ async def files_with_progress(
 ) -> list[tuple[MigrationFile, FileProgress | None]]:
     """List files with their progress; None if a file was not begun. It needs no table of penstock's own."""
     known: Mapping[str, FileProgress] = {}
-    if await store.catalog.applied_migrations():
+    if await store.catalog.list_migrations():
         await store.open(look=True)
         known = await store.migration_files.list()
     return [(file, known.get(file.name)) for file in files]
@@ -204,7 +204,7 @@ async def files_with_progress(
 async def stamp_files(store: Store, tables: Sequence[TableDefinition], folder: Path, *, anyway: bool = False) -> None:
     """Note files as done, without Alembic, where no declared table exists yet: new tables have their last form."""
     managed, kept, done = [one.name for one in tables if one.managed], store.migration_files, FileProgress("done")
-    if anyway or (managed and not await store.catalog.stored_tables(managed)):
+    if anyway or (managed and not await store.catalog.read_tables(managed)):
         for name in [path.stem for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py")]:  # noqa: ASYNC240 - all is idle
             await kept.begin(name, done)
             async with kept.transaction() as session:
@@ -218,7 +218,7 @@ def _with_interests(options: Options, use: Callable[[Interests[Any]], Awaitable[
     """The names that a step gives; none where penstock has no tables yet, as when a history runs from the beginning."""
 
     async def work(store: Store, _definitions: Sequence[TableDefinition], _files: list[MigrationFile]) -> list[str]:
-        if not await store.catalog.applied_migrations():
+        if not await store.catalog.list_migrations():
             return []
         await store.open()
         return await use(store.interests)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config import SCHEMAS, load_config
 from penstock.schema.table import Table
 from penstock.store.push.migrate import load_migrations
-from penstock.store.sql.dialect import named
+from penstock.store.sql.dialect import qualify
 
 _MADE = re.compile(r"create (?:table|view) (?:if not exists )?(penstock_\w+)")
 
@@ -37,7 +37,7 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | 
 def _own(schemas: frozenset[str]) -> frozenset[str]:
     """The names of penstock's own tables on SQLite, which has no schemas."""
     made = [name for _, sql in load_migrations("sqlite") for name in _MADE.findall(sql)]
-    return frozenset(named(name, schema) for name in made for schema in schemas)
+    return frozenset(qualify(name, schema) for name in made for schema in schemas)
 
 
 def _tables_of(base: type[Table]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The values of expressions for a row, in Python: for each kind the classes that hold it, its forms and its texts.
 
 Leaves what a node makes of values to `expression`. No row makes evaluation fail: a value that does not fit its column
-counts as absent. Values have one form, which `row_values` makes of a row and `stored_value` of a value as a store's
+counts as absent. Values have one form, which `row_values` makes of a row and `decode_stored` of a value as a store's
 `Dialect` gives it.
 """
 

@@ -135,7 +135,7 @@ class Reconciler:
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
     ) -> _Plans | None:
         async with reading(self._store.begin_read) as session:
-            unread = await self._store.changes.unread(session, position, number, _UNREAD)
+            unread = await self._store.changes.after(session, position, number, _UNREAD)
             if unread is None:
                 return None
             limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE

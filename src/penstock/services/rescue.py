@@ -38,7 +38,7 @@ class Rescue:
         await self._store.synchronize()  # a clock that runs ahead would end the leases of others
         now = self._clock.now()
         rescued = 0
-        for lease in await self._store.leases.expired(now):
+        for lease in await self._store.leases.find_expired(now):
             if lease == own:
                 continue
             try:

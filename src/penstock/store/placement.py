@@ -11,7 +11,7 @@ from penstock.jobs.job import Job
 from penstock.store.nouns.jobs import Room
 
 
-def left_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
+def remaining_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
     """The rooms that are left beside these jobs. Those that only wait for their on_complete need none."""
     used = Counter(job.pool for job in taken if job.ending is None)
     return [replace(room, room=room.room - used[room.pool], running=room.running + used[room.pool]) for room in rooms]

@@ -20,7 +20,7 @@ def not_open() -> ContextError:
     return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
 
 
-def left_behind() -> ContextError:
+def call_after_end() -> ContextError:
     """The error of a statement that was under way when its function ended."""
     return ContextError(
         "The function that made this call has ended, so the call was stopped.", fix="Await all calls of a ctx."

@@ -125,7 +125,7 @@ class TestApp(Backend):
     async def __aenter__(self) -> Self:
         store = self.engine.store
         try:
-            if self._folder is None and self._is_first and await store.catalog.applied_migrations():
+            if self._folder is None and self._is_first and await store.catalog.list_migrations():
                 self.clock.make_new_ids()  # beside what an earlier test has left there
             await self.start()
         except BaseException:
@@ -311,7 +311,7 @@ class TestApp(Backend):
             waiting = [job.options.task for job in await self.jobs("pending", _MOST_JOBS) if job.run_at <= now]
             times = (found, *(here.get(task) for task in waiting if task is not None))
             found = min((one for one in times if one is not None), default=None)
-        held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
+        held = {} if found is None or found <= now else await self.engine.store.tasks.list_held(now)
         paused = {task for task, until in held.items() if until is None}
         if not paused:
             return found

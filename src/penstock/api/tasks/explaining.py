@@ -30,7 +30,7 @@ from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.records import Ahead, RecordQuery
 from penstock.store.nouns.tasks import HELD, RecordRow, TaskRow
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_like
+from penstock.store.sql.values import decode_like
 from penstock.transaction.rows import read_row
 
 _READER = "tasks"
@@ -114,7 +114,7 @@ async def _look_up(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, k
             ahead=await store.records.ahead(session, found[0].job, calls.now())
             if found and task.plan.spec.partition
             else None,
-            asked=bool(found) and found[0].live and await store.records.asked(session, found[0].job),
+            asked=bool(found) and found[0].live and await store.records.has_cancel_request(session, found[0].job),
         )
 
     return await calls.read(look)
@@ -150,7 +150,7 @@ def _compare_watched(
     now = None if row is None else row_values(definition, row, kinds)
     then: Values | None = None
     if text is not None:
-        then = captured_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
+        then = decode_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
     return tuple(
         WatchedValue(name, None if then is None else _text_of(one, then), None if now is None else _text_of(one, now))
         for name, one in zip(task.watch.names, task.watch.expressions, strict=True)

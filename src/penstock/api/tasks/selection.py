@@ -27,7 +27,7 @@ from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.nouns.records import RecordQuery
 from penstock.store.nouns.tasks import RecordRow, RowKey, TaskRow, from_the_beginning
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_key
+from penstock.store.sql.values import decode_key
 from penstock.values import is_storable
 
 Verb = Literal["retry", "cancel", "skip", "delete"]
@@ -189,7 +189,7 @@ class Selection:
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
         try:
-            place = None if after is None else captured_key(store.dialect, definition, after)
+            place = None if after is None else decode_key(store.dialect, definition, after)
         except ValueError:
             raise _no_cursor(after) from None
         piece = await store.records.matching(session, definition, self._condition, limit, place)
@@ -326,7 +326,7 @@ async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition 
     """The key of a row as the change feed spells it, or may spell it if the table is not known here."""
     if definition is not None:
         value = encode_key(calls, definition, key)
-        return [await calls.read(lambda one: calls.store.records.spelled(one, definition, value))]
+        return [await calls.read(lambda one: calls.store.records.spell_key(one, definition, value))]
     if len(task.plan.spec.key) > 1:
         several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
         found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]

@@ -29,7 +29,7 @@ from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.session import Session
 from penstock.store.sql.dialect import UNFIT, Dialect
-from penstock.store.sql.values import captured_fields, captured_row, captured_value
+from penstock.store.sql.values import decode_capture, decode_fields, row_reader
 
 Seal = Callable[[Session], Awaitable[bool]]
 
@@ -61,7 +61,7 @@ class Messages:
         self._now = ChangeRules(dialect, meaning)
         self.meanings: Mapping[int, str] = {}  # earlier declarations of captures, by the numbers of their interests
         self._earlier: dict[str, ChangeRules] = {}
-        self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
+        self._fields = None if outbox.definition is None else row_reader(dialect, outbox.definition)
         self._columns = frozenset(_columns(outbox))
 
     def kind(self, change: CapturedChange) -> str | None:
@@ -145,7 +145,7 @@ class Messages:
         except (*UNFIT, DeclarationError) as error:
             captured = read_values(text)
             known = {name: value for name, value in captured.items() if name in definition.positions}
-            captured_fields(self._dialect, definition, known)  # names the column that cannot be read
+            decode_fields(self._dialect, definition, known)  # names the column that cannot be read
             raise RowInvalid(
                 f"Outbox {self._outbox.name}: the row {captured.get(definition.key[0])} of {definition.name}, as "
                 f"captured, does not fit its declaration: {error}",
@@ -200,7 +200,7 @@ class ChangeRules:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
-        values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
+        values = {name: decode_capture(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 
 

@@ -32,7 +32,7 @@ from penstock.store.nouns.tasks import HELD
 from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_fields, captured_like, captured_values
+from penstock.store.sql.values import decode_captures, decode_fields, decode_like
 from penstock.transaction.rows import read_rows
 
 Asked = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
@@ -71,15 +71,15 @@ class TaskRun(TaskCall):
         """The watched values by their declared names, as they were when the run was planned."""
         watch, captured = self.task.watch, self._read_captured(self.after if self.after is not None else self.before)
         if watch is None:
-            return captured_fields(self.engine.store.dialect, self.task.definition, captured)
+            return decode_fields(self.engine.store.dialect, self.task.definition, captured)
         named = dict(zip(watch.names, watch.expressions, strict=True))
-        found = captured_fields(
+        found = decode_fields(
             self.engine.store.dialect,
             self.task.definition,
             {one.column: captured.get(one.column) for one in named.values() if isinstance(one, Field)},
         )
         kinds = kinds_of(self._expressions)
-        values = captured_values(self.engine.store.dialect, self.task.definition, captured, kinds)
+        values = decode_captures(self.engine.store.dialect, self.task.definition, captured, kinds)
         seen = dict(zip(watch.names, read_each(watch.expressions, values), strict=True))
         return {
             name: found[one.column] if isinstance(one, Field) else _plain(getattr(one, "kind", None), seen[name])
@@ -91,7 +91,7 @@ class TaskRun(TaskCall):
         definition, captured = self.task.definition, self._read_captured(self.before)
         if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
-        fields = captured_fields(self.engine.store.dialect, definition, captured)
+        fields = decode_fields(self.engine.store.dialect, definition, captured)
         if definition.managed and "id" in fields:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
@@ -110,7 +110,7 @@ class TaskRun(TaskCall):
         if self.task.condition is not None and not holds(self.task.condition, values):
             raise self._failure("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
-            then = captured_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
+            then = decode_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
             if not same(*(read_each(compared, one) for one in (then, values))):
                 raise self._failure("has changed since", "changed")
         return row if names is None else self._part(row, names)
@@ -213,7 +213,7 @@ def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
     if definition.managed:
         return Id[Any](values[0])
     captured = dict(zip(definition.key, values, strict=True))
-    return definition.key_in(captured_fields(dialect, definition, captured))
+    return definition.key_in(decode_fields(dialect, definition, captured))
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:

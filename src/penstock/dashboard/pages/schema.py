@@ -52,14 +52,14 @@ class TableLine:
 async def _load(view: View) -> Mapping[str, Any]:
     store, definitions = view.backend.engine.store, view.backend.app.definitions()
     names = [one.name for one in definitions]
-    stored = await store.catalog.stored_tables(names) if names else {}
-    applied = await store.catalog.applied_migrations()
+    stored = await store.catalog.read_tables(names) if names else {}
+    applied = await store.catalog.list_migrations()
     plan, trouble = None, ""
     try:
         plan = await push(store, definitions, apply=False)
     except (SchemaMismatch, DeclarationError) as error:
         trouble = str(error)
-    counted = await store.statistics.unused(names)
+    counted = await store.statistics.list_unused(names)
     unused = {one.name for one in counted or ()}
     return {
         "tables": [_table(one, stored.get(one.name), unused) for one in sorted(definitions, key=lambda one: one.name)],

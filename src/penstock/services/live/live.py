@@ -171,7 +171,7 @@ class LiveQueries(Service):
         try:
             position, clock = await self._look(batch.session)
             sought = self._sought.keys() - self.shown.keys()
-            shown = await self._store.requests.shown(batch.session, sought) if sought else ()
+            shown = await self._store.requests.find_shown(batch.session, sought) if sought else ()
             for entry, _ in self._can_run():
                 self._part(entry)
             await batch.begin(self._can_run())

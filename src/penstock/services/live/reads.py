@@ -22,7 +22,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.captures import identity_of
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_values, ordered_value
+from penstock.store.sql.values import decode_captures, decode_ordered
 from penstock.store.store import Store
 
 _JOBS_EVERY = 0.25  # seconds
@@ -61,7 +61,7 @@ class Reads:
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
         live = {number: one for number, one in found.items() if one is not None}
-        refused = await self._store.changes.refused([*live])
+        refused = await self._store.changes.list_refused([*live])
         for number in refused.keys() - self._refused:
             table, fix = live[number].name, refused[number]
             log_event("live.polled", logging.WARNING, table=table, reason="a right is missing", fix=fix)
@@ -114,7 +114,7 @@ class Reads:
         kinds = {column.name: column.kind for column in definition.columns}
         # Another program's column may compare text and fractions in its own way.
         wide = () if definition.managed else [name for name, kind in kinds.items() if kind in _OTHERWISE]
-        return TableRanges(kinds, wide, partial(ordered_value, self._store.dialect))
+        return TableRanges(kinds, wide, partial(decode_ordered, self._store.dialect))
 
     # ----- finding
 
@@ -143,7 +143,7 @@ class Reads:
         captured = change.values(when)
         if not captured:
             return None
-        found = captured_values(self._store.dialect, definition, captured, ranges.columns, ordered_value)
+        found = decode_captures(self._store.dialect, definition, captured, ranges.columns, decode_ordered)
         if any(value is None and captured.get(name) is not None for name, value in found.items()):
             raise _Unknown
         return found

@@ -161,7 +161,7 @@ class Worker(LeasedService):
         doubtful = [one.job.id for one in stopped if one.doubtful]
         if not doubtful or self.lease is None:
             return stopped
-        marked = await self._store.tasks.marked(self.lease, doubtful)
+        marked = await self._store.tasks.read_marks(self.lease, doubtful)
         for one in stopped:
             one.job.marked |= bool(marked.get(one.job.id))
         return [one for one in stopped if marked.get(one.job.id, False) is not None]
@@ -278,7 +278,7 @@ class Worker(LeasedService):
         if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
             self._engine.known.learn(await self._store.programs.list())
         if any(job.options.task is not None for job in claim.jobs):
-            self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
+            self._engine.pauses.learn(await self._store.tasks.list_held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown = False
         again = min(again, self._engine.pauses.seconds_here(self.clock.now()))

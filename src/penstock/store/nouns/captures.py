@@ -53,8 +53,8 @@ class FoundTable:
     @lru_cache(256)  # all of them are read several times when a program starts
     def parse(cls, text: str) -> FoundTable:
         """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
-        given = _known_fields(cls, json.loads(text))
-        triggers = [FoundTrigger(**_known_fields(FoundTrigger, one)) for one in given.get("triggers", ())]
+        given = _fields_of(cls, json.loads(text))
+        triggers = [FoundTrigger(**_fields_of(FoundTrigger, one)) for one in given.get("triggers", ())]
         return cls(**given | {"triggers": triggers})
 
     @property
@@ -76,7 +76,7 @@ class StoredInterest:
     together: dict[int, Interest] = field(default_factory=dict)  # all interests that share its triggers
 
 
-def _known_fields(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a class that are given. Another release may have written others."""
     return {one.name: given[one.name] for one in fields(cls) if given.get(one.name) is not None}
 
@@ -102,11 +102,11 @@ def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
     """Interests in groups that share triggers: those in one table that tell its rows apart by one key."""
     groups: dict[_Shared, list[Interest]] = {}
     for one in interests:
-        groups.setdefault(_shared(one), []).append(one)
+        groups.setdefault(_group(one), []).append(one)
     return list(groups.values())
 
 
-def _shared(interest: Interest) -> _Shared:
+def _group(interest: Interest) -> _Shared:
     """What interests have in common that share triggers. One on demand has its own: others cost what they did."""
     return interest.table, tuple(interest.key), interest.digest if interest.on_demand else ""
 
@@ -151,8 +151,8 @@ class Rebuild:
 
 def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:
     """The number of the triggers that some interests share: that of others in the same rows, or one of their own."""
-    group = _shared(asked[0].interest)
-    numbers = (one.capture for one in stored.values() if one.capture is not None and _shared(one.interest) == group)
+    group = _group(asked[0].interest)
+    numbers = (one.capture for one in stored.values() if one.capture is not None and _group(one.interest) == group)
     return next(numbers, asked[0].id)
 
 
@@ -201,7 +201,7 @@ def namesakes(interest: Interest, stored: Stored) -> list[StoredInterest]:
     return [one for (name, digest), one in stored.items() if name == interest.name and digest != interest.digest]
 
 
-def replaced(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
+def orphans(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
     """The numbers of interests that do not have them any more."""
     found = {number: stored.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
     return frozenset(number for number, one in found.items() if one is None or one.id != number)

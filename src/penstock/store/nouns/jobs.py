@@ -223,6 +223,6 @@ def day_of(expires_at: datetime, now: datetime) -> int:
     return (expires_at.toordinal() - _EPOCH_ORDINAL) % _DAYS
 
 
-def expired_day(now: datetime) -> int:
+def day_to_drop(now: datetime) -> int:
     """The partition in which every status has expired, and into which none is being written: yesterday's."""
     return (now.toordinal() - _EPOCH_ORDINAL - 1) % _DAYS

@@ -108,11 +108,11 @@ class Pools(Noun, queries=("pools",)):
         known = {row["name"]: dict(row) for row in await self._look("declared")}
         for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
-            if before != declared_of(pool):
+            if before != values_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
                     for group in sorted({pool.group or "", before["pool_group"] or "" if before else ""} - {""}):
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
-                    await self._fetch(session, "declare", **declared_of(pool))
+                    await self._fetch(session, "declare", **values_of(pool))
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -133,7 +133,7 @@ class Pools(Noun, queries=("pools",)):
             group: self._read(Member, await self._look("members", pool_group=group)) for group in {*groups} - {None}
         }
         views = self._read(PoolView, rows)
-        return [_shared(view, members.get(group)) for view, group in zip(views, groups, strict=True)]
+        return [_with_loans(view, members.get(group)) for view, group in zip(views, groups, strict=True)]
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         """Take up to this many more slots; the number the worker holds then. The store notes that it wants the rest.
@@ -188,7 +188,7 @@ class Pools(Noun, queries=("pools",)):
         )
 
 
-def declared_of(pool: PoolDefinition) -> dict[str, Any]:
+def values_of(pool: PoolDefinition) -> dict[str, Any]:
     """The stored values of a declared pool, as the query `declared` gives them."""
     return {
         "name": pool.name,
@@ -201,7 +201,7 @@ def declared_of(pool: PoolDefinition) -> dict[str, Any]:
     }
 
 
-def _shared(view: PoolView, members: Sequence[Member] | None) -> PoolView:
+def _with_loans(view: PoolView, members: Sequence[Member] | None) -> PoolView:
     """A pool as a worker sees it, with the slots that the others of its group lend it, if it has one."""
     if members is None:
         return replace(view, free=max(0, view.max_parallelism - view.granted))

@@ -30,7 +30,7 @@ class Requests(Noun, queries=("requests",)):
         rows = await self._look("find", **asdict(key))
         return None if not rows else self._access.encryption.decrypt(rows[0]["result"])
 
-    async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
+    async def find_shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
         """Those of some requests that a transaction sees to have taken effect."""
         rows = await self._fetch_each(transaction, "shown", list(map(asdict, keys)))
         return set(self._read(RequestKey, rows))

@@ -32,7 +32,7 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
 from penstock.store.session import Statement
-from penstock.store.sql.dialect import named, row_of
+from penstock.store.sql.dialect import qualify, row_of
 from penstock.store.sql.feedrow import kind_variable
 
 # Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
@@ -79,11 +79,11 @@ class Own(NamedTuple):
 
     def trigger(self, event: str) -> str:
         """The name of a trigger."""
-        return named(f"_penstock_change_{self.number}_{event}", self.schema)
+        return qualify(f"_penstock_change_{self.number}_{event}", self.schema)
 
     def function(self, event: str) -> str:
         """The function that a trigger calls."""
-        return named(f"penstock.change_{self.number}_{event}", self.schema)
+        return qualify(f"penstock.change_{self.number}_{event}", self.schema)
 
 
 class Trigger(NamedTuple):
@@ -107,7 +107,7 @@ def _triggers(
     table = POSTGRES.table(numbered[0][1].table)
     calls = {event: f"execute function {own.function(event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
-    demanded = _demanded(own, interests)
+    demanded = _on_demand(own, interests)
     asked = {event: all_of(demanded, one.in_parentheses) for event, one in when.items()}
     calls |= {event: f"when ({one.sql}) {calls[event]}" for event, one in asked.items() if one.is_asked}
     made = {
@@ -145,18 +145,18 @@ def install(own: Own, interests: Interests, found: FoundTable, path: str, asked:
     fires = [*made.items()]
     fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
-        *(named(text.format(own.number), own.schema) for text in _DEMAND if _demanded(own, interests) != ALWAYS),
+        *(qualify(text.format(own.number), own.schema) for text in _DEMAND if _on_demand(own, interests) != ALWAYS),
         *(_function(own, event, numbered, tuple(found.columns.items()), path) for event in EVENTS),
         *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
         *((_trial(own, table, said), f"drop trigger {trial} on {table}") if said else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
-        *((named(EACH.format(found.each), own.schema),) if any(one.each for one in interests.values()) else ()),
-        *_enabled(fires),
+        *((qualify(EACH.format(found.each), own.schema),) if any(one.each for one in interests.values()) else ()),
+        *_enable(fires),
     )
 
 
-def _enabled(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
+def _enable(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
     """The statements by which triggers fire in their sessions: one for each table, which is read anew after each."""
     actions = dict[str, list[str]]()
     for (relation, name), one in fires:
@@ -208,21 +208,21 @@ def _function(own: Own, event: str, numbered: _Numbered, columns: tuple[tuple[st
         body = append_plain(own.schema, wanting, event)
     elif wanting:
         trigger_asks = len(wanting) == 1 and event != "update"
-        asked = "" if trigger_asks else _asked(wanting.values(), event)
+        asked = "" if trigger_asks else _user_sql(wanting.values(), event)
         settings = _spelling(wanting.values(), types) + _settings(asked, path)
         writer = FunctionBody(own.schema, wanting, types, path_is_set=bool(asked), trigger_asks=trigger_asks)
-        body = {"insert": writer.inserted, "update": writer.updated, "delete": writer.deleted}[event]()
+        body = {"insert": writer.on_insert, "update": writer.on_update, "delete": writer.on_delete}[event]()
         if event == "insert" and any_of(*(_condition(one, event) for one in wanting.values())) == ALWAYS:
-            body = _STATEMENT.format(told=writer.inserted_rows()) + body
+            body = _STATEMENT.format(told=writer.on_insert_rows()) + body
         kinds = "".join(f" {kind_variable(number)} pg_catalog.text;" for number in wanting if event == "update")
     return _FUNCTION.format(function=own.function(event), settings=settings, kinds=kinds, body=body)
 
 
-def _demanded(own: Own, interests: Interests) -> When:
+def _on_demand(own: Own, interests: Interests) -> When:
     """Whether the writing transaction is captured: always, unless it is for an interest on demand."""
     if not any(one.on_demand for one in interests.values()):
         return ALWAYS
-    return When(named(f"txid_current() < pg_sequence_last_value('penstock.demand_{own.number}')", own.schema))
+    return When(qualify(f"txid_current() < pg_sequence_last_value('penstock.demand_{own.number}')", own.schema))
 
 
 def _condition(interest: Interest, event: str) -> When:
@@ -243,7 +243,7 @@ def _settings(asked: str, path: str) -> str:
     return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
 
 
-def _asked(interests: Iterable[Interest], event: str) -> str:
+def _user_sql(interests: Iterable[Interest], event: str) -> str:
     """The conditions that a function asks, as SQL that others wrote."""
     watches = (watch for one in interests for watch in (one.watches or ()) if event == "update")
     return " ".join((*(one.matches or "" for one in interests), *watches)).strip()
@@ -267,7 +267,7 @@ def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Sour
     columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
     place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
     after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
-    each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
+    each = [_part(number, types[name]) for number, name in enumerate(interest.key)]
     values = ", ".join((spelled, *(spelling.json_object("r", side) for side in (interest.after, interest.before))))
     rows = (
         f"select {values}, {spelling.array('r', interest.place)} from {table} r where {all_of(match, When(known)).sql}"
@@ -279,11 +279,11 @@ def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Sour
         following=Statement(f"{rows} and {place} > {row_of(after)} {order} $2{held}"),
         among=Statement(f"select {values} from {table} r where {all_of(match, When(among)).sql}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
-        passed=Statement(_passed(interest, types)),
+        passed=Statement(_up_to(interest, types)),
     )
 
 
-def _passed(interest: Interest, types: Mapping[str, str]) -> str:
+def _up_to(interest: Interest, types: Mapping[str, str]) -> str:
     """A condition for captured rows that are not behind a place, by the types and collations of the columns."""
     named = [f"c{number}" for number in range(len(interest.place))]
     columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
@@ -296,7 +296,7 @@ def _passed(interest: Interest, types: Mapping[str, str]) -> str:
     )
 
 
-def _given(place: int, kind: str) -> str:
+def _part(place: int, kind: str) -> str:
     """A value of a key; NULL if a record holds another type, as the table was declared with another key then."""
     value = f"(k.value ->> {place})::{kind}"
     return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value

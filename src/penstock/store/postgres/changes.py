@@ -58,7 +58,7 @@ class PostgresChanges(Changes):
         session: OpenTransaction | None = None,
     ) -> Batch:
         asked, before = {"interests": None if interests is None else list(interests)}, position
-        shown = _shown(session)
+        shown = _view(session)
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
@@ -84,7 +84,7 @@ class PostgresChanges(Changes):
 
     async def end(self, session: OpenTransaction) -> Position:
         end = await super().end(session)
-        return end if _shown(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
+        return end if _view(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
 
     # ----- room
 
@@ -148,7 +148,7 @@ class PostgresChanges(Changes):
 
     async def _is_kept(self, slot: int) -> bool:
         """The same as `_is_young`, without a lock."""
-        async with self._kept_if_committed() as session:
+        async with self._begin_kept() as session:
             return await self._is_young(session, slot)
 
     async def _is_young(self, session: Session, slot: int) -> bool:
@@ -197,6 +197,6 @@ class PostgresChanges(Changes):
         await self._fetch(session, "settle_in")
 
 
-def _shown(session: OpenTransaction | None) -> Snapshot | None:
+def _view(session: OpenTransaction | None) -> Snapshot | None:
     """What a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
     return session.shown if isinstance(session, PostgresSession) else None

@@ -37,7 +37,7 @@ class PostgresSpelling(Spelling):
     def leaf(self, leaf: ex.Leaf) -> Part:
         return Part(self._leaf(leaf), self._guards(leaf))
 
-    def watched(self, term: ex.Term) -> Part:
+    def watch(self, term: ex.Term) -> Part:
         """A term's value; its columns as they are, where jsonb cannot hold the JSON."""
         if term.kind is Kind.ENCRYPTED:  # one value has many ciphertexts
             return Part(None, wide=self.raw(tuple(ex.fields(term))))
@@ -122,7 +122,7 @@ class PostgresSpelling(Spelling):
         if isinstance(term, ex.Constant):
             return self._constant(term, kind)
         if isinstance(term, ex.Arithmetic):
-            found = self._computed(term)
+            found = self._compute(term)
         elif isinstance(term, ex.Length):
             found = self._length(term)
         elif isinstance(term, ex.Path):
@@ -169,7 +169,7 @@ class PostgresSpelling(Spelling):
 
     # ----- arithmetic
 
-    def _computed(self, term: ex.Arithmetic) -> str:
+    def _compute(self, term: ex.Arithmetic) -> str:
         if term.kind in {Kind.DATETIME, Kind.INTERVAL}:
             return self._since(term)
         left, right = (self._operand(one, term.kind) for one in (term.left, term.right))

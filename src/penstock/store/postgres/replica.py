@@ -143,7 +143,7 @@ class PostgresReplica:
         try:
             async with _patience():
                 session = PostgresSession(self._connections, await self._connections.acquire(), lingering=True)
-                end, running = await self._replayed(session, flushed, seen)
+                end, running = await self._wait_for(session, flushed, seen)
                 await session.begin(BEGIN_READ)
                 (last,) = await _fetch(session, self._queries["shown"])
                 session.shown = None if running is None else Snapshot(last, (*running, *range(end, last)))
@@ -154,7 +154,7 @@ class PostgresReplica:
                 await session.rollback()
             raise
 
-    async def _replayed(self, session: PostgresSession, flushed: int, seen: Snapshot) -> tuple[int, list[int] | None]:
+    async def _wait_for(self, session: PostgresSession, flushed: int, seen: Snapshot) -> tuple[int, list[int] | None]:
         """Wait until the log is replayed up to a place; the transactions that have not ended then.
 
         They are the first that is unknown, and those before it that are open; None for these if there are too many.

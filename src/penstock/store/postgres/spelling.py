@@ -28,13 +28,13 @@ class PostgresFeedSpelling(FeedSpelling):
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
 
-    def listed(self, values: Sequence[Conditional]) -> str:
+    def join_list(self, values: Sequence[Conditional]) -> str:
         """A single text that is left out is NULL."""
-        return _if(values[0]) if len(values) == 1 else _joined(values, "','")
+        return _if(values[0]) if len(values) == 1 else _join(values, "','")
 
     def pieces(self, values: Sequence[Conditional]) -> str:
         """NULL stands for a piece that is left out, and is written as nothing."""
-        return _joined(values, "pg_catalog.chr(30), ''")
+        return _join(values, "pg_catalog.chr(30), ''")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
         if self._are_numbers(columns):
@@ -71,7 +71,7 @@ class PostgresFeedSpelling(FeedSpelling):
         return _value(row, column, self._types[column])
 
 
-def _joined(values: Sequence[Conditional], between: str) -> str:
+def _join(values: Sequence[Conditional], between: str) -> str:
     return f"pg_catalog.array_to_string(array[{', '.join(map(_if, values))}]::pg_catalog.text[], {between})"
 
 

@@ -41,20 +41,20 @@ class _Description(ABC):
     async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         """Ask on a connection, in its thread; `nothing` if there is no database."""
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+    async def read_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         query = self._queries["tables"]
         args = query.args({"names": json.dumps(list(names))})
         rows: list[Any] = await self._ask(lambda one: one.execute(query.statement.sql, args).fetchall(), [])
         return {row[0]: _table(*row[1:]) for row in rows}
 
-    async def kept_tables(self) -> list[str]:
+    async def tables_in_use(self) -> list[str]:
         sql = self._queries["kept"].statement.sql
         return await self._ask(lambda one: [row[0] for row in one.execute(sql)], [])
 
-    async def applied_migrations(self) -> set[str]:
-        return await self._ask(self._applied, set())
+    async def list_migrations(self) -> set[str]:
+        return await self._ask(self._read_migrations, set())
 
-    def _applied(self, connection: sqlite3.Connection) -> set[str]:
+    def _read_migrations(self, connection: sqlite3.Connection) -> set[str]:
         has_any, names = (self._queries[name].statement.sql for name in ("has_migrations", "migrations"))
         is_migrated = connection.execute(has_any).fetchone()[0]
         return {name for (name,) in connection.execute(names)} if is_migrated else set()

@@ -124,5 +124,5 @@ class SqliteLeases(Leases):
         end = self._extensions.end(lease)
         return end is not None and now < end
 
-    def _removed(self, lease: int) -> None:
+    def _forget(self, lease: int) -> None:
         self._extensions.remove(lease)

@@ -133,7 +133,7 @@ class SqliteStore(Store):
     async def _connect(self, *, read_only: bool) -> sqlite3.Connection:
         """A new connection."""
         how: dict[str, Any] = {"synchronous": self._config.synchronous, "keep_mode": self._keep_mode}
-        return await self._unlocked(lambda: connect(self._path, **how, read_only=read_only, wait=0))
+        return await self._wait_for_lock(lambda: connect(self._path, **how, read_only=read_only, wait=0))
 
     def _make_readers(self, size: int) -> Readers:
         return Readers(lambda: self._connect(read_only=True), size=size, wait=self._config.database_wait)
@@ -150,9 +150,9 @@ class SqliteStore(Store):
                     connection.execute("rollback")
                 raise translate(error) from error
 
-        await self._unlocked(begin)
+        await self._wait_for_lock(begin)
 
-    async def _unlocked(self, step: Callable[[], T]) -> T:
+    async def _wait_for_lock(self, step: Callable[[], T]) -> T:
         """The result of a step; a lock that another process holds over the whole file is waited for."""
         deadline = self._machine.monotonic() + self._config.database_wait
         while True:
