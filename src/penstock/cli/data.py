@@ -32,7 +32,7 @@ from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after
 from penstock.values import decode_json
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
@@ -217,7 +217,7 @@ class Documents:
         self._columns = statements.definition.columns
         self._tagged = {column.name for column in self._columns if column.kind in _TAGGED}
         schema = TypeAdapter(statements.definition.table).core_schema
-        self._validator = plain_validator(changed(schema, self._read_as_stored))
+        self._validator = plain_validator(change_schema(schema, self._read_as_stored))
 
     # ----- out
 

@@ -33,7 +33,7 @@ from penstock.schema.tighten import (
 )
 from penstock.wire.incoming import Arguments
 from penstock.wire.integers import INT64, Way, marker
-from penstock.wire.schemas import Change, changed
+from penstock.wire.schemas import Change, change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")
@@ -295,7 +295,7 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
 
     def read(stored: CoreSchema) -> SchemaValidator:
         for change in (*changes, *[take_tagged_bytes] * mixes):
-            stored = changed(stored, change)
+            stored = change_schema(stored, change)
         return strict_validator(stored)
 
     found = Encoder(schema, read)
@@ -306,7 +306,7 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
 @lru_cache(_SHARED)
 def _result_checks(annotation: Any, _spelled: str) -> tuple[SchemaValidator | None, Encoder]:
     schema = schema_of(annotation, _RESULT)
-    check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
+    check = None if annotation is Any else plain_validator(change_schema(schema, refuse_lookalikes), strict=True)
     return check, Encoder(schema, plain_validator, result=True)
 
 

@@ -34,7 +34,7 @@ from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
 from penstock.schema.tighten import make_from
 from penstock.values import encode_json
-from penstock.wire.schemas import changed, fields_of, replace
+from penstock.wire.schemas import change_schema, fields_of, replace
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -125,7 +125,7 @@ class Encoder:
                 if _hides(field["schema"]):
                     found.update({name, field.get("serialization_alias", name)})
 
-        changed(self._stored, note)
+        change_schema(self._stored, note)
         return frozenset(found)
 
     def mask(self, stored: Any) -> Any:
@@ -151,7 +151,7 @@ class Encoder:
                 self._difference = _difference  # as marshal writes subclasses like bytes
             _store(node, self._config, tagging=tagging)
 
-        return changed(self.schema, change)
+        return change_schema(self.schema, change)
 
     def _serializer_of(self, schema: CoreSchema) -> SchemaSerializer:
         return make_from(schema, lambda: SchemaSerializer(schema, self._config))

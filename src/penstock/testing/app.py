@@ -137,7 +137,7 @@ class TestApp(Backend):
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
-        self.worker.on_claimed = self._claimed
+        self.worker.on_claimed = self._on_claim
         for outbox in relay.outboxes:
             outbox.on_failed = lambda name, trouble: self._failures.append((name, trouble))
         return self
@@ -325,7 +325,7 @@ class TestApp(Backend):
             return found  # something waits at a gate, and only the worker knows for how long
         return min(left, default=None)
 
-    def _claimed(self, jobs: Sequence[Job]) -> None:
+    def _on_claim(self, jobs: Sequence[Job]) -> None:
         """Count the attempts that the worker makes, and record those of reactive tasks.
 
         A run that a hold puts off before its handler is called is no attempt.

@@ -101,11 +101,11 @@ async def rule_of(scope: Scope, statements: TableStatements, verb: Verb) -> Call
     key = (statements.definition.table, verb)
     known = transaction.rules.get(key)
     if known is None or known.given[-1] is not given[-1]:
-        known = transaction.rules[key] = _traced(statements, verb, function, given)
+        known = transaction.rules[key] = _trace(statements, verb, function, given)
     return known
 
 
-def _traced(statements: TableStatements, verb: Verb, function: Any, given: tuple[Any, ...]) -> CallersRule:
+def _trace(statements: TableStatements, verb: Verb, function: Any, given: tuple[Any, ...]) -> CallersRule:
     try:
         said = trace_rule(statements.definition, function, given, f"The rule for {verb}")
     except DeclarationError as error:
@@ -119,7 +119,7 @@ async def _facts(scope: Scope, rules: Rules) -> Any:
     transaction, ask = scope.transaction, rules.facts
     known = transaction.facts.get(ask)
     if known is None:
-        async with scope.held():
+        async with scope.hold():
             noted, rows = len(transaction.read_set.ranges), transaction.rows
             transaction.rows = {}  # so that each row that is read is noted
             try:

@@ -67,7 +67,7 @@ class OfRun:
     _calls: Calls
 
 
-def tracked(method: F) -> F:
+def track_calls(method: F) -> F:
     """Remember each call of a method, with the `_calls` of its object."""
 
     @functools.wraps(method)

@@ -12,7 +12,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound, ValueInvalid
 from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
-from penstock.transaction.tracking import tracked
+from penstock.transaction.tracking import track_calls
 from penstock.values import encode_json, text_bytes
 
 _WHAT = "The payload of a message"
@@ -26,7 +26,7 @@ class Sender:
     def __init__(self, calls: JobCalls) -> None:
         self._calls = calls
 
-    @tracked
+    @track_calls
     async def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Send a message to a topic, now: messages have the order of the statements of their transactions.
 

@@ -231,7 +231,7 @@ class Runner(Attempts):
         expect(call.function, kind)
         arguments = call.read()
         with self.engine.journal.call(call.function):
-            async with scope.held():
+            async with scope.hold():
                 if kind is FunctionKind.QUERY:
                     return await self._within(scope.transaction, call, arguments, None)
                 async with scope.transaction.branch():
