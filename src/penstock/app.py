@@ -74,10 +74,10 @@ class App(Declaring):
     Args:
         name: The name of the program, which tells it from other programs on its database. What it declares is stored
             with it.
-        tables: Tables beside those that the modules of its functions name, which are found by themselves.
+        tables: More tables. The ones that the modules of its functions name are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
-        **settings: Settings of `Config` that this program fixes; see there for those that are left open.
+        **settings: Settings of `Config` that this program fixes; see there for settings that are left open.
 
     Attributes:
         sync: The same for programs that do not await: opens a backend, or shares one.
@@ -212,7 +212,7 @@ class App(Declaring):
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
-        """The definitions of its tables: those given, and those that the modules of its functions name or import.
+        """The definitions of its tables: the given ones, and all that the modules of its functions name or import.
 
         Raises:
             DeclarationError: Two of them have one name, a field cannot be stored, or is encrypted without a codec.
@@ -232,7 +232,7 @@ class App(Declaring):
         return definitions
 
     def declarations(self) -> list[Declaration]:
-        """What is stored under the name of the program, to be compared with what other programs declare."""
+        """The declarations stored under the name of the program, to be compared with other programs'."""
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
         groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
         found = [
@@ -383,7 +383,7 @@ class Backend(CallerBackend):
         await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
     async def declare(self, crons: Sequence[CronPlan]) -> None:
-        """Store the app's declarations beside its tables in the database, and have its changes captured.
+        """Store the app's declarations in the database, with its tables, and have its changes captured.
 
         Raises:
             DeclarationError: The changes of a table cannot be captured; nothing was written.
@@ -403,7 +403,7 @@ class Backend(CallerBackend):
         await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
 
     async def health(self) -> list[HealthFinding]:
-        """What an operator has to act on, the worst first: what is wrong, where, and the next step."""
+        """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""
         return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
 
     @property

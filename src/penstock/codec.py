@@ -1,6 +1,6 @@
 """Encryption at rest: what a codec is, the mark of encrypted columns, and the form of stored ciphertext.
 
-Owns that form. Leaves ciphers to codecs, and the choice of what is encrypted to those who store it.
+Owns that form. Leaves ciphers to codecs, and the choice of what is encrypted to its callers.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ _PURPOSES = {
             "Lease.renew_in",
         },
         "calls/locks/locks": {
-            "Holding.is_lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew", "Locks._try",
+            "Holding.is_lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew",
+            "Locks._try",
         },
         "services/relay/delivery": {"OutboxDelivery._is_late"},
         "services/rescue": {"Rescue.is_due", "Rescue.look"},

@@ -127,7 +127,7 @@ class CallerBackend:
         Args:
             state: Only those in this state.
             limit: How many, at most 10,000.
-            where: Only those that meet this filter.
+            where: Only jobs that meet this filter.
 
         Raises:
             ValueInvalid: There is no such state, or so many cannot be asked for.

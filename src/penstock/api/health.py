@@ -41,7 +41,7 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 _MOST = 10_000  # of anything that is counted
 _most = partial(cap, most=_MOST)
 _MIB = 2**20
-_SERVICES = 7  # connections of a process beside its `max_connections`
+_SERVICES = 7  # connections of a process in addition to its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
 _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
@@ -197,7 +197,7 @@ async def look(
 
 
 def findings(seen: Health) -> list[HealthFinding]:
-    """What the rules find, the worst first."""
+    """The findings of the rules, the worst first."""
     found = [one for rule in _RULES for one in rule(seen)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 

@@ -90,7 +90,7 @@ class Journal:
             )
 
     def with_trace(self, options: Options) -> Options:
-        """The options of a new job, with the current trace, of which it will be a part."""
+        """The options of a new job, with the current trace, which it joins."""
         trace = current_trace() if self.tracing is None else self.tracing.current()
         return replace(options, trace=trace) if trace else options
 
@@ -232,7 +232,7 @@ class Journal:
         return self.tasks.get(number, str(number))
 
     def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
-        """Log the report of a pool, and begin to count anew."""
+        """Log the report of a pool, and begin to count from zero."""
         tally, self.tallies[pool] = self.tallies[pool], Tally()
         log_event(
             "workpool.report",
@@ -308,7 +308,7 @@ class Journal:
         )
 
     def count_rows(self, transaction: Transaction) -> None:
-        """Count the rows of a transaction whose function has returned; those that it wrote once it has committed."""
+        """Count the rows of a transaction whose function has returned; written rows once it has committed."""
         if self.tracing is not None and transaction.writes:
             transaction.committed.append(partial(self.tracing.wrote, self.tracing.span(), transaction.writes))
         if self.tells_runs and (ran := current_run()) is not None:

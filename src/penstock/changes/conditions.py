@@ -68,7 +68,7 @@ class Conditions:
         return When(f"{matches.sql} is true") if matches.is_asked else matches
 
     def match_or_null(self, row: str) -> When:
-        """The same, but NULL may stand for false: a trigger's WHEN is parsed for each statement, so it is short."""
+        """Match an interest; NULL may stand for false: a trigger's WHEN is parsed for each statement."""
         return When(_of(self.interest.matches, row)).in_parentheses if self.interest.matches else ALWAYS
 
     def exact_update(self) -> When:

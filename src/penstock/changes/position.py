@@ -38,11 +38,11 @@ class Snapshot:
         return xid < self.end and xid not in self.open
 
     def below(self, xid: int) -> Snapshot:
-        """What it shows of the transactions before one."""
+        """The part of it that shows the transactions before one."""
         return Snapshot(min(self.end, xid), tuple(one for one in self.open if one < xid))
 
     def shift(self, by: int) -> Snapshot:
-        """The same with all transaction numbers lowered, except the one before all."""
+        """This snapshot with all transaction numbers lowered, except the one before all."""
         return self if self.end == _BEFORE_ALL else Snapshot(self.end - by, tuple(xid - by for xid in self.open))
 
 

@@ -1,4 +1,4 @@
-"""What the body of a function does: its calls in order, and what of penstock each of them is.
+"""The acts of a function's body: its calls in order, and what of penstock each of them is.
 
 Owns following values through a body: a ctx, what hangs on it, a query that is being built, a call that was not awaited.
 It follows them from statement to statement, as if each branch were taken.
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(slots=True)
 class Body:
-    """What a function does.
+    """The acts of a function.
 
     Attributes:
         ctx: Its ctx, if it takes one, or its class keeps one.
@@ -285,7 +285,7 @@ class _Reader:
     # ----- values
 
     def value(self, node: ast.AST | None) -> Any:
-        """What an expression is; None if nobody knows. Notes the calls in it."""
+        """The value of an expression; None if nobody knows. Notes the calls in it."""
         read = self._READERS.get(node.__class__)
         if read is not None:
             return read(self, node)
@@ -455,7 +455,7 @@ class _Reader:
         return self._call_result(node, of, [*given, *named.values()])
 
     def _call_result(self, node: ast.Call, of: Any, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
-        """What a call gives."""
+        """The value that a call gives."""
         if isinstance(of, Maker):
             return self._call_result(node, of.of, [*of.given, *given])
         if isinstance(of, Pending):

@@ -59,7 +59,7 @@ def _show(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) -
 
 
 _TAB = " " * 4
-_AROUND = 12  # characters beside a mark that are shown in any case
+_AROUND = 12  # characters around a mark that are shown in any case
 
 
 def _window(before: str, marked: str, after: str, room: int) -> tuple[str, str, str]:
@@ -114,7 +114,7 @@ def _fields(one: Finding) -> dict[str, Any]:
 
 
 def as_github(findings: Sequence[Finding], _lines: Lines) -> str:
-    """Commands that GitHub Actions shows beside the lines of a pull request."""
+    """Commands that GitHub Actions shows at the lines of a pull request."""
     return "".join(
         f"::error file={_escape(one.path.as_posix())},line={one.span.line},col={one.span.column + 1},"
         f"endLine={one.span.end_line},title={one.code}::{_escape(f'{one.message} {one.fix}')}\n"

@@ -1,4 +1,4 @@
-"""What a program declares: its functions, tables, pools and what runs them.
+"""The declarations of a program: its functions, tables, pools and what runs them.
 
 Owns reading declarations. What function bodies do is the matter of `body`.
 """
@@ -129,7 +129,7 @@ class Function:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """What each node in it stands in."""
+        """The parent of each node in it."""
         return {part: node for node in self.nodes for part in parts(node)}
 
     def scope_of(self, node: ast.AST) -> ast.AST | None:
@@ -177,7 +177,7 @@ class Function:
 
     @cached_property
     def assignments(self) -> dict[str, list[ast.expr]]:
-        """What it keeps under each name, or in it: ``context["ids"] = ids``."""
+        """The values that it keeps under each name, or in it: ``context["ids"] = ids``."""
         kept: dict[str, list[ast.expr]] = {}
         for one in self.statements:
             if isinstance(one, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and one.value is not None:
@@ -227,7 +227,7 @@ class Program:
     # ----- names
 
     def meaning(self, module: Module, node: ast.expr | None) -> Meaning:
-        """What a name, or a dotted one, stands for at the top of a file."""
+        """The meaning of a name, or a dotted one, at the top of a file."""
         found: Place | Module | Outside | None
         if isinstance(node, ast.Name):
             found = self.project.look_up(module, node.id)
@@ -241,7 +241,7 @@ class Program:
         return self._declaration_of(found)
 
     def resolve_import(self, module: Module, node: ast.Import | ast.ImportFrom) -> dict[str, Meaning]:
-        """What an import within a function binds."""
+        """The names that an import within a function binds."""
         names = [one.asname or one.name.partition(".")[0] for one in node.names]
         return {name: self._declaration_of(self.project.resolve_import(module, node, name)) for name in names}
 
@@ -309,7 +309,7 @@ class Program:
             yield module, node
 
     def behind(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None]:
-        """What an alias at the top of a file stands for, and its file: ``Ctx = MutationCtx``. Else the name itself."""
+        """The meaning of an alias at the top of a file, and its file: ``Ctx = MutationCtx``. Else the name itself."""
         for _ in range(_DEEPEST):
             value = self.value_at_top(module, node)
             if value is None:
@@ -367,7 +367,7 @@ class Program:
                     self._apply(module, call.func, found)
 
     def _decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None, tuple[ast.Call, ...]]:
-        """What a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
+        """The function that a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
         calls: tuple[ast.Call, ...] = ()
         for _ in range(_DEEPEST):
             module, node = self.behind(module, node)

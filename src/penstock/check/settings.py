@@ -14,7 +14,7 @@ from penstock.check.rule import RULES
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to check.
+    """The settings of a check.
 
     Attributes:
         paths: Files and folders; the folder of pyproject.toml by default.
@@ -42,7 +42,7 @@ class Settings:
 
 
 def no_rule(code: str) -> str:
-    """What to say of a code that no rule has."""
+    """The message about a code that no rule has."""
     return f"There is no rule {code}. {the_rules()}"
 
 

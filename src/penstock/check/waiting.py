@@ -83,6 +83,6 @@ class Waiting:
             self._kept[name] = tuple(left)
 
     def end(self) -> None:
-        """What was kept under a name, and never looked at again, is awaited by nobody."""
+        """Note that nobody awaits what was kept under a name and never looked at again."""
         for name in [*self._kept]:
             self.keep(name, None)

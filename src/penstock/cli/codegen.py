@@ -105,7 +105,7 @@ def stale_files(app: App, places: Places) -> dict[Path, str]:
     if not places:
         return {}
     description = describe((one for one in app.registry if one.public), app.definitions())
-    public = describe(one for one in app.registry if one.public)  # whose rows are those that callers see
+    public = describe(one for one in app.registry if one.public)  # whose rows callers see
     files = {
         place / name: text
         for language, place in places.items()

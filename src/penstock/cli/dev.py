@@ -1,7 +1,7 @@
 """``penstock dev``: server and services in one process, which starts itself again when the source changes.
 
-Owns the order: import, serve, wait for a change, stop gracefully, and replace the process by a new one, so that no
-memory of the old code is left. An import error is shown, and the process waits for the next change.
+Owns the order: import, serve, wait for a change, stop gracefully, and replace the process, so that no memory of the old
+code is left. An import error is shown, and the process waits for the next change.
 """
 
 from __future__ import annotations

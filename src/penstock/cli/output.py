@@ -121,7 +121,7 @@ def plain(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """Tell people something beside the output, on stderr."""
+    """Tell people something on stderr, apart from the output."""
     click.echo(text, err=True)
 
 

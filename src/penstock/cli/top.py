@@ -31,7 +31,7 @@ from penstock.observe.readable import amount, span
 
 _OLDEST = 3  # jobs that run, and that are ready
 _ALL = 2**62  # jobs of a pool count
-_POOL = 14  # characters of a pool's name beside a job
+_POOL = 14  # characters of a pool's name next to a job
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
 

@@ -1,6 +1,6 @@
 """Watches the source of a program, and starts the process again, so that no memory of the old code is left.
 
-The files that were saved are checked then, beside the program.
+The files that were saved are checked then, while the program runs.
 """
 
 from __future__ import annotations

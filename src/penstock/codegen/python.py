@@ -48,7 +48,7 @@ _WORDS = {name: module for module, names in _IMPORTS for name in names.split(", 
 _KEYWORDS = (*keyword.kwlist, "__debug__")
 _BASE = (*dir(object), "_call", "_client", "_live")  # what the classes of modules inherit
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
-_LIVE = "live"  # the attribute of a client beside its modules
+_LIVE = "live"  # the attribute of a client next to its modules
 
 
 def python_module(description: Description) -> str:

@@ -1,7 +1,7 @@
 """A cron as stored: its declaration, its last decided time, and its schedule as text.
 
 Owns the stored form of schedules, and the time from which a changed or resumed cron counts. The job of a run is kept
-beside it as text, and belongs to the code that enqueues it.
+with it as text, and belongs to the code that enqueues it.
 """
 
 from __future__ import annotations

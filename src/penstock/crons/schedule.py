@@ -203,7 +203,7 @@ _LONGEST = timedelta(days=3660)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The same length of time again and again, counted from an anchor, so that it never drifts.
+    """A fixed length of time, repeated and counted from an anchor, so that it never drifts.
 
     It counts real time: clocks that are set do not matter. It begins at its anchor. Convex counts from the first
     deployment instead.

@@ -137,7 +137,7 @@ def _of_schema(name: str, schema: Schema, description: Description, default: Any
 
 
 def _shape(schema: Schema) -> str:
-    """What JSON a value takes: its type, and the names in an object."""
+    """The JSON that a value takes: its type, and the names in an object."""
     names = ", ".join(schema.get("properties", ()))
     return f"JSON object: {names}" if names else str(schema.get("type", "JSON"))
 
@@ -167,12 +167,12 @@ def form_of(inputs: Sequence[Input], words: Mapping[str, str]) -> dict[str, Any]
 
 
 def entries(inputs: Iterable[Input], words: Mapping[str, str]) -> dict[str, str]:
-    """What was typed into inputs, or a link says; nothing of secrets."""
+    """The texts that were typed into inputs, or that a link says; nothing of secrets."""
     return {one.name: words[PREFIX + one.name] for one in inputs if PREFIX + one.name in words and not one.secret}
 
 
 def wrong_fields(error: PenstockError | ValueError, names: Iterable[str]) -> dict[str, str]:
-    """What an error says about single fields; nothing if it is about none."""
+    """The messages of an error about single fields; nothing if it is about none."""
     listed = getattr(error.__cause__ or error, "errors", None)
     details = error.facts.get("errors", ()) if isinstance(error, PenstockError) else ()
     found = dict[str, str]()

@@ -76,5 +76,5 @@ def secrets_of(function: AnyFunction) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def secrets_in(table: type[Table]) -> frozenset[str]:
-    """The same for the rows of a table."""
+    """The secret names in the rows of a table."""
     return frozenset(name.lower() for column in definition_of(table).columns for name in column.secrets)

@@ -237,7 +237,7 @@ class Dashboard:
         return found, outcome.told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
-        """What is kept for a backend, which a mounted server may open again."""
+        """The parts that are kept for a backend, which a mounted server may open again."""
         if self._of is None or self._of[0] is not backend:
             self._of = backend, Activity(backend), Live()
         return self._of

@@ -1,4 +1,4 @@
-"""What a page of the dashboard is made of: a path, a template, the values that it shows, and the acts on it.
+"""The parts of a page of the dashboard: a path, a template, the values that it shows, and the acts on it.
 
 To add a page, write a file in `pages/` with one or more `Page` values, add them to `pages/every.py`, and write its
 template. The template extends ``frame.html``. Each block whose name begins with ``live_`` is rendered again while
@@ -25,7 +25,7 @@ from penstock.store.nouns.jobs import ABOVE_ALL
 
 
 class Role(IntEnum):
-    """What somebody may do here; each includes those before it."""
+    """The rights of a person here; each includes those before it."""
 
     look = 1
     operate = 2
@@ -59,7 +59,7 @@ class View:
         return self.words.get(name) or None
 
     def require(self, name: str) -> str:
-        """The same. Raises `ValueInvalid` if there is none."""
+        """The word of this name. Raises `ValueInvalid` if there is none."""
         found = self.word(name)
         if found is None:
             raise ValueInvalid(f"Fill in {name}.")
@@ -98,7 +98,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an act tells otherwise than with a line above its own page.
+    """The answer of an act, other than a line above its own page.
 
     Attributes:
         told: The outcome.
@@ -194,7 +194,7 @@ class Page:
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
         watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
-        every: The least seconds between two runs of `load` for those who look.
+        every: The least seconds between two runs of `load` for its viewers.
     """
 
     path: str

@@ -33,7 +33,7 @@ class Pages:
     """The templates, and the pages that are made of them.
 
     Attributes:
-        secrets: Names whose values are hidden, beside those that `masked` knows.
+        secrets: More names whose values are hidden; `mask` knows the usual ones.
     """
 
     def __init__(self, more_secrets: str, app: App) -> None:
@@ -58,7 +58,7 @@ class Pages:
             "with_times": _with_times,
             "chart": _chart,
         }
-        self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
+        self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # a row has a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
     def mask(self, value: Any, of: str | None = None) -> Any:
@@ -85,7 +85,7 @@ class Pages:
         return self._jinja.get_template(template).render(values)
 
     async def fragments(self, page: Page, view: View, frame: Mapping[str, Any]) -> dict[str, str]:
-        """Those blocks of a page that change, by name."""
+        """The blocks of a page that change, by name."""
         values = {**frame, **await page.load(view)}
         template = self._jinja.get_template(page.template)
         context = template.new_context(values)

@@ -25,7 +25,7 @@ from penstock.schema.table import Table, TableDefinition
 from penstock.transaction.pages import PaginationOptions
 
 LISTED = 50
-_READ = 20_000  # rows at most of which Python chooses those that a page shows
+_READ = 20_000  # rows at most among which Python chooses the ones that a page shows
 
 Row = Mapping[str, Any]
 _Values: TypeAlias = dict[str, Any] | None

@@ -59,7 +59,7 @@ class Function(Generic[C, P, R, X]):
         runtime: A ``def`` handler runs in a thread, or in a process of its own for CPU-bound actions.
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
         access: Who may call it; None if its declaration says nothing.
-        rate_limit: The rate limit of which each call from outside takes a token; None for none.
+        rate_limit: The rate limit that each call from outside takes a token of; None for none.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -105,7 +105,7 @@ class Function(Generic[C, P, R, X]):
 
     @property
     def access_text(self) -> str:
-        """Who may call it, as the program says it: ``signed_in``; empty if it says nothing."""
+        """Its access, as the program says it: ``signed_in``; empty if it says nothing."""
         return "" if self.access is None else str(self.access)
 
     def check_job(self, what: str = "A job", *, guards: bool = True) -> None:

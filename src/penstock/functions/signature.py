@@ -41,7 +41,7 @@ _RESULT = ConfigDict(strict=True)
 WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
-_MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
+_MANY_ERRORS = 1000  # not even a list is made: millions of them would take seconds and gigabytes
 _LONGEST_PATH = 200
 _SHARED = 512  # to make a check takes a millisecond, and many functions take and return the same
 
@@ -276,7 +276,7 @@ def _make_typed_dict(name: str, fields: dict[str, Any]) -> Any:
 
 
 def _reuse(make: Any, annotations: Any) -> Any:
-    """What was made for the same annotations before; made anew for such as cannot be compared."""
+    """Reuse what was made for equal annotations; make it again if they cannot be compared."""
     try:
         hash(annotations)
     except TypeError:

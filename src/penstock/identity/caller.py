@@ -16,7 +16,7 @@ _OF_VERSION_4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))  # N
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a function runs for.
+    """The caller that a function runs for.
 
     Attributes:
         identity: The user; None for the system, and for a caller from outside without a token.
@@ -37,7 +37,7 @@ class Caller:
 
     @property
     def short_name(self) -> str:
-        """Who it is, for administrators: a token identifier with only the end of its subject, which may be a name."""
+        """Its name for administrators: a token identifier with only the end of its subject, which may be a name."""
         if self.identity is None:
             return self.key
         subject = self.identity.subject

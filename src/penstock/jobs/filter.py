@@ -84,7 +84,7 @@ def retriable(where: JobFilter) -> JobFilter:
 
 
 def recallable(where: JobFilter) -> JobFilter:
-    """The same filter for a repeated on_complete, which has failed for good."""
+    """This filter for a repeated on_complete, which has failed for good."""
     if where.state not in {None, *(state.value for state in FINISHED)}:
         raise ValueInvalid(
             f"Jobs in state {where.state!r} have not ended.", fix=f"Those that have are {', '.join(_ENDED)}."

@@ -196,7 +196,7 @@ class Retry:
         max_duration: float | timedelta | None = None,
         jitter: float = JITTER,
     ) -> Self:
-        """The same wait each time.
+        """Wait equally long each time.
 
         Args:
             wait: The wait, on average.

@@ -125,7 +125,7 @@ def of_no_use(error: Exception) -> Outcome:
 
 
 def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job, Exception], object]) -> Settlement:
-    """The same for `settle_cancel`."""
+    """Cancel a job in any state, for `settle_cancel`."""
     try:
         return settle_cancel(job, now, keep)
     except Exception as error:  # noqa: BLE001 - as above
@@ -155,7 +155,7 @@ def _retention(seconds: object) -> timedelta:
 
 
 def _completing(job: Job, settled: Settlement, end: JobState, started_at: datetime | None) -> Settlement:
-    """The same, with the ending that is kept while on_complete comes first."""
+    """The settlement with the ending that is kept while on_complete comes first."""
     now = settled.finished_at
     ending = Ending(end, now, settled.result, settled.error, settled.traceback, started_at, job.run_at)
     return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)

@@ -1,8 +1,8 @@
 """The index of ranges that watched queries have read, to find the queries that a change concerns.
 
 Owns the match: a change concerns a query if the row, before or after it, lies in a range that the query read. It costs
-one look-up for each set of columns by which queries read the table, and a comparison for each range with bounds that
-has its prefix. Values are in the form of `reactive.evaluate`.
+    one look-up for each set of columns by which queries read the table. Each range with bounds and its prefix costs a
+    comparison. Values are in the form of `reactive.evaluate`.
 
 Where a value cannot be compared for certain, the match is too wide, and never too narrow.
 """

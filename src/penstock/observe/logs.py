@@ -1,8 +1,8 @@
 """Log events: one name and its facts, through the standard library's logging.
 
 Owns the form of an event. docs/reference/events.md lists all events.
-Events of pools have the names and facts of Convex's Workpool, and as JSON also the form in which Convex streams its
-logs, so that monitors which are written for those work here.
+Events of pools have the names and facts of Convex's Workpool. As JSON they have the form of Convex's log streams, so
+that monitors for those work here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, and the event's facts beside them.
+    """One JSON object a line: time, level, event, and the event's facts.
 
     Events of pools also have `_time` and `data`, as a stream of Convex's logs has them.
     """

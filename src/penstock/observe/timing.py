@@ -79,7 +79,7 @@ def percentiles(counts: Mapping[str, float], *shares: float, prefix: str = "") -
     """For each share a duration that at least this share of them do not exceed by much; None without any.
 
     Args:
-        counts: How many durations are in each bucket, beside other numbers.
+        counts: How many durations are in each bucket, among other numbers.
         *shares: Such as 0.5.
         prefix: What the names of the buckets begin with.
     """
@@ -120,7 +120,7 @@ class _SpentOn(AbstractContextManager[None]):
 
 @dataclass(slots=True)
 class Run:
-    """What a run has read and written so far, in rows; `error` is the last one that a function raised in it."""
+    """The rows that a run has read and written so far; `error` is the last one that a function raised in it."""
 
     begun: float
     read: int = 0

@@ -1,4 +1,4 @@
-"""What can be done to jobs: they are seen, run again and canceled, by their ids or by a filter.
+"""The operations on jobs: they are seen, run again and canceled, by their ids or by a filter.
 
 Owns how a filter of jobs is read, and the JSON of a job. A request retries a part of what matches, a command all.
 """

@@ -1,4 +1,4 @@
-"""What can be done to a noun, as data: its words, what it takes, runs, asks before, and tells after.
+"""The operations on a noun, as data: its words, what it takes, runs, asks before, and tells after.
 
 The doors render operations: the command line as commands, ``/admin`` as routes with an audit, the dashboard as acts.
 Owns the shape of an operation. Leaves to each door how parameters are written there, and how results look.
@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person is asked before an operation.
+    """The question to a person before an operation.
 
     Attributes:
         text: The question.

@@ -1,4 +1,4 @@
-"""What can be done to outboxes and their messages: see `app.outboxes` for what each verb does.
+"""The operations on outboxes and their messages: see `app.outboxes` for what each verb does.
 
 Owns what is refused before anybody is asked. An outbox is named with or without its module, a message by its number.
 """

@@ -1,4 +1,4 @@
-"""What can be done to reactive tasks and their rows: see `app.tasks` for what each verb does.
+"""The operations on reactive tasks and their rows: see `app.tasks` for what each verb does.
 
 Owns how a filter of rows is read. A request changes many rows in parts, a command all of them.
 """

@@ -182,7 +182,7 @@ class MessageCriteria:
 
     condition: Condition | None = None  # which rows; None if the triggers say that exactly
     kinds: tuple[str, ...] = ()  # which kinds of changes are messages
-    # of which columns one differs in an update that is a message; empty if the triggers see to that
+    # the columns whose change makes an update a message; empty if the triggers see to that
     fields: tuple[str, ...] = ()
 
     def text(self) -> str:

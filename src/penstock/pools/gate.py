@@ -19,7 +19,7 @@ class Gate:
     rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
     rate: RateState | None = None  # the token count of the pool's rate limit
-    # when the next key may start a job of those that wait for tokens only, and have no turn therefore
+    # when the next key may start a job that waits for tokens only, and has no turn therefore
     opens_at: datetime | None = None
 
 
@@ -68,7 +68,7 @@ def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -
 def recount(
     gate: Gate, turns: Sequence[WaitingKey], found: Passage, started: Mapping[str, int], now: datetime
 ) -> Passage:
-    """The same if fewer jobs have started than could: some that wait may be held, or canceled."""
+    """The passage if fewer jobs have started than could: some that wait may be held, or canceled."""
     if found.counts == started:
         return found
     less = Passage(dict(started), found.last)

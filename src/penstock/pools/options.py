@@ -26,7 +26,7 @@ class Duplicate:
     """The policy when there is work with the same key."""
 
     # return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``, and
-    # ``debounce``, which counts the delay anew
+    # ``debounce``, which restarts the delay
     does: OnDuplicate = "return"
     max_wait: timedelta | None = None  # how long it may be put off by that, from when the first was enqueued
 

@@ -1,6 +1,6 @@
-"""Constants of expressions: a Python value beside a field, checked and brought into the form that stores take.
+"""Constants of expressions: a Python value compared with a field, checked and brought into the form that stores take.
 
-Owns the Python values that may stand beside each kind of field. Leaves the values of columns to `schema.fields`.
+Owns the Python values that each kind of field takes. Leaves the values of columns to `schema.fields`.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Compare(Node):
 
 
 def _as(kind: Kind, value: Any) -> Any:
-    """A whole number as the kind of the number beside it."""
+    """A whole number as the kind of the other number."""
     if kind not in _WIDER or not isinstance(value, int) or isinstance(value, bool):
         return value
     return float(value) if kind is Kind.REAL else Decimal(value)
@@ -330,7 +330,7 @@ _TIMES: dict[tuple[Operator, Kind, Kind], Kind] = {
 
 
 def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
-    """The kind in which two values are compared; None if they are not. An integer becomes a float beside one."""
+    """The kind in which two values are compared; None if they are not. An integer becomes a float next to one."""
     if left is right:
         return None if left in _UNORDERED and operator != "==" else left
     if {left, right} in ({Kind.INTEGER, Kind.REAL}, {Kind.INTEGER, Kind.DECIMAL}):

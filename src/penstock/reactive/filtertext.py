@@ -1,8 +1,8 @@
 """Filters written as text, as a command line and a request give them: ``status == "paid" and amount > 100``.
 
 Owns reading the text, and the allowed part of Python's grammar. Each part is applied to the stand-in that functions of
-a row are called with, so that a text means what the same words mean in a function, and is refused where they are.
-No text is ever run: its tree is walked, and unknown nodes are refused.
+a row are called with. So a text means the same as a function with these words, and is refused where that is. No text is
+ever run: its tree is walked, and unknown nodes are refused.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class _Reading:
         return [self._fitting(of, one) for one in in_order]
 
     def _fitting(self, beside: Any, value: Any) -> Any:
-        """A constant beside a field. The value of an Enum's member stands for the member."""
+        """A constant next to a field. The value of an Enum's member stands for the member."""
         column: Column | None = object.__getattribute__(beside, "_column") if isinstance(beside, Operand) else None
         kind = None if column is None else column.decode
         if not (isinstance(kind, type) and issubclass(kind, Enum)) or value is None or isinstance(value, StandIn):

@@ -38,7 +38,7 @@ class PatternInvalid(ValueError):
 
 @lru_cache(maxsize=64)
 def common_pattern(pattern: str) -> str:
-    """The same pattern in the common spelling.
+    """This pattern in the common spelling.
 
     Raises:
         PatternInvalid: Not all understand it alike; the message names the part.

@@ -22,7 +22,7 @@ Read = Callable[[Kind, Any], Any]
 _FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
 _LONGEST_PARTITION = 200  # as keys of jobs are
 _EMPTY = '""'  # a job whose key is the empty text has none
-_NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # of which equal ones may be captured differently
+_NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # equal ones may be captured differently
 _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
 
@@ -69,7 +69,7 @@ class PlannedTask:
 def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: datetime, read: Read) -> list[RowPlan]:
     """One plan for each row, from changes in their order, each with the task that wants to hear of it."""
     plans: dict[tuple[int, str], RowPlan] = {}
-    told = set[tuple[int, str]]()  # rows of which those interests tell that the tasks are declared with
+    told = set[tuple[int, str]]()  # rows told by the interests that the tasks are declared with
     for task, change in changes:
         kind = _kind_for(task, change, read)
         if kind is None or change.key is None:

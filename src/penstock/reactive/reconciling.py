@@ -1,4 +1,4 @@
-"""Looking at all rows of a task: those that are older than it, and those whose changes nobody could tell.
+"""Looking at all rows of a task: rows older than it, and rows whose changes nobody could tell.
 
 Owns the progress, as text that outlives processes. Leaves reading rows and records to the store.
 """
@@ -30,7 +30,7 @@ class Reconciling:
     looked: int = 0  # how many were looked at
     found: int = 0  # how many of them were to be run, or forgotten
     reprocess: OnVersionChange = "none"  # which rows are run again though nothing of them has changed
-    version: int = 0  # the version that runs them again, of those that a lower one has run
+    version: int = 0  # the version that runs them again, if a lower one has run them
     retimes: bool = False  # whether runs that are still to come get another time, as `run_at` is another one
     audit: bool = False  # whether nothing should be found, as it is only looked whether all is well
 
@@ -137,7 +137,7 @@ def compare_records(
 
 
 def is_found(plan: RowPlan) -> bool:
-    """Whether a plan mends something. A deleted row that had left before is only noted, as nobody captures it."""
+    """Whether a plan repairs something. A deleted row that had left before is only noted, as nobody captures it."""
     return plan.runs or plan.drops
 
 

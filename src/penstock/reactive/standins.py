@@ -1,7 +1,7 @@
 """Stand-ins: the arguments of a filter or a watch in place of a row. They record its comparisons.
 
-Owns what stands in for values and for something true or false, the words that take these, and how everything is refused
-that would need to know a value now. Leaves calling the functions to `tracing`.
+Owns the stand-ins for values and conditions, the words that take these, and the refusal of everything that would need a
+value now. Leaves calling the functions to `tracing`.
 """
 
 from __future__ import annotations

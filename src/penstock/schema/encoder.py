@@ -210,7 +210,7 @@ def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
 
 
 def _mark(value: Any) -> Any:
-    """What tells a value from all others of its class, where `==` does not."""
+    """The mark of a value that tells it from others of its class, where `==` does not."""
     if isinstance(value, float | complex | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
     if isinstance(value, datetime):

@@ -42,7 +42,7 @@ _live = Noun("live")
 
 @_live.lists(Parameter("limit", "page"))
 async def _show_watched(backend: Backend, given: Given) -> Any:
-    """Show the watched queries of this process, those that cost most first."""
+    """Show the watched queries of this process, the most expensive first."""
     limit = given["limit"]
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
     told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]

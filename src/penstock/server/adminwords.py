@@ -1,7 +1,7 @@
 """The words of a request to the admin interface: in the URL of a GET, or in the JSON body of a POST.
 
-Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
-not everything. Leaves their meaning to the operations.
+Owns reading the words and refusing unknown ones, so that a filter with a spelling mistake picks nothing, and not
+everything. Leaves their meaning to the operations.
 """
 
 from __future__ import annotations

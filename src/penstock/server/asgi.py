@@ -187,7 +187,7 @@ class _SocketDoor:
         await Socket(websocket, client, self._opening, self._written).run()
 
     def _client(self, scope: Scope, version: str) -> str | None:
-        """What a client says of itself; None if it is refused."""
+        """The facts that a client says of itself; None if it is refused."""
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         if origin and not self._may_call(origin, headers.get("host", "")):

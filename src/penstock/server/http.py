@@ -187,7 +187,7 @@ class Api:
         return await backend.dispatch.call_queries(queries, at, credentials.caller)
 
     async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
-        """What answers calls, and who has sent one."""
+        """The backend that answers calls, and the caller of one."""
         backend = await open_backend(self._opening)
         try:
             return backend, await credentials_of(request, backend.tokens, self._config.admin_token)

@@ -1,7 +1,7 @@
 """The backend behind the doors: given by the program, or opened with the server and closed with it.
 
-Owns opening, closing, and waiting for the calls that are under way. A server that is mounted in another
-program, which does not pass its lifespan on, opens it at the first request, and closes it when the event loop ends.
+Owns opening, closing, and waiting for the calls that are under way. Another program may mount a server without passing
+its lifespan on. It then opens at the first request, and closes when the event loop ends.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Opening:
             one.hang_up()
 
     async def await_goodbyes(self) -> None:
-        """Wait for a moment until those who have such an answer have been told that the server stops."""
+        """Wait for a moment until clients with such an answer know that the server stops."""
         if self.endless:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 

@@ -56,7 +56,7 @@ async def serve(
         config: Its settings.
         host: The address to listen on.
         port: The port; 0 for any.
-        services: The services to run beside the server.
+        services: The services to run next to the server.
         dashboard: Whether to serve the dashboard too.
         ready: Called with the server's URL once it listens.
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
@@ -160,7 +160,7 @@ class _Server(uvicorn.Server):
 
 
 class _MetricsServer(uvicorn.Server):
-    """Leaves signals to the server beside it."""
+    """Leaves signals to the other server."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -1,6 +1,6 @@
-"""Watches the change feed: logs readers that are behind, and mends interests that do not capture. A part of the pruner.
+"""Watches the change feed for the pruner: logs readers that are behind, and repairs interests that do not capture.
 
-It also logs tasks and outboxes without an interest, which it cannot mend. Each fault is logged once. `changes/lag`
+It also logs tasks and outboxes without an interest, which it cannot repair. Each fault is logged once. `changes/lag`
 decides which readers are behind.
 """
 

@@ -175,7 +175,7 @@ def _log_end(task: TaskRow, audit: bool, looked: int, found: int) -> None:
         log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=looked, found=found)
 
 
-# ----- plans, of which the database may refuse some
+# ----- plans; the database may refuse some
 
 
 async def write_plans(

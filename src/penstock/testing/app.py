@@ -126,7 +126,7 @@ class TestApp(Backend):
         store = self.engine.store
         try:
             if self._folder is None and self._is_first and await store.catalog.list_migrations():
-                self.clock.make_new_ids()  # beside what an earlier test has left there
+                self.clock.make_new_ids()  # in addition to what an earlier test has left there
             await self.start()
         except BaseException:
             await store.close()
@@ -159,7 +159,7 @@ class TestApp(Backend):
             self._folder.cleanup()
 
     def with_identity(self, identity: Identity | None = None, **claims: Any) -> CallerBackend:
-        """This app for calls of a user, of whom it is enough to say the subject: ``app.with_identity(subject="ada")``.
+        """This app for calls of a user, named by the subject alone: ``app.with_identity(subject="ada")``.
 
         Args:
             identity: The user; without it and without claims, a caller who has not signed in.
@@ -201,7 +201,7 @@ class TestApp(Backend):
             if plan:
                 await self.plan()
                 await self.relay.drain()
-            # Jobs that end beside a claim leave places, and make jobs ready, that the claim has not seen.
+            # Jobs that end during a claim leave places, and make jobs ready, that the claim has not seen.
             busy, attempts = bool(self.worker.open_outcomes or self.worker.running), self._attempts
             pause = await self.worker.tick()
             if self._attempts - before > _MOST_JOBS:

@@ -115,7 +115,7 @@ def _trace(statements: TableStatements, verb: Verb, function: Any, given: tuple[
 
 
 async def _facts(scope: Scope, rules: Rules) -> Any:
-    """What the rules need to know, read once, and again after writes to a table that it was read from."""
+    """The facts that the rules need, read once, and again after writes to a table that they were read from."""
     transaction, ask = scope.transaction, rules.facts
     known = transaction.facts.get(ask)
     if known is None:

@@ -161,7 +161,7 @@ class Scan(Generic[T]):
 
         Raises:
             CursorInvalid: A cursor is malformed, or of another query.
-            ValueInvalid: `num_items` is no such number, or is given beside `options`, as is `cursor`.
+            ValueInvalid: `num_items` is no such number, or is given together with `options`, as is `cursor`.
         """
         if options is not None:
             if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
@@ -237,7 +237,7 @@ class Scan(Generic[T]):
         return Scan(*of, where, None if is_exact else rule)
 
     def _matching(self, condition: Condition) -> Scan[T]:
-        """The last step of penstock's own queries: the rows of which a condition is true, chosen by the database.
+        """The last step of penstock's own queries: the rows that meet a condition, chosen by the database.
 
         Where it cannot say the condition exactly, Python chooses among them.
         """

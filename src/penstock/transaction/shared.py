@@ -1,7 +1,7 @@
 """One database transaction that several mutations use, one after another: each can be undone alone.
 
-Owns the shared state: the rows that are known, the changes that are kept back to be sent together, and for each
-a part, with a savepoint once it needs one. Each sees what those before it have done, as if they had committed.
+Owns the shared state: the known rows, the changes kept back to be sent together, and for each mutation a part, with a
+savepoint once it needs one. Each sees what those before it have done, as if they had committed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class NeedsSavepoint(Exception):
 
 
 class Part:
-    """What one mutation does. Most end well, so only a careful part spends statements on savepoints."""
+    """The part of one mutation. Most end well, so only a careful part spends statements on savepoints."""
 
     def __init__(self, shared: Shared, *, careful: bool) -> None:
         self._shared = shared

@@ -42,7 +42,7 @@ _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=()
 
 
 class Home(Protocol):
-    """What all transactions of an open app share."""
+    """The values that all transactions of an open app share."""
 
     store: Store
     statements: Statements
@@ -340,8 +340,8 @@ class Transaction:
 class Scope(Calls):
     """The calls of one run of a function in a transaction: one at a time, and none left un-awaited.
 
-    While a sub-transaction runs, its parent's scope is held, so that calls of the parent that run beside it wait and
-    are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.
+    While a sub-transaction runs, its parent's scope is held. So concurrent calls of the parent wait and are not undone
+    with it. Calls of the parent from inside of it would wait for ever, and are refused.
     """
 
     __slots__ = ("_hold", "lock", "ruled", "transaction", "writable")

@@ -36,7 +36,7 @@ _PLANNED_AT = "planned_at"
 
 
 class CronOptions(TypedDict, total=False):
-    """The options of a cron beside its schedule; see `Crons.declare`."""
+    """The options of a cron, without its schedule; see `Crons.declare`."""
 
     timezone: str | None
     catch_up: CatchUp
@@ -153,7 +153,7 @@ class Crons:
                 ``catch_up``: the policy for planned times that were missed: ``"skip"`` runs none of them,
                 ``"one"`` only the latest, ``"all"`` each of them, one after another.
                 ``overlap``: the policy for a planned time that comes while a run is under way: ``"skip"`` leaves it
-                out, ``"wait"`` decides anew when that run has ended, which is the default with ``catch_up="all"``.
+                out, ``"wait"`` decides again when that run has ended, which is the default with ``catch_up="all"``.
                 ``jitter``: the longest delay of a run; each cron always waits the same part of it.
                 ``pool``: a workpool, with options if need be, in which its jobs run.
                 ``retry``: for an action outside of pools, when to try again after it raised.
@@ -257,7 +257,7 @@ class Crons:
 
     @for_programs()
     async def run(self, calls: JobCalls, name: str) -> JobId:
-        """Run a cron now, beside its schedule, even while it is paused; the id of the job.
+        """Run a cron now, even while it is paused; the id of the job.
 
         Raises:
             DataError: There is no such cron, or a run of it is under way.

@@ -71,7 +71,7 @@ class Tokens:
         known = self._known.pop(digest, None)
         if known is None or not self.holds(known):
             known = await (self._verify_key(token) if token.startswith(PREFIX) else self._verify(token))
-        self._known[digest] = known  # the last one, so that those which nobody sends go first
+        self._known[digest] = known  # the last one, so that unused ones go first
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         return known
@@ -81,7 +81,7 @@ class Tokens:
         return (verified.expires_at is None or self._clock.now() < verified.expires_at) and verified.holds()
 
     async def redeem(self, sign_in: SignIn, code: str) -> Identity:
-        """Who has signed in at a provider, for the code with which it has sent them back.
+        """Redeem the code that a provider has sent back for the identity that signed in.
 
         Raises:
             AccessDenied: The provider refuses the code.

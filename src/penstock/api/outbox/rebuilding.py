@@ -151,7 +151,7 @@ async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Rows of a table of which a condition is true."""
+    """Rows of a table that meet a condition."""
 
     definition: TableDefinition
     condition: Condition

@@ -53,11 +53,11 @@ class OutboxStatus:
         halted: Whether it, or a key of it, waits for a message whose attempts are used up, or for somebody to look
             after it.
         position: Its position in the change feed, as `move` takes it; None if it has none any more.
-        messages: How many messages are still to be delivered, those that wait or are halted included and those parked
-            not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
+        messages: How many messages are still to be delivered, with waiting and halted ones and without parked ones; of
+        each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
         seconds: The age of the oldest of these.
         waiting: How many wait for others of their key, or for older rows. While these come in an order, changes of rows
-            that were handed over are counted too, here and in `messages`, and are passed by in the end.
+        that were handed over count too, here and in `messages`.
         waits_for: The number of keys that wait for a failed message.
         parked: How many were put aside, as their attempts were used up.
         older_rows: How many of the rows that were there before it were sent, if it is sending those; None if not.
@@ -361,7 +361,7 @@ def _content(change: CapturedChange) -> Any:
 
 
 def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[str, str]]:
-    """What a person can do about an outbox, with the command for it, if it has one; `found` are its first messages."""
+    """Advice for a person about an outbox, with the command for it, if it has one; `found` are its first messages."""
     name, again = quote(one.name), ""
     if number := next((it.number for it in found if it.state in {"failing", "halted"}), None):
         said = f"-- {number}" if number < 0 else number

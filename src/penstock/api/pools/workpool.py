@@ -42,7 +42,7 @@ _RETRIES = "Work is retried"
 
 
 class Where(TypedDict, total=False):
-    """Conditions on work beside its pool and function; see `JobFilter`."""
+    """Conditions on work, other than its pool and function; see `JobFilter`."""
 
     state: str
     name: str
@@ -78,7 +78,7 @@ class Workpool:
         return f"<pool {self.name}>"
 
     def with_options(self, **options: Unpack[WorkOptions]) -> Workpool:
-        """The same pool, with other options for the work that is enqueued through it.
+        """This pool, with other options for the work that is enqueued through it.
 
         Args:
             **options: Any of these.
@@ -86,7 +86,7 @@ class Workpool:
                 ``on_complete``: a mutation ``(ctx, work_id, result, context)``, run exactly once when the work has
                 ended, in the transaction that ends it; ``result`` is a `Success`, `Failed` or `Canceled`.
                 ``on_complete_retry``: a `Retry` for an ``on_complete`` that raises; five attempts by default.
-                ``context``: a value for ``on_complete`` beside the result; anything that JSON can say.
+                ``context``: a value for ``on_complete``, which it gets with the result; anything that JSON can say.
                 ``run_at``, ``run_after``: a time or a delay before which it does not start.
                 ``name``: its name in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
@@ -273,7 +273,7 @@ class Workpool:
     async def retry(self, calls: JobCalls, work_id: JobId) -> bool:
         """Run work again that has failed or was canceled; False if it is in another state, or its status has expired.
 
-        The work keeps its id, arguments and options. It is pending now, its attempts are counted anew, and its
+        The work keeps its id, arguments and options. It is pending now, its attempts are counted from zero, and its
         ``on_complete`` is called again at its end. Its status still shows the attempts that failed.
 
         Raises:
@@ -302,7 +302,7 @@ class Workpool:
     async def retry_on_complete(self, calls: JobCalls, work_id: JobId) -> bool:
         """Call the ``on_complete`` of work again that has raised each time; False if it has not, or is unknown.
 
-        The outcome of the work stays as it is. The attempts of ``on_complete`` are counted anew.
+        The outcome of the work stays as it is. The attempts of ``on_complete`` are counted from zero.
 
         Raises:
             ContextError: The ctx is one of a mutation or a query.
@@ -314,7 +314,7 @@ class Workpool:
     async def retry_all_on_complete(
         self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]
     ) -> int:
-        """The same for all work of this pool, the oldest first; the number of jobs. Arguments as for `retry_all`."""
+        """Retry each ``on_complete`` of this pool, the oldest first; their number. Arguments as for `retry_all`."""
         return await calls.retry_all(filter_of(self.name, function, where), on_complete=True)
 
     # ----- end it from outside

@@ -267,7 +267,7 @@ async def pause(calls: JobCalls, name: str) -> str:
 
 
 async def resume(calls: JobCalls, name: str, limit: int | None = None) -> Resumed:
-    """Let a task's runs start again; of those that were put off all are due now, or some."""
+    """Let a task's runs start again; all or some of the rows that were put off are due now."""
     task, runs = task_of(await calls.store.tasks.list(), name), 0
     await calls.store.tasks.pause(task.plan.name, paused=False)
     more = True

@@ -58,7 +58,7 @@ class JobCalls:
         return cast("Coroutine[Any, Any, T]", self.answer(call))
 
     def waiting(self, wait: Answer) -> JobCalls:
-        """The same for a caller in a thread."""
+        """Wait for a caller in a thread."""
         return JobCalls(self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
 
     @property
@@ -235,7 +235,7 @@ class JobCalls:
         return retried
 
     async def retry_all(self, where: JobFilter, *, on_complete: bool = False) -> int:
-        """The same for all jobs that match a filter; how many."""
+        """Retry all jobs that match a filter; how many."""
         self.check_outside("Jobs are retried")
         found = await self.matching(recallable(where) if on_complete else retriable(where))
         return len(await self.retry(found, on_complete=on_complete))
@@ -307,7 +307,7 @@ async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[A
 
 
 def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
-    """The jobs of a ctx or a backend, or those that `otherwise` gives; `ContextError` if there are none."""
+    """The jobs of a ctx or a backend, or else the ones that `otherwise` gives; `ContextError` if there are none."""
     calls = getattr(ctx, "job_calls", None)
     if not isinstance(calls, JobCalls) and otherwise is not None:
         calls = otherwise(ctx)

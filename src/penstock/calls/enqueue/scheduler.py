@@ -61,7 +61,7 @@ class Scheduler:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> JobId[R]:
-        """The same at a point in time, or at once if it is past. Raises the errors of `run_after`."""
+        """Run a function at a point in time, or at once if it is past. Raises the errors of `run_after`."""
         call = self._schedule(self._calls.at(time, "run_at"), function, args, kwargs)
         return await self._calls.sending(DEFAULT_POOL, function, call)
 
@@ -81,7 +81,7 @@ class Scheduler:
     async def retry(self, job: JobId) -> bool:
         """Run a job again that has failed or was canceled; False if it is in another state, or its status has expired.
 
-        Its attempts begin anew; those that failed stay in its status.
+        Its attempts are counted from zero; failed ones stay in its status.
 
         Raises:
             ContextError: The ctx is one of a mutation; retry in an action, or with a backend.

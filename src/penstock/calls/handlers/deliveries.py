@@ -165,7 +165,7 @@ class Messages:
 
 
 class ChangeRules:
-    """Decides which changes are messages by a declaration, and of which kind."""
+    """Decides which changes are messages by a declaration, and their kinds."""
 
     def __init__(self, dialect: Dialect, meaning: MessageCriteria) -> None:
         self._dialect = dialect

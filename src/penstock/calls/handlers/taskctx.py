@@ -83,7 +83,7 @@ class OfTask(Generic[T]):
     def throttle_all(
         self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
     ) -> None:
-        """Start none of this task's runs for a while, on all machines; those that run go on, this one too.
+        """Start none of this task's runs for a while, on all machines; running ones go on, this one too.
 
         It holds however the handler ends, and over restarts.
 

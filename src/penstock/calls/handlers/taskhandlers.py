@@ -23,7 +23,7 @@ from penstock.reactive.task import ReactiveTask
 
 
 def task_function(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
-    """What the jobs of a task run, under the name of the task's own handler."""
+    """Make the function that the jobs of a task run, under the name of the task's own handler."""
     if inspect.iscoroutinefunction(handler):
         run = (_batch_awaited if batched else _async_handler)(task, handler)
     else:

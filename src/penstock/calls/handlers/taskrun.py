@@ -1,6 +1,6 @@
 """One run of a reactive task: its row, the change, and the requests of its handler. All kinds of task ctx share it.
 
-Rows and records of many runs are read in one snapshot, with the requested columns and those that filter and watch need.
+Rows and records of many runs are read in one snapshot, with the requested columns and the columns of filter and watch.
 `TaskRun` decides whether a row is still as its run was planned for; `calls/jobs/job` ends the run.
 """
 

@@ -59,7 +59,7 @@ class Batches:
         self._running: dict[asyncio.Task[None], _Gathering] = {}
 
     def add(self, function: AnyFunction, batch: Batch, run: JobRun) -> None:
-        """Run a job together with those that come at the same time or shortly after."""
+        """Run a job together with others that come at the same time or shortly after."""
         key = (function.name, run.job.pool)
         gathering = self._gathering.get(key)
         if gathering is None:

@@ -55,7 +55,8 @@ class _Member:
 class Groups:
     """Runs one worker's mutation jobs in shared transactions.
 
-    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` those that have to run alone.
+    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` gets each job that has to run
+    alone.
     """
 
     def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:
@@ -130,7 +131,7 @@ class Groups:
             self._alone(run)
 
     async def _share(self, group: list[_Member]) -> None:
-        """Run jobs in one transaction; `group` holds those that have not ended."""
+        """Run jobs in one transaction; `group` holds the jobs that have not ended."""
         self._take(group)
         asked = [(member.function, member.arguments) for member in group]
         generations = await generations_of(self._runner.engine, asked)
@@ -198,7 +199,7 @@ class Groups:
                 await shared.know(statements, list(found))
 
     async def _run(self, shared: Shared, group: list[_Member]) -> None:
-        """Run jobs one after another; those that would be too many wait again. Raises _Gone if some have to leave."""
+        """Run jobs one after another; jobs beyond the limit wait again. Raises _Gone if some have to leave."""
         clock, now, rows, size = self._runner.engine.machine, self._runner.now(), 0, 0
         late = asyncio.Event()
         timer = asyncio.get_running_loop().call_later(_PATIENCE, late.set)

@@ -23,8 +23,8 @@ from penstock.store.nouns.locks import LockRow
 
 T = TypeVar("T")
 
-# Parts of a lease since it was taken or renewed: when to renew it, how soon to try that again, and when a holder who
-# could not renew it gives up, so that its code under the lock has time to end.
+# Parts of a lease since it was taken or renewed: when to renew it, how soon to try that again, and when a holder gives
+# up. Its code under the lock then has time to end.
 _RENEW_PART = 1 / 3
 _AGAIN_PART = 0.05
 _TRUST_PART = 0.8

@@ -269,7 +269,7 @@ class _Limit:
                 self.leave()
             turn.cancel()
             raise
-        if not turn.done():  # no run waits long for a slow one that it may run beside
+        if not turn.done():  # no run waits long for a slow one that it may run next to
             turn.cancel()
             self._running += 1
 

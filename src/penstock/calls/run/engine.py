@@ -84,8 +84,8 @@ class Engine:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
         A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
-        Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
-        up mutations, and a function that waits for another one never holds the thread which that one needs.
+        Each kind of function, and each depth of nested calls, has threads of its own. So slow queries do not hold up
+        mutations, and a function that waits for another one never holds its thread.
 
         Raises:
             Overloaded: On entering: all threads run functions whose callers have given up.

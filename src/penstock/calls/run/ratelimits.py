@@ -62,7 +62,7 @@ def key_of(caller: Caller) -> str:
 
 
 def _network(text: str) -> str:
-    """An address; of version 6 the network, of which each subscriber has a whole one."""
+    """An address; of version 6 the network, as each subscriber has a whole one."""
     found = address_of(text)
     return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found or text)
 

@@ -69,9 +69,9 @@ class ActionWork:
     async def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str:  # noqa: ASYNC109 - a word of the field
         """Let an outside system say how the job ends; the token with which it does.
 
-        Once the action has returned None, the job goes on running, without a worker and with its slot in its pool,
-        until the token is brought: to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in time,
-        the attempt has failed.
+        Once the action has returned None, the job goes on without a worker until the token is brought, and keeps its
+        slot in its pool: to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in time, the attempt
+        has failed.
 
         Args:
             timeout: The longest wait, from now on.

@@ -267,7 +267,7 @@ def _argument_in(test: ast.expr, names: set[str], columns: Collection[str]) -> s
 
 
 def _without_methods(node: ast.expr) -> ast.expr:
-    """What methods are called of: ``email`` of ``email.strip().lower()``."""
+    """The object that methods are called of: ``email`` of ``email.strip().lower()``."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
     return node

@@ -168,7 +168,7 @@ def _column(node: ast.expr, row: str, table: Table) -> str:
 
 
 def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[str, str]:
-    """What is wrong and what to write; nothing if no index would serve."""
+    """The fault and the fix; nothing if no index would serve."""
     table = scan.table
     if table is None:
         return "", ""
@@ -194,7 +194,7 @@ def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[st
 
 
 def _index_arguments(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:
-    """What `with_index` is given: ``customer=…, starts_at=gte(…)``."""
+    """The arguments of `with_index`: ``customer=…, starts_at=gte(…)``."""
     return ", ".join(f"{one}={'…' if one in equal else ranged[one]}" for one in columns)
 
 
@@ -231,7 +231,7 @@ def collect_without_limit(facts: Facts, rule: Rule) -> Places:
 
 
 def _rows_of_count(body: Body, call: ast.Call) -> ast.expr | None:
-    """What ``len(…)`` or ``sum(1 for _ in …)`` counts."""
+    """The rows that ``len(…)`` or ``sum(1 for _ in …)`` counts."""
     match call:
         case ast.Call(func=ast.Name(id="len"), args=[rows]):
             return _all_from(body, rows)

@@ -164,7 +164,7 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
 
 
 def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.AST]]:
-    """What is in a handler, and in helpers that it calls and that answer nothing: they cannot say that they failed."""
+    """The calls in a handler, and in its helpers that answer nothing: they cannot say that they failed."""
     waiting, seen = [function], set[Function]()
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""Data: tables, their rows with filters, and one row, to be changed by those who may."""
+"""Data: tables, their rows with filters, and one row, to be changed by people who may."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _table(view: View) -> TableDefinition:
 
 
 def _filter(view: View, definition: TableDefinition) -> str | None:
-    """The filter that the URL says: a text, and what was chosen beside it."""
+    """The filter that the URL says: a text, and the choices next to it."""
     text, name = view.word("where"), view.word("field")
     if name is None:
         return text
@@ -254,20 +254,20 @@ async def _stamps(view: View, definition: TableDefinition) -> dict[str, str]:
 
 
 def _before(one: Input, text: str) -> Any:
-    """What an input has shown, by the text that a form sends of it: forms have their own way to end a line."""
+    """The value that an input has shown, by the text that a form sends: forms have their own way to end a line."""
     if one.shows in {"text", "date"}:
         return text.replace("\r\n", "\n").replace("\r", "\n") or None
     return json.loads(text)
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of the form, or those that were changed in it."""
+    """The values of the form, or the ones that were changed in it."""
     inputs = inputs_of_row(definition.table, view.secrets, is_new=is_new)
     return read_all(inputs if is_new else diff(inputs, view.words), view.words)
 
 
 def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
-    """What the audit log says: values that are no secrets by their names or their types."""
+    """The entry of the audit log: values that are no secrets by their names or their types."""
     definition = _table(view)
     about: dict[str, Any] = {"table": definition.name}
     if not is_new:

@@ -109,7 +109,7 @@ async def _load_function(view: View) -> Mapping[str, Any]:
 
 
 def _about(view: View) -> Mapping[str, Any]:
-    """What the audit log says of a call: values that are no secrets by their names or their types."""
+    """The entry of the audit log about a call: values that are no secrets by their names or their types."""
     function = _find(view)
     values, _ = read_all(inputs_of(function, view.secrets), view.words)
     user = {"identity": view.words["identity"]} if view.word("identity") else {}

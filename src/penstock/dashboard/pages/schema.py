@@ -1,4 +1,4 @@
-"""Schema: tables with their fields and indexes, those that nobody needs, and what a migration would change."""
+"""Schema: tables with their fields and indexes, unused indexes, and the changes of a migration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TableLine:
 
     @property
     def notes(self) -> int:
-        """How many notes there are about it, beside that a field is a key."""
+        """How many notes there are about it, without the one that a field is a key."""
         return sum(one.note not in {"", _KEY} for one in self.fields) + sum(len(one.notes) for one in self.indexes)
 
 

@@ -1,7 +1,7 @@
 """Timeline: one call, job or row from the request through the mutation, the change and the job to the message.
 
-Owns what belongs together: jobs that share a trace or name a row, the records of the row's reactive tasks, its messages
-that are not delivered, and the log events that name any of them.
+Owns what belongs together: jobs that share a trace or name a row, the row's task records and undelivered messages, and
+the log events that name any of them.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ async def _last(view: View) -> list[tuple[str, str, Step, str]]:
 
 
 def _place(steps: Sequence[Step]) -> Iterator[tuple[Step, float, float | None, float, float]]:
-    """Each step, the seconds since the first one began and those that it took, and its place in a bar of 100 parts."""
+    """Each step, the seconds since the first one began, its own seconds, and its place in a bar of 100 parts."""
     ends = [((one.until or one.at) - steps[0].at).total_seconds() for one in steps]
     whole = max([*ends, 1e-6])
     for one in steps:

@@ -1,8 +1,8 @@
 """The web socket of Convex's clients: the queries that one client watches, and the mutations and actions that it calls.
 
-Owns the order of what a client is sent: the response of a mutation waits for the first tick that shows what it wrote,
-and is followed at once by the transition to that tick. So a client that has a response has its own write, and never an
-older state. Running queries is the matter of `services.live`.
+Owns the order of what a client is sent: the response of a mutation waits for the first tick that shows its writes. The
+transition to that tick follows at once. So a client that has a response has its own write, and never an older state.
+Running queries is the matter of `services.live`.
 """
 
 from __future__ import annotations
@@ -440,8 +440,8 @@ class Socket:
     async def _answer_resent(self) -> int:
         """Run what a client that is back sends again; the tick that shows it all.
 
-        A client that has no lasting session takes the first transition as the end of each mutation whose response it
-        has had, and a response after that as an error.
+        A client without a lasting session takes the first transition as the end of each mutation whose response it has.
+        It takes a later response as an error.
         """
         await self._clock.wait(self._watching.moved, _RETURN)
         await self._clock.sleep(_SETTLE)
@@ -451,7 +451,7 @@ class Socket:
         return int(max(map(self._tick_of, self._held), default=0))
 
     def _due(self, not_before: int) -> Iterator[str]:
-        """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
+        """The messages due to the client now. All are made before any is sent, so that they are of one tick."""
         messages, self._out = self._out, []
         if self._watched.is_changing or self._committing in self._backend.live_queries.shown:
             self._watching.moved.clear()  # the end of that sets it

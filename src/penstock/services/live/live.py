@@ -1,7 +1,7 @@
 """Keeps the answers of watched queries up to date, tick by tick: each tick is one snapshot for all of them.
 
 A tick opens a snapshot, reads the changes since the last one, and runs there the queries that they concern. So all
-answers are those of one snapshot. Queries that take long go on in it, beside the next ticks, as one late batch. Nothing
+answers are those of one snapshot. Queries that take long go on in it, during the next ticks, as one late batch. Nothing
 is stored: each process has its own.
 """
 
@@ -47,7 +47,7 @@ class LiveQueries(Service):
         self._entries = EntryCache(config.max_watched, config.max_watched_bytes)
         self._feed = LiveFeed(self._store.changes)
         self._reads = Reads(self._store, self.clock, definitions)
-        self._due: dict[Entry, str] = {}  # those that are to run, and why
+        self._due: dict[Entry, str] = {}  # entries that are to run, and why
         self._late: Batch | None = None
         self._personal = set[str]()  # the names of functions that have read who calls
         self._views = set[View]()
@@ -217,7 +217,7 @@ class LiveQueries(Service):
     # ----- runs
 
     def _can_run(self) -> list[tuple[Entry, str]]:
-        """The entries to run at this tick; those that nobody watches are dropped instead.
+        """The entries to run at this tick; unwatched ones are dropped instead.
 
         While a batch is late, its entries and all slow ones wait until it is done: two snapshots are open at most.
         """
@@ -281,7 +281,7 @@ class LiveQueries(Service):
             batch.check()
 
     def _accept(self, tick: Tick, runs: Iterable[Run]) -> None:
-        """Take the answers of runs, and tell the views of those that they lack."""
+        """Take the answers of runs, and tell the views of answers that they lack."""
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue

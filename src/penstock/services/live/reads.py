@@ -1,4 +1,4 @@
-"""What watched queries have read: finds those that a change, a time or a job concerns; has their tables captured."""
+"""The reads of watched queries: finds queries that a change, a time or a job concerns; has their tables captured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Unknown(Exception):
 
 
 class Reads:
-    """What the queries have read that one process watches.
+    """The reads of the queries that one process watches.
 
     Attributes:
         captured: The tables that are captured, by the numbers of their interests.
@@ -51,8 +51,8 @@ class Reads:
         self._refused: Collection[int] = ()  # interests that this process may not demand
         self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
-        self._everything = set[Entry]()  # those that ran SQL which may read any table
-        self._timed = set[Entry]()  # those that run again at a time
+        self._everything = set[Entry]()  # entries that ran SQL which may read any table
+        self._timed = set[Entry]()  # entries that run again at a time
 
     # ----- capturing
 
@@ -106,7 +106,7 @@ class Reads:
         return bool(self._demands.lapsing(self.interests(), position))
 
     def find_missed(self, position: Position) -> list[CapturedChange]:
-        """What stands for the changes that were not captured before this position."""
+        """Changes that stand for the ones not captured before this position."""
         now = self._clock.now()
         return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.find_missed(position)]
 

@@ -159,7 +159,7 @@ class Planner(LeasedService):
         return Move(READER, self._number(), self._position, after or self._position)
 
     def _lose(self) -> None:
-        """Forget the lease and the list of tasks: another planner took over, or a task was declared anew."""
+        """Forget the lease and the list of tasks: another planner took over, or a task was declared again."""
         log_event("planner.reader_lost", logging.WARNING, lease=self.lease)
         self._position, self._listed_at = None, -1e9
 

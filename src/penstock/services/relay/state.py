@@ -55,7 +55,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, in this order."""
+    """The acts to do, in this order."""
 
     report: Report | None = None
     write: Write | None = None
@@ -108,7 +108,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxState:
-    """What a relay knows about one outbox."""
+    """The knowledge of a relay about one outbox."""
 
     outbox: Outbox
     batching: Batching
@@ -226,9 +226,9 @@ class OutboxState:
     def _try_carefully(self, item: Item, now: datetime) -> tuple[OutboxState, Decision]:
         """Deliver a message after a process has died, maybe of it.
 
-        Each is delivered alone, and the beginning of its attempt is written, until as many are done with as the
-        process may have had under way. So a poison message is known when the next process has died of it. The first
-        death counts as one of its attempts.
+        Each is delivered alone, and the beginning of its attempt is written. This ends after as many as the process may
+        have had under way. So a poison message is known when the next process has died of it. The first death counts as
+        one of its attempts.
         """
         if item.identity in self.begun:
             batching = replace(self.batching, careful=self.batching.careful - 1)

@@ -34,7 +34,7 @@ _IN_TURN = 250
 
 
 class Executor:
-    """The jobs of one worker, of which so many run at once; `wake` has it settle an outcome or write progress."""
+    """The jobs of one worker, up to a number at once; `wake` has it settle an outcome or write progress."""
 
     def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
         self.running: dict[UUID, JobRun] = {}  # the jobs that run, or will in a moment
@@ -47,12 +47,12 @@ class Executor:
         self._wake = wake
         self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
-        self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun anew
+        self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun again
         self._lingering: set[JobRun] = set()  # attempts that have ended but go on in a thread
         self._added: list[JobRun] = []
         self._waiting: deque[JobRun] = deque()
         self._lane: object = None
-        self._single: JobRun | None = None  # a mutation that runs alone; those that come meanwhile share a transaction
+        self._single: JobRun | None = None  # a mutation that runs alone; jobs that come meanwhile share a transaction
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
         self._turns: dict[str, int] = {}
@@ -141,7 +141,7 @@ class Executor:
             await asyncio.wait(self._tasks())
 
     async def stop(self, seconds: float) -> list[JobRun]:
-        """Stop all jobs and return them; those that do not stop within this time are left alone."""
+        """Stop all jobs and return them; jobs that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken, self._single = ours + self._overtaken, [], None
         unstarted = {*self._added, *self._waiting}

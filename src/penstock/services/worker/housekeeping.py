@@ -1,7 +1,7 @@
 """Housekeeping that any worker does for all: ends overdue jobs, carries out cancels.
 
 The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
-worker, so any worker ends those that are overdue or canceled.
+worker, so any worker ends overdue or canceled ones.
 """
 
 from __future__ import annotations

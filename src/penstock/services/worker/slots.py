@@ -59,7 +59,7 @@ class Slots:
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:
-        """Count the slots anew before the next claim, as some have gone with jobs that no worker runs."""
+        """Count the slots again before the next claim, as some have gone with jobs that no worker runs."""
         self._looked_at = _NEVER
 
     @property
@@ -75,7 +75,7 @@ class Slots:
         ]
 
     async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
-        """Take slots where jobs wait, and give back those that others want; seconds until the next call."""
+        """Take slots where jobs wait, and give back slots that others want; seconds until the next call."""
         now = self._clock.monotonic()
         due = self._looked_at + _LOOK_EVERY - now
         if not self._held:

@@ -169,7 +169,7 @@ class Worker(LeasedService):
     # ----- settle
 
     async def _settle_outcomes(self) -> set[UUID]:
-        """Let go of held jobs and settle the ended ones; those that ended and were still this worker's."""
+        """Let go of held jobs and settle the ended ones; the jobs that ended and were still this worker's."""
         await self._release_held()
         return await self._settle_ended()
 

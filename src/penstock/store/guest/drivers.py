@@ -164,7 +164,7 @@ class SqliteDriver(CursorDriver):
 
 
 class AsyncpgDriver:
-    """asyncpg: its connections, and those that a pool of its has lent."""
+    """asyncpg: its connections, and the ones lent by a pool of its own."""
 
     name = "asyncpg"
     dialect = "postgres"

@@ -104,7 +104,7 @@ def driver_refused(driver: str, error: BaseException) -> ContextError:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that a library has wrapped in it, outermost first."""
+    """An error and the ones that a library has wrapped in it, outermost first."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

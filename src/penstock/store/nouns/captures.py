@@ -16,7 +16,7 @@ from penstock.errors import DeclarationError
 State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]  # see `InterestRow`
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
-IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
+IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to repair them
 _NAMED = re.compile(re.escape(ROW) + r'\.(?:"((?:[^"]|"")+)"|(\w+))')  # a column in the SQL of an interest
 _Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an interest on demand
 
@@ -85,7 +85,7 @@ Stored = Mapping[Identity, StoredInterest]
 
 
 def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:
-    """Interests by name and digest, each with those that share its triggers."""
+    """Interests by name and digest, each with the ones that share its triggers."""
     shared: dict[int | None, dict[int, Interest]] = {}
     all_ = [replace(one, together=shared.setdefault(one.capture, {})) for one in interests]
     for one in all_:
@@ -107,18 +107,18 @@ def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
 
 
 def _group(interest: Interest) -> _Shared:
-    """What interests have in common that share triggers. One on demand has its own: others cost what they did."""
+    """The common values of interests that share triggers. One on demand has its own: others cost what they did."""
     return interest.table, tuple(interest.key), interest.digest if interest.on_demand else ""
 
 
 class Capture(NamedTuple):
-    """Triggers that are to be made anew, by number."""
+    """Triggers that are to be made again, by number."""
 
     number: int
     members: dict[int, Interest]  # the interests that share them
     asked: Sequence[StoredInterest]  # those of them that were not captured, or not in order
     found: FoundTable | None  # their table
-    lost: list[int]  # those that were captured before and may have missed something
+    lost: list[int]  # interests that were captured before and may have missed something
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Rebuild:
     misfits: Sequence[StoredInterest] = ()
 
     def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
-        """The triggers to be made anew, given whether the changes of an interest are captured.
+        """The triggers to be made again, given whether the changes of an interest are captured.
 
         An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
         """
@@ -166,7 +166,7 @@ def _fits(one: StoredInterest) -> bool:
 def has_other_rows(one: StoredInterest) -> bool:
     """Whether another table has taken the name of a held one, or partitions have come or gone.
 
-    SQLite's tools write a table anew to change it: that drops its triggers, and leaves none elsewhere.
+    SQLite's tools rewrite a table to change it: that drops its triggers, and leaves none elsewhere.
     """
     if one.installed is None or one.found is None:
         return False

@@ -25,7 +25,7 @@ class Description(Protocol):
     """The database's own description of its tables."""
 
     async def read_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist, in one query; views and tables of others too."""
+        """The named tables and views that exist, in one query; views and tables of others too."""
 
     async def tables_in_use(self) -> list[str]:
         """Tables with the columns that penstock adds to each, where names are looked for."""

@@ -174,13 +174,13 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         return Demand(since, {row["id"]: row["until"] for row in rows})
 
     async def list_refused(self, interests: Sequence[int]) -> dict[int, str]:
-        """Those of some interests on demand that this user may not demand, each with the right that is missing."""
+        """The interests on demand that this user may not demand, each with the missing right."""
         rows = await self._look("refused", interests=list(interests)) if "refused" in self._queries else ()
         grant = "grant update on sequence penstock.demand_{} to {}"
         return {row["id"]: self._own(grant.format(row["id"], row["grantee"])).sql for row in rows}
 
     async def list_demanded(self, interests: Sequence[int]) -> set[int]:
-        """Those of some interests on demand that are captured now."""
+        """The interests on demand, of these, that are captured now."""
         return {row["interest"] for row in await self._look("demanded", interests=list(interests))}
 
     async def read_dropped(self) -> Dropped:

@@ -110,7 +110,7 @@ class Crons(Noun, queries=("crons",)):
         return len(rows)
 
     async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
-        """The same for one cron, due or not; False if there is none."""
+        """Start one cron, due or not; False if there is none."""
         async with self._writing() as session:
             rows = await self._fetch(session, "lock", name=name)
             await self._decide(session, rows, now, decide)

@@ -46,7 +46,7 @@ class InterestRow:
     interest: Interest
     # ``ok``; ``held``, while each write of the table tells ``lost``; ``missing``, if a trigger was dropped, or a
     # partition came that has none; ``disabled``, if one was switched off; ``altered``, if one, or a column that it
-    # captures, is not as it was; ``gone``, if the table is. Declaring it again mends all but ``held`` and the last,
+    # captures, is not as it was; ``gone``, if the table is. Declaring it again repairs all but ``held`` and the last,
     # unless it does not fit the table any more
     state: State
     declared_at: datetime
@@ -61,19 +61,19 @@ class Source:
     # rows whose key is text that is no UTF-8: nobody can say it, so it tells no row
     first: Statement
     following: Statement  # the same after a place: its first parameter, as it was given
-    among: Statement  # those of some keys: a JSON array of keys, of which each is spelled like that
+    among: Statement  # those of some keys: a JSON array of keys, each spelled like that
     keys: Statement  # those of some keys that belong to a row of the table
-    # of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0
+    # of rows as they were captured, a JSON array, the ones not behind a place: their numbers from 0
     passed: Statement
 
 
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
 
-    _first: Sequence[str] = ()  # run before triggers are mended, so that it waits for nobody
+    _first: Sequence[str] = ()  # run before triggers are repaired, so that it waits for nobody
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
+        """Give interests their numbers, without capturing anything yet; known ones keep theirs."""
         stored, numbers = await self._read_stored(), builtins.list[int]()
         for one in interests:
             while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
@@ -94,10 +94,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             await self._try_out(wanted, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on, and mend broken triggers; the numbers of the interests, in their order.
+        """Have changes captured from now on, and repair broken triggers; the numbers of the interests, in their order.
 
-        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
-        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
+        Declared ones in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers again; so is one that a
         task is declared with already, as it should have been captured.
 
         Raises:
@@ -113,7 +113,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
         """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
 
-        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
+        One transaction ends the one and begins the other. Interests that are in order and alone take no lock.
 
         Returns:
             The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
@@ -131,9 +131,9 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
         """Capture for tasks exactly the interests they are declared with now.
 
-        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
-        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
-        since, the one that was given is dropped. Raises the errors of `declare`.
+        If that is one of these, it replaces all others of its name, in one transaction. It is told of as ``lost`` if
+        somebody has dropped it meanwhile. If it is not, as another release has declared the task since, the one that
+        was given is dropped. Raises the errors of `declare`.
         """
         stored, declared = await self._read_stored(), await self._current(interests)
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
@@ -224,7 +224,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         return [InterestRow(one.id, one.interest, self._state(one), one.declared_at) for one in stored]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts, as a transaction sees it.
+        """The tables, of some, whose every change counts, as a transaction sees it.
 
         Tables are compared, and not names: an interest may spell its table otherwise.
         """
@@ -244,7 +244,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         return self._source(interest, one, held=only is not None)
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+        """Make the triggers of an interest again, waiting for nobody; False if it is in order, or not there any more.
 
         Raises:
             DeclarationError: It does not fit the table any more.
@@ -310,7 +310,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def _with_numbers(
         self, interests: Sequence[Interest], now: datetime, session: OpenTransaction | None
     ) -> tuple[Stored, builtins.list[int]]:
-        """All interests, among them these, and the numbers of those that were not known."""
+        """All interests, among them these, and the numbers of the unknown ones."""
         stored, added = await self._read_stored(session), builtins.list[int]()
         for one in interests:
             if identity_of(one) not in stored:
@@ -334,7 +334,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
-        """Drop interests, all of a table at once, as those that are left have their triggers made anew each time."""
+        """Drop interests, all of a table at once, as the remaining ones have their triggers made again each time."""
         for table in dict.fromkeys(one.interest.table for one in dropped):
             group = [one for one in dropped if one.interest.table == table]
             await self._rebuild(right, Rebuild(await self._read_stored(self._within(right)), dropped=group))
@@ -362,7 +362,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     @abstractmethod
     async def _rebuild(self, right: Right, rebuild: Rebuild) -> None:
-        """Make triggers anew."""
+        """Make triggers again."""
 
     @abstractmethod
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
@@ -380,7 +380,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     @abstractmethod
     async def _release(self, right: OpenTransaction, rebuild: Rebuild) -> None:
-        """Make triggers anew in a transaction."""
+        """Make triggers again in a transaction."""
 
     @abstractmethod
     def _tell_lost(self, numbers: Sequence[int]) -> str:

@@ -52,7 +52,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a claim sees beside the jobs that it takes."""
+    """The facts that a claim sees, other than the jobs that it takes."""
 
     next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
     cancels: bool  # whether anybody has asked for a cancel that may still be to be carried out
@@ -180,7 +180,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
-        Those that wait for their on_complete come first. A free place goes to the pool that runs the
+        Jobs that wait for their on_complete come first. A free place goes to the pool that runs the
         fewest jobs, ties to the one named first; in a pool the most urgent and oldest job comes first. Jobs that
         pass a gate come last, as `pools.gate` decides.
         """

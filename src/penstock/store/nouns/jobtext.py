@@ -190,7 +190,7 @@ def retry_of(form: Any) -> Retry:
 
 
 def _limit_wait(part: Any, place: int) -> Any:
-    """A part of a list, of which the second and the last are waits."""
+    """A part of a list whose second and last parts are waits."""
     return min(part, LONGEST) if place in _WAITS and type(part) in {int, float} else part
 
 

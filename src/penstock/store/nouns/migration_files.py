@@ -32,7 +32,7 @@ class FileProgress:
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """The same as JSON. A field that a later release adds changes no text that is compared."""
+        """The progress as JSON. A field that a later release adds changes no text that is compared."""
         return json.dumps({name: value for name, value in asdict(self).items() if value != getattr(_BEGUN, name)})
 
     def after_batch(self, cursor: str | int, rows: int, seconds: float, at: datetime) -> FileProgress:

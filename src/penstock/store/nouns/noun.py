@@ -90,10 +90,10 @@ class Access(ABC):
 
     @abstractmethod
     def key_text(self, definition: TableDefinition) -> str:
-        """What spells the key of a row of a user's table, called ``r``, as the change feed does."""
+        """The SQL that spells the key of a row of a user's table, called ``r``, as the change feed does."""
 
     def key_conditions(self, definition: TableDefinition) -> Sequence[str]:  # noqa: ARG002 - of some stores not all have one
-        """What is true of rows, called ``r``, that have a key which can be spelled."""
+        """The conditions on rows, called ``r``, whose key can be spelled."""
         return ()
 
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:

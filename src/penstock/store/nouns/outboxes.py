@@ -100,8 +100,8 @@ class Step:
     backfill: str | None  # the rest of the backfill then
     trouble: Trouble | None = None  # the trouble of the next message then
     delivered: int = 0  # the number of messages delivered since
-    put: Sequence[Aside] = ()  # messages that are put aside; one that was put aside before is written anew
-    taken: Sequence[int] = ()  # the numbers of those that are aside no more
+    put: Sequence[Aside] = ()  # messages that are put aside; one that was put aside before is written again
+    taken: Sequence[int] = ()  # the numbers of messages that are aside no more
     skipped: Sequence[int] = ()  # the numbers of messages that were passed by, as was asked for
     passed: frozenset[Identity] = frozenset()  # all messages behind the one that is next then which are done with
 
@@ -168,7 +168,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
         return True
 
     async def waiting(self, outbox: int, limit: int) -> builtins.list[Aside]:
-        """Messages that wait, of keys of which none has failed, in their order."""
+        """Messages that wait, of keys without a failed one, in their order."""
         return self._asides(await self._look("waiting", outbox=outbox, limit=limit))
 
     async def list_failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
@@ -254,7 +254,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
             at: The position; None for the end of the feed.
             backfill: The new backfill; `KEPT` for the one before.
             now: The time.
-            forgets: The set-aside messages to forget: those that are read ``"again"``, which inserts of this outbox
+            forgets: The set-aside messages to forget: messages that are read ``"again"``, which inserts of this outbox
                 alone are not; with ``"pending"`` all but those parked; or ``"all"``.
             interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.

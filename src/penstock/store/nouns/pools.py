@@ -16,7 +16,7 @@ from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
 from penstock.store.session import Row, Session
 
-_FIRST = 100  # jobs, of which the oldest is shown
+_FIRST = 100  # jobs; the oldest is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PoolView:
     holders: int  # how many workers hold slots or want some
     wanted: int  # how many slots others want and do not have
     # how many jobs are ready, or wait at its gate; counted no further than asked. Of a pool that may lend slots only
-    # those that may start as far as their keys go
+    # jobs that may start as far as their keys go
     waiting: int
     free: int = 0  # how many slots can be taken now
     lacking: int = 0  # how many slots the other pools of its group want and do not have
@@ -62,7 +62,7 @@ class PoolRow:
     ready: int  # how many jobs are due
     scheduled: int  # how many start later
     running: int  # how many run
-    waiting: int = 0  # how many of those that are due wait at its gate
+    waiting: int = 0  # how many due jobs wait at its gate
     key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
     rate_limit: RateLimit | None = None  # how many jobs start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do

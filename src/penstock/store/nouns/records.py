@@ -197,7 +197,7 @@ class Records(Noun, queries=("records",)):
     ) -> builtins.list[RowKey]:
         """Run rows again, or only rows whose jobs have these states; the rows run. Attempts count from 1 again.
 
-        Those that run are run once more when they have ended.
+        Running ones are run once more when they have ended.
         """
         async with self._writing() as session:
             return await self._ends.rerun(session, rows, now, states)

@@ -40,7 +40,7 @@ class Statistics:
     tables: Sequence[TableUse] = ()
     unused: Sequence[UnusedIndex] = ()
     connections: int = 0  # open ones of all programs
-    max_connections: int | None = None  # those that the server permits
+    max_connections: int | None = None  # connections that the server permits
     log_size: int | None = None  # bytes of SQLite's write-ahead log
     size: int = 0  # bytes of the database on disk
 

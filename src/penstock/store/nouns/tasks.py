@@ -51,7 +51,7 @@ class TaskPlan:
     spec: TaskSpec  # the part that planners need
     # the rows to run again if the version is higher than the one before
     on_version_change: OnVersionChange = field(default="none", compare=False)
-    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at anew if the signature is another
+    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at again if the signature differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TaskRow:
     plan: TaskPlan  # its last declaration
     interest: int | None  # the number of the interest that it is declared with; None if there is none now
     interests: tuple[int, ...]  # the numbers of all of its interests that there are
-    # those that there were when it was declared, which may be gone; the feed may still have their changes
+    # the ones that there were when it was declared, which may be gone; the feed may still have their changes
     earlier: tuple[int, ...]
     declared_at: datetime  # when that was
     paused: bool  # whether none of its jobs starts
@@ -265,7 +265,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def read_marks(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
         """Whether each job that the lease holds is marked; None if an open transaction may mark it.
 
-        SQLite has no such transactions beside others: it waits for its turn, and knows.
+        SQLite has no such concurrent transactions: it waits for its turn, and knows.
         """
         rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after a transaction that may be marking it
         return {self._access.uuid(job): None if marked is None else bool(marked) for job, marked in rows}
@@ -415,5 +415,5 @@ def row_key(row: Row) -> RowKey:
 
 
 def launch(row: Row) -> Launch:
-    """What is to be launched for a row of the queries `ended`, `record` and `rerun`."""
+    """The launch for a row of the queries `ended`, `record` and `rerun`."""
     return Launch(*row_key(row), bool(row["idle"]))

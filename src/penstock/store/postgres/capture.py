@@ -35,9 +35,9 @@ from penstock.store.session import Statement
 from penstock.store.sql.dialect import qualify, row_of
 from penstock.store.sql.feedrow import kind_variable
 
-# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
-# only read columns name everything in full. One that asks conditions has the search path that the conditions of the
-# triggers were read with, so that both mean the same by an operator's name.
+# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Functions
+# that only read columns name everything in full. One that asks conditions has the search path that the triggers'
+# conditions were read with. So both mean the same by an operator's name.
 _FUNCTION = """
 create or replace function {function}() returns trigger language plpgsql security definer {settings}as $penstock$
 declare
@@ -62,7 +62,7 @@ SPELLED = {
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 _DEMAND = (
     "create sequence if not exists penstock.demand_{0}",
-    "grant usage on sequence penstock.demand_{0} to public",  # whoever writes a row reads it
+    "grant usage on sequence penstock.demand_{0} to public",  # each writer of a row reads it
 )
 EVENTS = ("insert", "update", "delete", "truncate")
 _KEPT = 128
@@ -131,9 +131,9 @@ def _triggers(
 
 
 def install(own: Own, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]) -> tuple[str, ...]:
-    """The statements that make the triggers of a table, or make them anew.
+    """The statements that make the triggers of a table, or make them again.
 
-    Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
+    Triggers on a table which had the name before, or on one that is no partition any more, are dropped.
 
     The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
@@ -157,7 +157,7 @@ def install(own: Own, interests: Interests, found: FoundTable, path: str, asked:
 
 
 def _enable(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
-    """The statements by which triggers fire in their sessions: one for each table, which is read anew after each."""
+    """The statements by which triggers fire in their sessions: one for each table, which is read again after each."""
     actions = dict[str, list[str]]()
     for (relation, name), one in fires:
         actions.setdefault(relation, []).append(f"enable {_ENABLED[one.enabled]} trigger {name}")

@@ -1,6 +1,6 @@
 """The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
 
-A reader's position is a snapshot. Its unread changes are those that the snapshot does not show: the order in which
+A reader's position is a snapshot. Its unread changes are the ones that the snapshot does not show: the order in which
 transactions commit is not that of any number, and one that stays open keeps back its own changes only.
 """
 
@@ -78,7 +78,7 @@ class PostgresChanges(Changes):
         found = [tuple(row)[3:] for row in rows if row["seq"] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         if shown and not complete:
-            snapshot = ALL  # that the session sees; those that may have ended come with the others
+            snapshot = ALL  # that the session sees; transactions that may have ended come with the others
         after = replace(position, server=server).advance(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes), clock)
 
@@ -147,7 +147,7 @@ class PostgresChanges(Changes):
         return True
 
     async def _is_kept(self, slot: int) -> bool:
-        """The same as `_is_young`, without a lock."""
+        """Whether `_is_young` would say yes, without a lock."""
         async with self._begin_kept() as session:
             return await self._is_young(session, slot)
 
@@ -168,8 +168,8 @@ class PostgresChanges(Changes):
     async def _settle_in(self) -> None:
         """Make the feed and its readers fit the server to which the database was moved.
 
-        That server counts transactions anew. Changes that a reader may have been handed are moved below its numbers,
-        along with the positions of readers. All other changes count as written now.
+        That server counts transactions from the beginning. Changes that a reader may have been handed are moved below
+        its numbers, along with the positions of readers. All other changes count as written now.
         """
         async with self._writing() as session:
             await session.execute(_IMPATIENT)
@@ -198,5 +198,5 @@ class PostgresChanges(Changes):
 
 
 def _view(session: OpenTransaction | None) -> Snapshot | None:
-    """What a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
+    """The transactions that a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
     return session.shown if isinstance(session, PostgresSession) else None

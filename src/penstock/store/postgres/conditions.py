@@ -18,7 +18,7 @@ from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Part, Spelling
 from penstock.values import decode_json
 
-_EPOCH = "'1970-01-01 00:00:00+00'"  # untyped, as those below: it takes the type of the column beside it
+_EPOCH = "'1970-01-01 00:00:00+00'"  # untyped, as those below: it takes the type of the other column
 _FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
 _ENDS: dict[Kind, tuple[Any, Any]] = {
     Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),

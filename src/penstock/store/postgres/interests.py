@@ -191,7 +191,7 @@ def _each_dropped(dropped: Sequence[StoredInterest], stored: Stored) -> list[str
 
 
 def _each(interests: Iterable[StoredInterest]) -> set[str]:
-    """The functions that mark tables of which each change counts: as they were named, and as they are now."""
+    """The functions that mark tables whose every change counts: as they were named, and as they are now."""
     return {table.each for one in interests for table in (one.installed, one.found) if one.interest.each and table}
 
 

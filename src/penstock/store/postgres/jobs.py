@@ -190,7 +190,7 @@ class PostgresJobs(Jobs):
 
 
 def _winners(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:
-    """The ids of those that were written, from the answer of the query."""
+    """The ids of the written ones, from the answer of the query."""
     found = {row["id"] for row in rows}
     return found if name == "settle" else {item.id for item in settlements} - found
 

@@ -4,8 +4,8 @@ Owns when the replica may be read, and what a snapshot there shows. A tick shows
 wherever it is read: the primary says how far its log is flushed, and the snapshot is taken once that is replayed.
 
 A standby does not say which transactions are open: `pg_current_snapshot()` lists none there. So they are found out
-before the snapshot is taken. Those that end meanwhile count as open: their changes come twice, which does no harm.
-`docs/decisions/reads-from-a-replica.md` says more.
+before the snapshot is taken. Transactions that end meanwhile count as open: their changes come twice, which does no
+harm. `docs/decisions/reads-from-a-replica.md` says more.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ async def _patience() -> AsyncIterator[None]:
 
 
 async def _fetch(session: PostgresSession, query: Query, args: Sequence[Any] = ()) -> Sequence[Any]:
-    """What a standby says; it also says that it is one."""
+    """The answer of a standby; it also says that it is one."""
     ((stands_by, *said),) = await session.fetch(query.statement, args)
     if not stands_by:
         raise DatabaseUnavailable("The server of read_url is no replica any more.")

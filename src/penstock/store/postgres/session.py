@@ -133,7 +133,7 @@ class PostgresSession:
         await self._ask("copy_records_to_table", table, schema_name=self._schema, records=rows, columns=columns)
 
     async def copy_binary(self, table: str, columns: Sequence[str], pieces: Iterable[bytes]) -> None:
-        """The same for rows in the binary form of COPY. After each piece all else that is ready has its turn."""
+        """Copy rows in the binary form of COPY. After each piece all else that is ready has its turn."""
         source = self._in_turn(pieces)
         await self._ask(
             "copy_to_table", table, schema_name=self._schema, source=source, columns=columns, format="binary"

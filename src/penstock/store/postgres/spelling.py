@@ -59,7 +59,7 @@ class PostgresFeedSpelling(FeedSpelling):
         return bool(columns) and all(self._types[column] in _NUMBERS for column in columns)
 
     def _numbers(self, row: str, begin: str, names: Mapping[str, str], end: str) -> str:
-        """The same text as the functions of JSON build, which ask the catalog for the types of each row's values."""
+        """The text that the functions of JSON build, which ask the catalog for the types of each row's values."""
         parts, before = list[str](), begin
         for column, name in names.items():
             number = f"{row}.{POSTGRES.quote(column)}::pg_catalog.text"

@@ -96,7 +96,7 @@ class PostgresTasks(Tasks):
 
 
 def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
-    """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
+    """Values without None, or the first if all equal it: asyncpg takes its time with each of an array."""
     return values[:1] if values.count(values[0]) == len(values) else values
 
 

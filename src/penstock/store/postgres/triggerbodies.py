@@ -1,7 +1,7 @@
 """The bodies of trigger functions: for each event, one row of the feed that tells all interests.
 
 A body reads the row behind a guard. If reading fails for all interests together, as when a column of one is gone, each
-interest is told by itself, and the one for which it fails is told that a change was lost.
+interest is told by itself. The one for which it fails is told that a change was lost.
 """
 
 from __future__ import annotations

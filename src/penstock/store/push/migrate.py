@@ -99,7 +99,7 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
 
 
 async def differences(store: Store, definitions: Sequence[TableDefinition]) -> tuple[Difference, ...]:
-    """What is declared and stored otherwise, whether a push would change it, leave it or refuse it.
+    """The differences of declared and stored tables, whether a push would change, leave or refuse them.
 
     Of its guards only those are left that forbid something: rows stand against it.
     """
@@ -128,7 +128,7 @@ async def _compare(
 
 
 async def _note_look_alikes(description: Description, differences: Sequence[Difference]) -> None:
-    """Note beside each new table undeclared ones with the same columns: it may be a renamed one."""
+    """Note with each new table undeclared ones with the same columns: it may be a renamed one."""
     declared = {one.stored.name for one in differences if one.stored}
     kept = [one for one in await description.tables_in_use() if one not in declared]
     others = await description.read_tables(kept) if kept else {}

@@ -159,7 +159,7 @@ class Dialect:
     schema: str = SCHEMA  # of penstock's own tables and functions; without schemas their names begin with it
 
     def in_schema(self, schema: str) -> Dialect:
-        """The same for a program that has tables of its own."""
+        """This dialect for a program that has tables of its own."""
         dialect = replace(self, schema=schema)
         return replace(dialect, unless_each=dialect.qualify(self.unless_each))
 

@@ -19,7 +19,7 @@ Part = Callable[[Row], Any]
 
 
 class Store(Protocol):
-    """What converts the values of a store, by type."""
+    """The converters of the values of a store, by type."""
 
     forms: Mapping[Any, Convert]
 
@@ -66,7 +66,7 @@ def _convert(place: int, kind: Any, store: type[Store], known: dict[str, Any]) -
 
 
 def _conversion(kind: Any, store: type[Store]) -> Convert | None:
-    """What converts a value as the driver gives it; None if it is right already."""
+    """The converter of a value as the driver gives it; None if it is right already."""
     found = store.forms.get(kind) or getattr(kind, "parse", None)
     if found is not None or get_origin(kind) is not tuple:
         return found

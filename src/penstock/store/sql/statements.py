@@ -348,7 +348,7 @@ class TableStatements:
         return f"{self._key()} {self.dialect.any_of.format(self._p(1) + cast)}"
 
     def _read(self, names: Iterable[str]) -> str:
-        """Columns as they are read. Other names keep those that travel apart from the columns in an order."""
+        """Columns as they are read. Other names keep travelling columns apart from the columns in an order."""
         return ", ".join(
             f"{self._travels(name, self.dialect.quote(name))} as {self.dialect.quote(f'{name}~')}"
             if name in self._travelling

@@ -109,7 +109,7 @@ def decode_like(
     columns: Iterable[str],
     read: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The same as `decode_captures`, but a captured value that may stand for the one that was `read` is that one.
+    """Decode as `decode_captures` does, but a captured value that may stand for the one that was `read` is that one.
 
     Two kinds of captured values are ambiguous: JSON numbers have more digits than a float, and on SQLite bytes in a
     column of text are captured as text.
@@ -236,7 +236,7 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value as a driver gives it."""
-    if isinstance(value, Decimal):  # SQLite has no such numbers but floats, of which these are all the digits
+    if isinstance(value, Decimal):  # SQLite has no such numbers but floats, and these are all their digits
         return value if kind is Kind.DECIMAL and kind not in dialect.decode else float(value)
     if not isinstance(value, str):
         return value

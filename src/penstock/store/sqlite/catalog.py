@@ -86,7 +86,7 @@ class SqliteCatalog(_Description):
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(self._path, synchronous="full", read_only=False)
-        # A table that is written anew is copied, dropped and renamed, while other tables refer to it by its name.
+        # A table that is rewritten is copied, dropped and renamed, while other tables refer to it by its name.
         connection.execute("pragma foreign_keys = off")
         connection.execute("pragma legacy_alter_table = on")
         return connection
@@ -159,7 +159,7 @@ class SqliteSchemaLock(_Description):
 
 
 def split_statements(script: str) -> list[str]:
-    """The statements of a script, each of which ends at the end of a line. `executescript` would commit first."""
+    """The statements of a script, each up to the end of a line. `executescript` would commit first."""
     statements, lines = [], []
     for line in script.splitlines():
         lines.append(line)

@@ -65,7 +65,7 @@ class SqliteInterests(Interests[Session]):
             await by_one_if_refused(group, partial(self._try_out_some, stored))
 
     async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
-        """What is refused is refused before the first trigger is made: each one makes SQLite read its schema again."""
+        """Try triggers out before the first one is made, as each one makes SQLite read its schema again."""
         for capture in Rebuild(stored, [stored[identity_of(one)] for one in some]).captures(self._state):
             _check_triggers(self._schema, capture)
 
@@ -155,7 +155,7 @@ def _try_out(schema: str, interest: Interest, found: FoundTable, statements: Ite
 
 @lru_cache(64)  # a program tries them out before it writes anything, and again when it makes them
 def _error_of(schema: str, table: str, columns: Sequence[tuple[str, str]], statements: Sequence[str]) -> str | None:
-    """What SQLite says against triggers of a table with these columns, each with its name and its definition."""
+    """The error of SQLite against triggers of a table with these columns, each with its name and its definition."""
     with closing(sqlite3.connect(":memory:")) as trial:
         trial.text_factory = bytes  # EXPLAIN shows constants of any type
         try:

@@ -81,7 +81,7 @@ class SqliteStore(Store):
         # As many threads as connections: a caller with a connection does not wait for a thread.
         self._executor = ThreadPoolExecutor(self._config.max_connections, thread_name_prefix="penstock-sqlite-reader")
         connection = await self._connect(read_only=False)
-        connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
+        connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it next to the commits
         connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         self._writer = Writer(connection, self._path, self._config.database_wait)
 

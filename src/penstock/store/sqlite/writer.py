@@ -1,4 +1,4 @@
-"""The one writer of a process: transactions take turns, and those that queue share one commit.
+"""The one writer of a process: transactions take turns, and queued ones share one commit.
 
 Owns the write connection, the thread for it, and another for the log. Each transaction runs behind a savepoint, so that
 it can be undone alone. When its turn ends and others wait, the next one continues in the same database transaction; one
@@ -283,11 +283,11 @@ class Writer:
     # ----- the write-ahead log
 
     def _look_at_log(self) -> None:
-        """Now and then move the log into the database, so that it begins anew and does not grow.
+        """Now and then move the log into the database, so that it begins again and does not grow.
 
-        Most of it moves beside the writers. The little that they have added meanwhile moves after the next commit,
+        Most of it moves while writers go on. The little that they have added meanwhile moves after the next commit,
         whose callers have their answer by then, and before the next turn: only a log that has moved as a whole begins
-        anew, and writing over it is quicker than adding to it.
+        again, and writing over it is quicker than adding to it.
         """
         self._commits += 1
         if self._commits % _LOOK_EVERY or self._checkpoint is not None:
