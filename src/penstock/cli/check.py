@@ -31,7 +31,7 @@ _MOST_PASSES = 5  # a fix may lead to another one
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave out these rules.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text", help="How findings are written.")
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed safely.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--baseline", "known", type=click.Path(path_type=Path), help="Leave out the findings in this file.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Write all findings into this file.")
@@ -148,7 +148,7 @@ def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str
     if not findings:
         return f"Checked {amount(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
-    told = f"penstock check --fix mends up to {fixable}. " if fixable else ""
+    told = f"penstock check --fix fixes up to {fixable}. " if fixable else ""
     checked = f"Checked {amount(files, 'file')}: {amount(len(findings), 'finding')}."
     return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 

@@ -23,7 +23,7 @@ the old release runs, `penstock migration run --contract` runs contract().
 '''
 _EDIT = "raise NotImplementedError({why!r})  # then delete this line"
 _COMMENTS = {
-    "expand": "# New columns, beside the old ones. Triggers keep both equal, whichever release writes a row.",
+    "expand": "# New columns, next to the old ones. Triggers keep both equal, whichever release writes a row.",
     "backfills": "# Rows that were written before expand(), in batches.",
     "contract": "# Drops what only the old release uses: a process of it that still runs fails from here on.",
     "down": "# Undoes expand(), until contract() has run.",

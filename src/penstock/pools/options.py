@@ -133,7 +133,7 @@ def _check_on_complete(function: Any) -> None:
     taken = function.signature.parameters
     if taken != _CALLED_WITH:
         raise DeclarationError(
-            f"{function.name} takes {', '.join(taken) or 'nothing'} beside its ctx; an on_complete takes "
+            f"{function.name} takes {', '.join(taken) or 'nothing'} after its ctx; an on_complete takes "
             f"{', '.join(_CALLED_WITH)}.",
             fix="Write (ctx: MutationCtx, work_id: WorkId, result: WorkResult[…], context: …).",
         )

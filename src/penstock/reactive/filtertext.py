@@ -265,7 +265,7 @@ class _Reading:
             case _:
                 self._no(node, "cannot be called here", f"There are {LISTED}. {_MAKING}")
         if len(given) != METHODS.get(word, 0):
-            self._no(node, f"has {len(given)} arguments beside its field", f"{word} takes {METHODS.get(word, 0)}")
+            self._no(node, f"has {len(given)} arguments after its field", f"{word} takes {METHODS.get(word, 0)}")
         values = [self._constant(one, depth) for one in given]
         if word == "known":
             return of

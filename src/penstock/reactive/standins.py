@@ -310,7 +310,7 @@ class Operand(StandIn):
 
     def _check_readable(self) -> None:
         if self._node.kind is Kind.ENCRYPTED:
-            fix = "Compare a field beside it, such as an HMAC of the value; .is_none() can be asked"
+            fix = "Compare another field, such as an HMAC of the value; .is_none() can be asked"
             self._at.refuse(f"{self!r} is encrypted, so the database cannot compare it", fix)
 
     def _constant(self, value: Any) -> ex.Constant:

@@ -145,8 +145,8 @@ class _Comparison(Difference):
         if unique:
             listed = " or ".join(f"({', '.join(columns)})" for columns in unique)
             self._problem(
-                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, of which several rows "
-                "may have the same.",
+                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, but several rows "
+                "may have the same one.",
                 f"The columns that tell its rows apart are {listed}; or create a unique index of ({key}) with the "
                 "program that owns the table.",
             )

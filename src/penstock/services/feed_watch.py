@@ -26,8 +26,8 @@ _PAUSE = 60.0
 _DEAF_LOOKS = 2
 _FIXES: dict[State, str] = {
     "held": "Run penstock release with the name of its table, once its schema is changed.",
-    "missing": "Find out who dropped its triggers, or added a partition; penstock makes them anew.",
-    "disabled": "Find out who switched its triggers off; penstock makes them anew.",
+    "missing": "Find out who dropped its triggers, or added a partition; penstock makes them again.",
+    "disabled": "Find out who switched its triggers off; penstock makes them again.",
     "altered": "Declare it in a form that fits the table.",
     "gone": "Make the table again, or declare it no more.",
 }

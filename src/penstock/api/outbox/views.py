@@ -377,7 +377,7 @@ def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[
     elif one.halted and not found:
         yield "It waits for a person. Rebuild it, move it, or retry.", f"penstock outbox rebuild {name}"
     elif one.halted:
-        yield "Messages wait for one whose attempts are used up. Mend the cause and retry it, or skip it.", again
+        yield "Messages wait for one whose attempts are used up. Fix the cause and retry it, or skip it.", again
     elif one.paused:
         told = "It is paused: new messages are kept, and the change feed grows. Resume it."
         yield told, f"penstock outbox resume {name}"

@@ -271,7 +271,7 @@ def _of_changes(seen: _Seen) -> Iterator[str]:
         yield "No planner has ever read the changes: run one, with penstock worker or services=('planner',)."
     elif seen.lag.rows:
         number = f"{seen.lag.rows:,}" if seen.lag.rows < _COUNTED else f"over {_COUNTED:,}"
-        yield f"Planners are {number} changes behind, of which the oldest is of {seen.lag.oldest_at}."
+        yield f"Planners are {number} changes behind; the oldest is of {seen.lag.oldest_at}."
 
 
 _CHANGES = {

@@ -88,7 +88,7 @@ def missing_guard(facts: Facts, rule: Rule) -> Places:
     """A public function says nothing about who may call it."""
     for function in _public(facts):
         if not _has_guard(function) and not _asks_who(facts, function):
-            message = f"{function.name}: whoever reaches the server may call it."
+            message = f"{function.name}: anyone who reaches the server may call it."
             yield rule.at(function.module, function.node, message, head=True)
 
 

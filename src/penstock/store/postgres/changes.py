@@ -71,7 +71,7 @@ class PostgresChanges(Changes):
         first = rows[0]
         snapshot, clock, server = shown or Snapshot.parse(first["snapshot"]), first["clock"], first["server"]
         if server is not None and before.server not in {None, server}:
-            raise Conflict("The database has crashed, and may give numbers anew that this position has passed.")
+            raise Conflict("The database has crashed, and may give numbers again that this position has passed.")
         if position.seen.end > snapshot.end and position.seen != ALL:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")

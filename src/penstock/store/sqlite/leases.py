@@ -67,7 +67,7 @@ class Extensions:
 
 def _unavailable(error: OSError) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"A lease file beside the database cannot be written: {error}.", fix="Check the folder of the database."
+        f"A lease file next to the database cannot be written: {error}.", fix="Check the folder of the database."
     )
 
 
