@@ -157,7 +157,7 @@ async def _drain(backend: Backend, pool: Workpool | None, count: int, workers: i
     group.start()
     # The database takes long to say that no row is left where many dead ones are, so the workers say it.
     await all_claimed.wait()
-    while any(worker.running or worker.unsettled for worker in group.services if isinstance(worker, Worker)):  # noqa: ASYNC110 - likewise
+    while any(worker.running or worker.open_outcomes for worker in group.services if isinstance(worker, Worker)):  # noqa: ASYNC110 - likewise
         await asyncio.sleep(_LOOK_EVERY)
     seconds = time.perf_counter() - begun
     await _all_done(backend)

@@ -30,7 +30,7 @@ from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import Runner
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
-from penstock.config import Config, check_settings, load_config, unknown_variables
+from penstock.config import Config, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
@@ -57,7 +57,7 @@ from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
 from penstock.store.nouns.captures import identity_of
-from penstock.store.nouns.pools import declared_of
+from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
@@ -74,10 +74,10 @@ class App(Declaring):
     Args:
         name: The name of the program, which tells it from other programs on its database. What it declares is stored
             with it.
-        tables: Tables beside those that the modules of its functions name, which are found by themselves.
+        tables: More tables. The ones that the modules of its functions name are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
-        **settings: Settings of `Config` that this program fixes; see there for those that are left open.
+        **settings: Settings of `Config` that this program fixes; see there for settings that are left open.
 
     Attributes:
         sync: The same for programs that do not await: opens a backend, or shares one.
@@ -212,7 +212,7 @@ class App(Declaring):
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
-        """The definitions of its tables: those given, and those that the modules of its functions name or import.
+        """The definitions of its tables: the given ones, and all that the modules of its functions name or import.
 
         Raises:
             DeclarationError: Two of them have one name, a field cannot be stored, or is encrypted without a codec.
@@ -226,17 +226,17 @@ class App(Declaring):
             )
         )
         definitions = [definition_of(table) for table in tables]
-        encrypted = [f"{one.name}.{name}" for one in definitions for name in one.encrypted]
+        encrypted = [f"{one.name}.{name}" for one in definitions for name in one.ciphertext_columns]
         if encrypted and self.registry.codec is None:
             raise DeclarationError(f"The app has no codec to encrypt {', '.join(encrypted)}.", fix=CODEC_FIX)
         return definitions
 
     def declarations(self) -> list[Declaration]:
-        """What is stored under the name of the program, to be compared with what other programs declare."""
+        """The declarations stored under the name of the program, to be compared with other programs'."""
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
         groups = {one.group: json.dumps([each.name for each in pools if each.group == one.group]) for one in pools}
         found = [
-            *(("pool", one.name, json.dumps([*declared_of(one).values()][1:])) for one in pools),
+            *(("pool", one.name, json.dumps([*values_of(one).values()][1:])) for one in pools),
             *(("pool group", group, names) for group, names in groups.items() if group),
             *(("rate limit", name, rate_text(policy) or "") for name, policy in self.rate_limits.items()),
             *(("cron", name, function) for name, function in self.crons.functions()),
@@ -257,7 +257,7 @@ class App(Declaring):
         Raises:
             ConfigError: There is no such setting, or it cannot have this value.
         """
-        for variable, near in unknown_variables(os.environ).items():
+        for variable, near in stray_variables(os.environ).items():
             event("config.unknown_variable", logging.WARNING, variable=variable, meant=near or "nothing known")
         given = {**self._settings, **{key: value for key, value in settings.items() if value is not None}}
         if given.get("database") is None and self.default_database is not None:
@@ -336,7 +336,7 @@ class Backend(CallerBackend):
                     refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
             if owned := [one for one in definitions if not one.managed]:
-                stored = await store.catalog.stored_tables([one.name for one in owned])
+                stored = await store.catalog.read_tables([one.name for one in owned])
                 self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
                 self.engine.statements.generated = {
                     name: frozenset(key for key, one in found.columns.items() if one.generated)
@@ -349,12 +349,12 @@ class Backend(CallerBackend):
             raise
         self.services = Group([self.make_service(name) for name in services], store.signals)
         hear_records()
-        with self.engine.journal.book.opened():
+        with self.engine.journal.book.attach():
             self.services.start()
             self._writer.start()
         if self.engine.practices is not None:
             self.engine.practices.listen(on=True)
-        self.app.guests.opened(self.runner)
+        self.app.guests.attach(self.runner)
 
     def _check_functions(self) -> None:
         for function in self.app.registry:
@@ -383,7 +383,7 @@ class Backend(CallerBackend):
         await check_outboxes(self.engine, self.app.outboxes, besides, tells=tells)
 
     async def declare(self, crons: Sequence[CronPlan]) -> None:
-        """Store the app's declarations beside its tables in the database, and have its changes captured.
+        """Store the app's declarations in the database, with its tables, and have its changes captured.
 
         Raises:
             DeclarationError: The changes of a table cannot be captured; nothing was written.
@@ -403,7 +403,7 @@ class Backend(CallerBackend):
         await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
 
     async def health(self) -> list[HealthFinding]:
-        """What an operator has to act on, the worst first: what is wrong, where, and the next step."""
+        """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""
         return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
 
     @property
@@ -419,7 +419,7 @@ class Backend(CallerBackend):
 
     async def stop(self) -> None:
         """Stop services, then close the database. Running calls and jobs have the grace time to end."""
-        self.app.guests.closed(self.runner)
+        self.app.guests.detach(self.runner)
         self.engine.begin_stop()
         try:
             if self._live is not None:
@@ -440,7 +440,7 @@ class Backend(CallerBackend):
 
     async def kill(self) -> None:
         """End at once, leaving jobs and leases as they are, as a crash does."""
-        self.app.guests.closed(self.runner)
+        self.app.guests.detach(self.runner)
         await self.runner.locks.abandon()
         if self._live is not None:
             await self._live.kill()

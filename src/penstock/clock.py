@@ -69,7 +69,7 @@ class SystemClock:
         return self.machine_time() if self._began is None else self._began + timedelta(seconds=self.steady())
 
     def machine_time(self) -> datetime:
-        """What the machine's own clock shows, aware, in UTC."""
+        """The time of the machine's own clock, aware, in UTC."""
         return datetime.now(UTC)
 
     @property
@@ -137,7 +137,7 @@ _steps: Iterator[int] = iter(())
 
 def _step() -> int:
     """32 bits that nobody can guess. Asking the system for many at once takes as long as for one."""
-    global _steps  # noqa: PLW0603 - of which a fork forgets its parent's
+    global _steps  # noqa: PLW0603 - a fork forgets its parent's
     while True:
         step = next(_steps, None)  # one call, so that no two threads get the same
         if step is not None:

@@ -1,6 +1,6 @@
 """Encryption at rest: what a codec is, the mark of encrypted columns, and the form of stored ciphertext.
 
-Owns that form. Leaves ciphers to codecs, and the choice of what is encrypted to those who store it.
+Owns that form. Leaves ciphers to codecs, and the choice of what is encrypted to its callers.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Encryption:
 
     def encrypt_value(self, text: str) -> str:
         """Text as the ciphertext of an encrypted column."""
-        return urlsafe_b64encode(self._known.encode(text.encode())).decode()
+        return urlsafe_b64encode(self._codec_or_error.encode(text.encode())).decode()
 
     def decrypt_value(self, token: str) -> str:
         """Text from its ciphertext; raises what `decrypt` raises."""
-        codec = self._known
+        codec = self._codec_or_error
         try:
             return codec.decode(urlsafe_b64decode(token)).decode()
         except Exception as error:
@@ -90,7 +90,7 @@ class Encryption:
             ) from error
 
     @property
-    def _known(self) -> Codec:
+    def _codec_or_error(self) -> Codec:
         if self._codec is None:
             raise Undecryptable("A value is encrypted, but this app has no codec.", fix=CODEC_FIX)
         return self._codec

@@ -37,8 +37,8 @@ class Config:
             Programs that share a database and know nothing of each other have one each.
         direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
         read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
-        max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite those that read. Services
-            have up to seven more.
+        max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite the ones that read.
+            Services have up to seven more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
         statement_timeout: How long a statement may take; at most 24 days.
         synchronous: Durability of SQLite's commits. ``full`` loses nothing. ``normal`` is faster, and may lose the last
@@ -71,8 +71,8 @@ class Config:
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for ``/admin``, of 12 characters or more; without a token there is none.
-        masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas, beside those
-            such as ``password`` and ``token``.
+        masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas; ``password``,
+        ``token`` and the like are hidden anyway.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.
@@ -218,7 +218,7 @@ def check_settings(source: str, settings: Mapping[str, Any]) -> None:
             _read(f"{source}: {name}", name, value)
 
 
-def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def stray_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that are named like settings and are none; for each the one it comes near to, or nothing."""
     known = {*map(_variable, _TYPES), *_OTHER_VARIABLES}
     return {

@@ -23,7 +23,7 @@ def install(*extras: str) -> str:
 
 
 def requirement(*extras: str) -> str:
-    """What a project has to require to get penstock from where this installation came."""
+    """The requirement by which a project gets penstock from where this installation came."""
     wanted = f"{NAME}[{','.join(extras)}]"
     try:
         source: dict[str, Any] = json.loads(distribution(NAME).read_text("direct_url.json") or "{}")

@@ -69,7 +69,7 @@ def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
         "  --> app.py:15:18\n   |\n15 |     return await ctx.db.query(Plan).collect()\n   |                  ^^^"
         in found.stdout
     )
-    assert "3 findings.\npenstock check --fix mends up to 2." in found.stderr
+    assert "3 findings.\npenstock check --fix fixes up to 2." in found.stderr
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

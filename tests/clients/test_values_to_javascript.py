@@ -225,7 +225,7 @@ def kinds(chance: Any, depth: int = 0) -> Kind:
 
 def fits(description: Any, schema: Any, there: Any) -> bool:  # noqa: PLR0911 - one for each kind of type
     """Whether a value in Convex's JSON is of the type that codegen writes for a schema."""
-    named = description.named(schema)
+    named = description.resolve(schema)
     if named is not None:
         return fits(description, named[1], there)
     if union := options(schema):

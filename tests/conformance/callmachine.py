@@ -16,7 +16,7 @@ from conformance.callmodel import CalledJob, CallModel
 from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine
 from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
 from penstock.jobs.retry import Retry
-from penstock.jobs.settle import completed
+from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent
 
 _ALL = 1000
@@ -56,7 +56,7 @@ class CallMachine(JobMachine):
             self.ask_to_cancel(which)
             self.carry_out_cancels()
         self.time_passes(31)
-        for lease in self.runner.run(self.bench.store.leases.expired(self.now)):
+        for lease in self.runner.run(self.bench.store.leases.find_expired(self.now)):
             self._rescue(lease)
         for number, event in enumerate(ends if self.handles else []):
             self.settle_within(which + number, event, kept=True)
@@ -107,7 +107,7 @@ class CallMachine(JobMachine):
         lease, job = self._some_handle(which)
         known, settlement = self.model.jobs[job.id], self._settlement(job, event)
         if job.ending is not None and event in {JobEvent.RETURNED, JobEvent.CANCELED}:
-            settlement = completed(job, job.ending, self.now, KEEP)
+            settlement = complete(job, job.ending, self.now, KEEP)
 
         async def write() -> bool:
             session = await self.bench.store.begin_write()
@@ -205,7 +205,7 @@ class CallMachine(JobMachine):
         while claimed := (await self.bench.store.jobs.claim(lease, _ALL, rooms(_ALL), end)).jobs:
             for job in claimed:
                 assert job.ending is not None
-                await self.bench.settle(lease, completed(job, job.ending, end, KEEP))
+                await self.bench.settle(lease, complete(job, job.ending, end, KEEP))
         await self.bench.store.leases.give_back(lease)
 
     # ----- words

@@ -15,7 +15,7 @@ class Catalog(Suite):
     @story
     async def test_a_table_is_known_as_it_was_made(self, bench: Bench) -> None:
         name = definition_of(Note).name
-        stored = await bench.store.catalog.stored_tables([name, "no_such_table"])
+        stored = await bench.store.catalog.read_tables([name, "no_such_table"])
         assert set(stored) == {name}
         assert set(stored[name].columns) == {"id", "creation_time", "title", "amount"}
 
@@ -28,10 +28,10 @@ class Catalog(Suite):
     @story
     async def test_migrations_are_applied_once_however_many_push(self, bench: Bench) -> None:
         stores = [await bench.another() for _ in range(4)]
-        applied = await bench.store.catalog.applied_migrations()
+        applied = await bench.store.catalog.list_migrations()
         assert applied
         await asyncio.gather(*(push(store, [definition_of(Note)]) for store in stores))
-        assert await bench.store.catalog.applied_migrations() == applied
+        assert await bench.store.catalog.list_migrations() == applied
 
     @story
     async def test_one_at_a_time_changes_the_schema(self, bench: Bench) -> None:
@@ -42,7 +42,7 @@ class Catalog(Suite):
             async with store.catalog.lock() as lock:  # type: ignore[attr-defined]
                 inside += 1
                 assert inside == 1
-                await lock.applied_migrations()
+                await lock.list_migrations()
                 inside -= 1
 
         await asyncio.gather(*(change(store) for store in (bench.store, other) * 3))

@@ -151,7 +151,7 @@ class Changes(Suite):
         first, position = await reading(bench)
         second = await bench.lease(now=after(60))
         assert await bench.store.changes.take(READER, second) is None
-        for lease in await bench.store.leases.expired(NOW + TTL):
+        for lease in await bench.store.leases.find_expired(NOW + TTL):
             await bench.store.leases.rescue(lease, NOW + TTL, lambda _: [])
         assert await bench.store.changes.take(READER, second) == position
         batch = await bench.store.changes.read(position, 10)

@@ -12,10 +12,10 @@ import pytest
 
 from conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, new_job, patiently, story
 from penstock.crons.cron import Cron
-from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused, plan_of
+from penstock.crons.plan import CronPlan, KeptCron, begin, plan_of, replan, set_paused
 from penstock.crons.schedule import Interval
 from penstock.jobs.job import NewJob
-from penstock.jobs.settle import completed
+from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent
 from penstock.store.nouns import crons as store
 from penstock.store.nouns.crons import CronLook, CronMove, CronScope, job_text
@@ -35,9 +35,9 @@ class Crons(Suite):
         crons, one, two = bench.store.crons, plan("b", 1), plan("a", 2, takes_planned_at=True)
         await crons.declare([], NOW)
         await crons.declare([one, two], NOW)
-        assert await _rows(bench) == [begun(two, NOW), begun(one, NOW)]
+        assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)]
         await crons.declare([one], after(600))
-        assert await _rows(bench) == [begun(two, NOW), begun(one, NOW)], "nothing has changed"
+        assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)], "nothing has changed"
 
     @story
     async def test_another_plan_holds_from_now_on(self, bench: Bench) -> None:
@@ -48,7 +48,7 @@ class Crons(Suite):
         assert before.job_id == job.id
         other = plan("a", 2, catch_up="skip")
         await crons.declare([other], after(10))
-        assert await _rows(bench) == [changed(before, other, after(10))]
+        assert await _rows(bench) == [replan(before, other, after(10))]
 
     @story
     async def test_a_cron_that_was_created_can_be_declared(self, bench: Bench) -> None:
@@ -70,7 +70,7 @@ class Crons(Suite):
         assert await _rows(bench) == []
         assert await bench.writing(lambda session: crons.create(session, one, NOW))
         assert not await bench.writing(lambda session: crons.create(session, plan("a", 7), NOW))
-        assert await _rows(bench) == [begun(one, NOW)]
+        assert await _rows(bench) == [begin(one, NOW)]
         assert await bench.writing(lambda session: crons.remove(session, "a"))
         assert not await bench.writing(lambda session: crons.remove(session, "a"))
         assert await _rows(bench) == []
@@ -85,7 +85,7 @@ class Crons(Suite):
         assert await crons.look(SCOPE, after(90)) == CronLook(due=False, waiting=False, next_at=None)
         assert await crons.decide(SCOPE, after(90), 9, refuse) == 0
         assert await bench.writing(lambda session: crons.pause(session, "a", after(90), pause=False))
-        assert await _rows(bench) == [paused(replace(kept, paused=True), after(90), pause=False)]
+        assert await _rows(bench) == [set_paused(replace(kept, paused=True), after(90), pause=False)]
         assert (await crons.look(SCOPE, after(90))).next_at == after(120)
 
     # ----- look
@@ -134,7 +134,7 @@ class Crons(Suite):
         assert await _under_way(bench) == {"a": True, "b": False}, "its on_complete is still to run"
         running = await bench.claim_one(lease, after(2))
         assert running.ending is not None
-        await bench.settle(lease, completed(running, running.ending, after(2), KEEP))
+        await bench.settle(lease, complete(running, running.ending, after(2), KEEP))
         assert await _under_way(bench) == {"a": False, "b": False}
 
     # ----- decide
@@ -160,7 +160,7 @@ class Crons(Suite):
             job.id,
             after(60),
         )
-        assert second == begun(plan("b", 1), NOW), "who is not decided on stays as it is"
+        assert second == begin(plan("b", 1), NOW), "who is not decided on stays as it is"
         assert await bench.state(job.id) == "pending"
 
     @story
@@ -168,7 +168,7 @@ class Crons(Suite):
         await bench.store.crons.declare([plan("a", 1)], NOW)
         with pytest.raises(AssertionError, match="asked"):
             await bench.store.crons.decide(SCOPE, after(60), 9, refuse)
-        assert await _rows(bench) == [begun(plan("a", 1), NOW)]
+        assert await _rows(bench) == [begin(plan("a", 1), NOW)]
         assert await _due(bench, 60) == ["a"]
 
     @story

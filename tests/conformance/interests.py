@@ -256,7 +256,7 @@ class Interests(Suite):
     async def test_triggers_that_are_gone_are_noticed_and_mended(self, bench: Bench) -> None:
         (number,) = await declare(bench, note("all"))
         on = " on conformance_note" if bench.store.dialect.schemas else ""
-        await bench.writing(plainly(bench.store.dialect.named(f"drop trigger _penstock_change_{number}_update{on}")))
+        await bench.writing(plainly(bench.store.dialect.qualify(f"drop trigger _penstock_change_{number}_update{on}")))
         assert await states(bench) == ["missing"]
         await run(bench, insert("a", 1), change("a", 2))
         assert await declare(bench, note("all")) == [number]

@@ -18,7 +18,7 @@ from conformance.bench import (
     story,
 )
 from penstock.jobs.job import NewJob, Settlement
-from penstock.jobs.settle import completed
+from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.store.nouns.jobs import Room
@@ -109,7 +109,7 @@ class Keys(Suite):
             assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
             (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
             assert running.ending is not None
-            await within(bench, lease, completed(running, running.ending, NOW, KEEP))
+            await within(bench, lease, complete(running, running.ending, NOW, KEEP))
             assert await holder(bench) is None
 
     @story

@@ -28,10 +28,10 @@ class Leases(Suite):
     async def test_a_lease_runs_out_unless_it_is_renewed(self, bench: Bench) -> None:
         leases = bench.store.leases
         renewed, left = await bench.lease(), await bench.lease()
-        assert await leases.expired(after(29.9)) == []
+        assert await leases.find_expired(after(29.9)) == []
         assert await leases.renew(renewed, TTL, after(20))
-        assert await leases.expired(after(30)) == [left]
-        assert sorted(await leases.expired(after(50))) == [renewed, left]
+        assert await leases.find_expired(after(30)) == [left]
+        assert sorted(await leases.find_expired(after(50))) == [renewed, left]
 
     @story
     async def test_a_lease_that_was_taken_over_cannot_be_renewed(self, bench: Bench) -> None:
@@ -39,14 +39,14 @@ class Leases(Suite):
         lease, _jobs = await bench.running(new_job())
         assert await leases.rescue(lease, after(31), lose()) == 1
         assert not await leases.renew(lease, TTL, after(31))
-        assert await leases.expired(after(1000)) == []
+        assert await leases.find_expired(after(1000)) == []
         assert not await leases.renew(lease, TTL, after(31)), "losing stays the answer"
 
     @story
     async def test_a_lease_that_was_renewed_in_time_cannot_be_taken_over(self, bench: Bench) -> None:
         leases = bench.store.leases
         lease, (job,) = await bench.running(new_job())
-        assert await leases.expired(after(30)) == [lease]
+        assert await leases.find_expired(after(30)) == [lease]
         assert await leases.renew(lease, TTL, after(30))
         assert await leases.rescue(lease, after(30), lose()) == 0
         assert await bench.settle(lease, ended(job)) == {job.id}
@@ -60,7 +60,7 @@ class Leases(Suite):
         await bench.settle(lease, ended(job))
         await leases.give_back(lease)
         assert not await leases.renew(lease, TTL, NOW)
-        assert await leases.expired(after(1000)) == []
+        assert await leases.find_expired(after(1000)) == []
 
     @story
     async def test_the_jobs_of_a_lease_are_known(self, bench: Bench) -> None:
@@ -123,7 +123,7 @@ class Leases(Suite):
         outcome = await asyncio.gather(bench.store.leases.rescue(lease, after(31), fail), return_exceptions=True)
         assert isinstance(outcome[0], ZeroDivisionError)
         assert await bench.count() == {"running": 1}
-        assert await bench.store.leases.expired(after(31)) == [lease]
+        assert await bench.store.leases.find_expired(after(31)) == [lease]
         assert await bench.store.leases.rescue(lease, after(31), lose()) == 1
 
     @story
@@ -131,10 +131,10 @@ class Leases(Suite):
         """A claim that was on its way while its lease ended leaves jobs under a lease that nobody has."""
         lease, (job,) = await bench.running(new_job())
         await bench.writing(lambda session: session.execute(self.delete_lease, (lease,)))
-        assert await bench.store.leases.expired(NOW) == [lease]
+        assert await bench.store.leases.find_expired(NOW) == [lease]
         assert await bench.store.leases.rescue(lease, NOW, lose()) == 1
         assert await bench.state(job.id) == "pending"
-        assert await bench.store.leases.expired(NOW) == []
+        assert await bench.store.leases.find_expired(NOW) == []
 
     @story
     async def test_a_rescue_and_the_end_of_the_job_cannot_both_win(self, bench: Bench) -> None:
@@ -166,11 +166,11 @@ class Leases(Suite):
         assert await rescue() == 1
         assert await bench.state(other_job.id) == "pending"
         assert not await bench.store.leases.renew(lease, TTL, after(31)), "its worker does not get it back"
-        assert lease in await bench.store.leases.expired(after(31))
+        assert lease in await bench.store.leases.find_expired(after(31))
         await session.rollback()
         assert await rescue() == 1
         assert await bench.state(job.id) == "pending"
-        assert await bench.store.leases.expired(after(1000)) == []
+        assert await bench.store.leases.find_expired(after(1000)) == []
 
     @story
     async def test_a_transaction_that_reads_a_job_is_not_disturbed_by_its_rescue(self, bench: Bench) -> None:
@@ -212,6 +212,6 @@ class Leases(Suite):
     @story
     async def test_a_long_lease(self, bench: Bench) -> None:
         lease = await bench.lease(ttl=timedelta(days=365))
-        assert await bench.store.leases.expired(after(364 * 86400)) == []
+        assert await bench.store.leases.find_expired(after(364 * 86400)) == []
         assert await bench.store.leases.renew(lease, TTL, NOW)
-        assert await bench.store.leases.expired(after(60)) == [lease]
+        assert await bench.store.leases.find_expired(after(60)) == [lease]

@@ -258,7 +258,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def _rescue(self, lease: int) -> None:
         model, leases = self.model, self.bench.store.leases
-        expired = sorted(self.runner.run(leases.expired(self.now)))
+        expired = sorted(self.runner.run(leases.find_expired(self.now)))
         assert expired == sorted(lease for lease, until in model.leases.items() if until <= self.now)
         lost: list[Settlement] = []
 
@@ -302,7 +302,7 @@ class JobMachine(RuleBasedStateMachine):
 
     async def _clear(self) -> None:
         end = self.now + timedelta(days=1)
-        for lease in await self.bench.store.leases.expired(end):
+        for lease in await self.bench.store.leases.find_expired(end):
             await self.bench.store.leases.rescue(
                 lease, end, lambda jobs: [ended(job, JobEvent.RETURNED, now=end) for job in jobs]
             )

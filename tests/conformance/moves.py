@@ -7,7 +7,7 @@ from stage.jobmoves import moves
 from conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, lose, new_job, story
 from conformance.tokens import token_for
 from penstock.jobs.job import Job, NewJob, Settlement
-from penstock.jobs.settle import completed, settle_cancel
+from penstock.jobs.settle import complete, settle_cancel
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.store.session import Session
 
@@ -118,7 +118,7 @@ class _Walk:
             return await self._lose()
         if happened is JobEvent.COMPLETED:
             assert claimed.ending is not None
-            settlement = completed(claimed, claimed.ending, NOW, KEEP)
+            settlement = complete(claimed, claimed.ending, NOW, KEEP)
         else:
             settlement = ended(claimed, happened, error="what went wrong")
 

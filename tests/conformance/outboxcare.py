@@ -183,7 +183,7 @@ class OutboxCare(Suite):
             "parked": (row.id, 1, after(1)),
         }
         assert other.id not in {one.outbox for one in await store.backlog(9)}
-        assert (await store.next_retry(other.id), await store.kept_keys(other.id)) == (None, set())
+        assert (await store.next_retry(other.id), await store.list_kept_keys(other.id)) == (None, set())
 
     @story
     async def test_the_oldest_is_that_which_was_written_first_whatever_its_number(self, bench: Bench) -> None:
@@ -238,7 +238,7 @@ async def sending(bench: Bench) -> tuple[OutboxRow, int, Position]:
     row = await store.declare(PLAN, None, NOW)
     await bench.store.changes.register(reader_name("o"), NOW, BEGINNING)
     await store.capture(row.id, [-await store.topic("t")])
-    await store.prepared(row.id)
+    await store.note_prepared(row.id)
     lease = await bench.lease()
     assert await bench.store.changes.take(reader_name("o"), lease) == BEGINNING
     for number in range(4):

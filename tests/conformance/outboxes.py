@@ -58,9 +58,9 @@ class Outboxes(Suite):
         for number, meaning in ((11, "said"), (4, ODD), (11, "later")):
             await bench.store.outboxes.capture(row.id, [number], meaning)
         assert (await find(bench)).meanings == {11: "said", 4: ODD}, "what a number means stays so"
-        await bench.store.outboxes.prepared(row.id)
+        await bench.store.outboxes.note_prepared(row.id)
         ready = await find(bench)
-        await bench.store.outboxes.prepared(row.id)
+        await bench.store.outboxes.note_prepared(row.id)
         assert (ready.ready, await find(bench)) == (True, ready)
 
     # ----- topics
@@ -147,13 +147,15 @@ class Outboxes(Suite):
         assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=put), NOW)
         store = bench.store.outboxes
         assert [one.change.seq for one in await store.waiting(row.id, 9)] == [3]
-        assert await store.failed(row.id, after(4), 9) == []
-        assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [1]
+        assert await store.list_failed(row.id, after(4), 9) == []
+        assert [one.change.seq for one in await store.list_failed(row.id, after(5), 9)] == [1]
         later = step(await find(bench), lease, 5, 6, put=[aside(6, "halted", "c", retry=4)])
         assert await bench.store.outboxes.advance(later, NOW)
-        assert [one.change.seq for one in await store.failed(row.id, after(5), 9)] == [6, 1], "the longest due first"
+        assert [one.change.seq for one in await store.list_failed(row.id, after(5), 9)] == [6, 1], (
+            "the longest due first"
+        )
         assert await bench.store.outboxes.advance(step(await find(bench), lease, 6, 6, taken=[6]), NOW)
-        assert (await store.next_retry(row.id), await store.kept_keys(row.id)) == (after(5), {"a", "b"})
+        assert (await store.next_retry(row.id), await store.list_kept_keys(row.id)) == (after(5), {"a", "b"})
         counts = {one.state: one.number for one in await store.backlog(9)}
         assert counts == {"waiting": 2, "halted": 1, "parked": 1}
         assert [one.change.seq for one in await store.aside(row.id, ["waiting", "parked"], 2, 2)] == [3, 4]
@@ -245,7 +247,7 @@ async def begun(bench: Bench) -> tuple[OutboxRow, int]:
     await bench.store.changes.register(reader_name("o"), NOW, at(0))
     lease = await bench.lease()
     await bench.store.changes.take(reader_name("o"), lease)
-    await bench.store.outboxes.prepared((await find(bench)).id)
+    await bench.store.outboxes.note_prepared((await find(bench)).id)
     return await find(bench), lease
 
 

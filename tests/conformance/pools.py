@@ -26,7 +26,7 @@ from conformance.bench import (
 from penstock.clock import random_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Ending, job_id
-from penstock.jobs.settle import completed
+from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
@@ -338,7 +338,7 @@ class Pools(Suite):
         again = await bench.claim_one(lease, after(2))
 
         assert again.ending is not None
-        end = completed(again, again.ending, after(2), KEEP)
+        end = complete(again, again.ending, after(2), KEEP)
 
         async def told(session: Session) -> None:
             await bench.insert(session, "told")

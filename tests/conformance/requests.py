@@ -38,10 +38,10 @@ class Requests(Suite):
         try:
             await bench.titles(before)  # it has its snapshot
             await bench.writing(lambda session: requests.record(session, ONE, "1", NOW))
-            assert await requests.shown(before, [ONE, other]) == set()
+            assert await requests.find_shown(before, [ONE, other]) == set()
         finally:
             await before.rollback()
-        assert await bench.reading(lambda session: requests.shown(session, [ONE, other])) == {ONE}
+        assert await bench.reading(lambda session: requests.find_shown(session, [ONE, other])) == {ONE}
 
     @story
     async def test_a_request_whose_transaction_is_rolled_back_did_not_take_effect(self, bench: Bench) -> None:

@@ -127,7 +127,7 @@ class Tasks(Suite):
     async def _reconciled(self, bench: Bench, *plans: TaskPlan) -> None:
         """Declare tasks of which all rows have been looked at."""
         await bench.store.tasks.declare(plans, NOW)
-        await run(bench, bench.store.dialect.respelled("update penstock.task set reconciling = null"))
+        await run(bench, bench.store.dialect.translate("update penstock.task set reconciling = null"))
 
     # ----- planning
 
@@ -378,11 +378,11 @@ class Tasks(Suite):
     @story
     async def test_a_hold_ends_at_the_latest_time_that_was_set(self, bench: Bench) -> None:
         task, other = await task_of(bench, name="one"), await task_of(bench, name="other")
-        assert await bench.store.tasks.held(NOW) == {}
+        assert await bench.store.tasks.list_held(NOW) == {}
         for seconds in (5, 9, 7):
             await bench.store.tasks.hold(task, after(seconds))
-        assert await bench.store.tasks.held(after(8)) == {task: after(9)}
-        assert await bench.store.tasks.held(after(9)) == {}
+        assert await bench.store.tasks.list_held(after(8)) == {task: after(9)}
+        assert await bench.store.tasks.list_held(after(9)) == {}
         assert {one.id: one.held_until for one in await bench.store.tasks.list()} == {task: after(9), other: None}
 
     # ----- declarations that are cut off

@@ -111,7 +111,7 @@ class Tokens(Suite):
         assert await bench.store.tokens.hold(lease, [(job.id, 1)]) == set()
         await bench.store.leases.give_back(lease)
         assert not await bench.store.leases.renew(lease, TTL, NOW)
-        assert await bench.store.leases.expired(after(10**9)) == []
+        assert await bench.store.leases.find_expired(after(10**9)) == []
         assert await bench.store.leases.rescue(OUTSIDE, after(10**9), lose()) == 0
         assert await bench.state(job.id) == "running"
         other = await bench.lease()

@@ -505,7 +505,7 @@ def test_two_processes_run_one_file_whole_and_a_killed_contract_goes_on(trips: C
 async def stored_trip(database_url: str) -> StoredTable:
     store = make_store(Config(database=database_url), SystemClock())
     try:
-        return (await store.catalog.stored_tables(["trip"]))["trip"]
+        return (await store.catalog.read_tables(["trip"]))["trip"]
     finally:
         await store.close()
 

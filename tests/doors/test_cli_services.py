@@ -98,7 +98,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         console.write("hello.py", HELLO.replace('"one"', '"second"'))
         process.wait_for("hello.py changed")
         assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
-        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: whoever reaches")
+        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
         process.wait_for("penstock check --explain PEN006")
 
         console.write("hello.py", HELLO + "import does_not_exist\n")

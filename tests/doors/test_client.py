@@ -369,6 +369,6 @@ def test_a_live_query_that_was_never_answered_gives_up() -> None:
 
 def test_answers_are_found_in_pieces_of_any_size() -> None:
     stream, text = AnswerStream(), events({"status": "success", "value": "\u2028"}).content
-    stream.connected({})
+    stream.begin({})
     found = [answer for byte in text for answer in stream.answers(bytes([byte]))]
     assert found == ["\u2028"]

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from stage.waits import SOON
 
 from penstock import ActionCtx, App, ConfigError, asgi_app
-from penstock.dashboard.mask import masked
+from penstock.dashboard.mask import mask
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.schema.encoder import MASKED
 from penstock.testing import TestApp
@@ -203,5 +203,5 @@ def test_secrets_are_hidden_by_their_names() -> None:
         "pin": None,
     }
     hidden = {"to": "Ada", "apiKey": MASKED, "access_token": MASKED, "PRIVATE_KEYS": MASKED, "key": "row-7"}
-    assert masked(given) == {**hidden, "nested": [{"PASSWORDS": MASKED, "monkey": "z"}], "pin": None}
-    assert masked({"IBAN": "x"}, {"iban"}) == {"IBAN": MASKED}
+    assert mask(given) == {**hidden, "nested": [{"PASSWORDS": MASKED, "monkey": "z"}], "pin": None}
+    assert mask({"IBAN": "x"}, {"iban"}) == {"IBAN": MASKED}

@@ -21,7 +21,7 @@ from stage import composite
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx, asgi_app
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import masked, secrets_in, secrets_of
+from penstock.dashboard.mask import mask, secrets_in, secrets_of
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
@@ -364,7 +364,7 @@ def test_secrets_are_hidden_by_their_types() -> None:
     pay.__annotations__ |= {"deep": Deep, "return": dict[str, Card]}
     assert secrets_of(App().query(pay)) == {"code", "number", "iban"}
     assert secrets_in(Booking) == {"number", "iban"}
-    found = masked({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
+    found = mask({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
     assert found == {"iban": MASKED, "card": {"number": MASKED, "holder": "Ada"}}
     texts = ['{"card": [{"number": "4711"}]}', '[{"holder":"Ada"}]', '{"number": 4711', "[1,  2]", "number"]
-    assert masked(texts, secrets_in(Booking)) == [f'{{"card": [{{"number": "{MASKED}"}}]}}', *texts[1:]]
+    assert mask(texts, secrets_in(Booking)) == [f'{{"card": [{{"number": "{MASKED}"}}]}}', *texts[1:]]

@@ -167,7 +167,7 @@ async def test_how_the_change_feed_stands(database_url: str) -> None:
 
 async def test_conflicts_are_counted(database_url: str) -> None:
     async with scraped(database_url, dev=True) as (backend, http):
-        backend.engine.journal.conflicted("m:f")
+        backend.engine.journal.note_conflict("m:f")
         found = samples((await http.get("/metrics")).text)
         assert found["penstock_conflicts_total{function=m:f}"] == 1
 

@@ -178,7 +178,7 @@ async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries
     common: dict[str, Any] = dict.fromkeys(("run_at", "enqueued_at", "started_at"), now)
     common |= {"pool": "default", "priority": 0, "options": NO_OPTIONS, "on_complete": None, "ending": None}
     broken = Job(UUID(int=1), "f", "action", "{}", attempt=1, **common)
-    pauses.ended(1, broken, Outcome(JobEvent.HANDED_BACK), now)
+    pauses.note_end(1, broken, Outcome(JobEvent.HANDED_BACK), now)
     assert pauses.begin(1, "[2]", now) is not None, "another one is still tried"
 
 
@@ -236,19 +236,19 @@ async def test_an_outcome_stays_until_it_is_written(database_url: str, monkeypat
         worker = make_worker(backend)
         await worker.tick()
         await worker.wait_for_jobs()
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
 
         async def refuse(*_: object) -> Any:
-            assert worker.unsettled == 1
+            assert worker.open_outcomes == 1
             raise RuntimeError("not now")
 
         with monkeypatch.context() as patch:
             patch.setattr(backend.engine.store.jobs, "settle", refuse)
             with pytest.raises(RuntimeError):
                 await worker.tick()
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
         await worker.tick()
-        assert worker.unsettled == 0
+        assert worker.open_outcomes == 0
         assert await mail.status(backend, work) == Finished(Success(7))
         await worker.finish()
 

@@ -131,7 +131,7 @@ def test_any_spelling_of_the_mark_counts_and_a_marked_part_encrypts_the_whole() 
     found = {one.name: (one.kind, one.optional) for one in definition_of(Spelled).columns[3:]}
     assert {kind for kind, _ in found.values()} == {Kind.ENCRYPTED}
     assert [name for name, (_, optional) in found.items() if optional] == ["b", "f"]
-    assert definition_of(Spelled).encrypted == tuple(found)
+    assert definition_of(Spelled).ciphertext_columns == tuple(found)
 
 
 def _indexed() -> None:

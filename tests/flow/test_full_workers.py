@@ -93,7 +93,7 @@ async def test_who_is_full_gives_back_the_slots_that_it_has_free(database_url: s
         end_all("early")
         await look(backend, second)
         await fill(backend, second)
-        assert second._slots.held() == {"shared": 2}, "for a while"
+        assert second._slots.numbers() == {"shared": 2}, "for a while"
         await shared.enqueue_batch(backend, occupy, [{"what": "short"}] * 20)
         await look(backend, first, second)
         assert run() == {"short": 4, "long": 4}
@@ -113,7 +113,7 @@ async def test_who_is_full_for_a_moment_keeps_its_slots(database_url: str) -> No
             backend.clock.advance(timedelta(seconds=0.1))
             await first.tick()
             await second.tick()
-        assert second._slots.held() == {"shared": 2}
+        assert second._slots.numbers() == {"shared": 2}
 
 
 async def test_who_has_a_place_again_has_its_share_again(database_url: str) -> None:
@@ -124,10 +124,10 @@ async def test_who_has_a_place_again_has_its_share_again(database_url: str) -> N
         await fill(backend, second)
         end_all("short")
         await look(backend, first, second)
-        assert first._slots.held() == {"shared": 4}
+        assert first._slots.numbers() == {"shared": 4}
         end_all("long")
         await look(backend, second, first)
         end_all("short")
         await look(backend, first, second)
-        assert [worker._slots.held() for worker in (first, second)] == [{"shared": 2}] * 2
+        assert [worker._slots.numbers() for worker in (first, second)] == [{"shared": 2}] * 2
         assert run() == {"short": 4}

@@ -157,7 +157,7 @@ async def test_watched_queries_are_shared_until_one_asks_who_calls(database_url:
         whom = sorted((one.function.rpartition(":")[2], str(one.caller)) for one in test.live_queries.report())
         people = ("anonymous", "test|…a", "test|…b")
         assert whom == [("count", "None"), ("late", "None"), *(("mine", one) for one in people)]
-        assert Caller(Identity(subject="ada@shop.example", issuer="i")).masked == "i|…mple"
+        assert Caller(Identity(subject="ada@shop.example", issuer="i")).short_name == "i|…mple"
         await ada.run_mutation(board.write, "secret")
         assert [await soon(one) for one in (*counts, mine[0], mine[3], late[0], late[3])] == [1] * 4 + [["secret"]] * 4
         assert watchers(test)[1:4] == [("late", 1), ("late", 1), ("late", 2)]

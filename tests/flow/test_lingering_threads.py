@@ -87,7 +87,7 @@ async def enqueue(backend: TestApp, function: Any) -> None:
 
     async def is_given_up() -> bool:
         await look(backend)
-        return begun == ["first"] and not backend.worker.running and not backend.worker.unsettled
+        return begun == ["first"] and not backend.worker.running and not backend.worker.open_outcomes
 
     await until(is_given_up)
 

@@ -80,7 +80,7 @@ def writes(policy: Any) -> App:
 
 async def told(test: Backend) -> list[str]:
     """What came through, in whichever way."""
-    rows = await test.engine.store.catalog.stored_tables(["kept"])
+    rows = await test.engine.store.catalog.read_tables(["kept"])
     found, got[:] = list(got), []
     if rows:
         session = await test.engine.store.begin_read()

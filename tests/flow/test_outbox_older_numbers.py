@@ -114,6 +114,6 @@ async def test_the_number_of_an_older_row_can_be_said_in_json(database_url: str)
 def test_what_is_left_of_older_rows_is_read_as_it_was_written() -> None:
     left = BackfillProgress(after='[1, "ž"]', count=7, order=("a", "b"), base=2**40)
     assert BackfillProgress.parse(left.text()) == left
-    assert left.counted("x").number == left.number + 1
-    assert left.counted("x", left.number + 5).count == 12
-    assert left.reached(left.number - 3) == left
+    assert left.after_row("x").number == left.number + 1
+    assert left.after_row("x", left.number + 5).count == 12
+    assert left.at_number(left.number - 3) == left

@@ -30,7 +30,7 @@ from penstock.store.postgres.capture import SPELLED
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.push.migrate import push
-from penstock.store.sql.values import captured_row
+from penstock.store.sql.values import row_reader
 from penstock.testing import TestApp
 
 
@@ -302,7 +302,7 @@ async def fed_otherwise(connection: Any, table: Any, seen: Mapping[int, Any]) ->
     spelled = PostgresFeedSpelling({"k": "bigint", "c": stored}).json_object("r", ["k", "c"])
     for beginnings, setting in SPELLED.items():  # as the functions of triggers have it
         await connection.execute(f"set {setting}" if stored.startswith(beginnings) else "select 1")
-    read = captured_row(POSTGRES, definition)
+    read = row_reader(POSTGRES, definition)
     for key, text in await connection.fetch(f"select k, {spelled} from {definition.name} r where k <= {LAST}"):
         if not isinstance(mine := seen[key], PenstockError):
             row: Any = definition.make_rows([read(text)])[0]

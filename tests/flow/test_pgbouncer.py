@@ -108,7 +108,7 @@ async def test_tables_are_changed(postgres_url: str, pooled_url: str, settings: 
     async with before.open(pooled_url, **settings), administrator(postgres_url) as admin:
         await admin.execute("insert into item select 'item_' || n, now(), 'a' || n from generate_series(1, 1000) n")
     async with after.open(pooled_url, **settings) as backend:
-        stored = (await backend.engine.store.catalog.stored_tables(["item"]))["item"]
+        stored = (await backend.engine.store.catalog.read_tables(["item"]))["item"]
         assert stored.indexes["item_by_name"].valid
         assert "note" in stored.columns
 

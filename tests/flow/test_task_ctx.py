@@ -574,7 +574,7 @@ def test_a_run_hears_that_it_is_canceled(database_url: str) -> None:
             await t.worker.tick()
             await ended.arrived()
             ended.open()
-        await until(lambda: answer(t.worker.unsettled == 1))
+        await until(lambda: answer(t.worker.open_outcomes == 1))
         await t.worker.tick()
         assert seen == [True]
         assert (await t.only_job()).state.value == "success", "it had ended by then"

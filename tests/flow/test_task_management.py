@@ -661,7 +661,7 @@ async def test_a_run_that_is_put_off_while_its_task_is_resumed_does_not_wait_for
         (a,) = await it.orders("a")
         await it.plan()
         holds, store = it.backend.engine.pauses, it.backend.engine.store
-        holds.learn(await store.tasks.held(it.backend.clock.now()))
+        holds.learn(await store.tasks.list_held(it.backend.clock.now()))
         learn, holds.learn = holds.learn, lambda known: None  # type: ignore[method-assign]  # it has in hand what was so
         assert await app.tasks.resume(it.backend, "ship") == 0
         await it.backend.run_until_idle(advance=False)

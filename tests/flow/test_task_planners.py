@@ -142,7 +142,7 @@ async def test_le8_le12_f3_an_error_while_planning_loses_nothing(
             rows += await stage.insert(one, Row())
             with raising(moment, error, times=2):
                 for _ in range(2):
-                    assert await Service._guarded_tick(one.planner) > 0
+                    assert await Service._safe_tick(one.planner) > 0
             assert not (await one.job_counts())["ready"]
             await one.plan()
             assert (await one.job_counts())["ready"] == len(rows)
@@ -163,7 +163,7 @@ async def test_le8_a_lease_that_cannot_be_taken_is_told(
         rows = await stage.insert(one, Row())
         with monkeypatch.context() as patched:
             patched.setattr(one.engine.store.leases, "take", fail, raising=False)
-            assert await Service._guarded_tick(one.planner) > 0
+            assert await Service._safe_tick(one.planner) > 0
             assert any(record.getMessage().startswith("planner.tick_failed") for record in caplog.records)
             assert await planner_of(one) is None
         await settle(one)

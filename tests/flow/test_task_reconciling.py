@@ -341,7 +341,7 @@ async def test_rz1_an_error_is_told_and_the_next_row_runs(
         await settle(test)
         with raising("planner.read", error):
             rows = await stage.insert(test, Item())
-            assert await Service._guarded_tick(test.planner) > 0
+            assert await Service._safe_tick(test.planner) > 0
         (told,) = [one for one in caplog.records if vars(one).get("event") == "planner.tick_failed"]
         assert (told.levelno, vars(told)["facts"]["error"]) == (level, f"{type(error).__name__}: {error}")
         rows += await stage.insert(test, Item())
@@ -367,7 +367,7 @@ async def test_f20_looking_that_failed_is_not_taken_for_done(
 
         monkeypatch.setattr(test.engine.store.tasks, "plan", fail, raising=False)
         for _ in range(40):
-            await test.planner._guarded_tick()
+            await test.planner._safe_tick()
             at = (await task_row(test)).reconciling
             if calls < 5:
                 assert at is not None

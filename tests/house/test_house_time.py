@@ -25,11 +25,12 @@ _NAMES = {
 _PURPOSES = {
     "a lease or lock ends": {
         "calls/lease": {
-            "Lease._ask", "Lease.due", "Lease.keep", "Lease.limited", "Lease.limited.look", "Lease.renew",
+            "Lease._ask", "Lease.due", "Lease.keep", "Lease.limit_tick", "Lease.limit_tick.look", "Lease.renew",
             "Lease.renew_in",
         },
         "calls/locks/locks": {
-            "Holding.lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew", "Locks._try",
+            "Holding.is_lost", "Locks._keep", "Locks._leave_to_others", "Locks._look_until", "Locks._renew",
+            "Locks._try",
         },
         "services/relay/delivery": {"OutboxDelivery._is_late"},
         "services/rescue": {"Rescue.is_due", "Rescue.look"},
@@ -46,7 +47,7 @@ _PURPOSES = {
         "store/postgres/catalog": {"PostgresCatalog._take_lock"},
         "store/postgres/connections": {"Connections.__init__", "Connections._connect", "Connections._watch"},
         "store/sqlite/contention": {"begin_write"},
-        "store/sqlite/store": {"SqliteStore._unlocked"},
+        "store/sqlite/store": {"SqliteStore._wait_for_lock"},
     },
     "a wait ends, of a length that is written in the code": {
         "api/guests": {"_Home.set_clock"},
@@ -64,8 +65,8 @@ _PURPOSES = {
         },
         "services/relay/source": {"Source._is_late"},
         "services/relay/workers": {"Workers.__init__", "Workers._go_on", "Workers._read_on", "Workers._write"},
-        "services/scheduler": {"CronScheduler._guarded_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
-        "calls/jobs/job": {"_left"},
+        "services/scheduler": {"CronScheduler._safe_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
+        "calls/jobs/job": {"_leave"},
         "services/worker/worker": {"Worker._claim"},
         "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
         "services/worker/slots": {"Slots.balance"},
@@ -86,7 +87,7 @@ _PURPOSES = {
     "it decides where or when work runs, and never how much of it": {
         "migrations/running": {"Runner._batch"},  # it pauses between batches, so that others have the database
         "services/live/batch": {"Batch._work", "Batch.give_back"},  # a query that takes long keeps no other waiting
-        "store/sqlite/writer": {"Writer._timed_commit"},  # a slow disk is waited for in a thread
+        "store/sqlite/writer": {"Writer._time_commit"},  # a slow disk is waited for in a thread
     },
 }  # fmt: skip
 _ENGINE = ("api", "calls", "live", "migrations", "reactive", "services", "store", "transaction")

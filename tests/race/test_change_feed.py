@@ -343,7 +343,7 @@ async def test_a_position_of_another_server_is_noticed_while_reading(postgres_ur
     async with feed(postgres_url) as store, connections(postgres_url, 1) as [one]:
         await one.execute(entry(1, 1))
         _, position = await read_all(store, BEGINNING)
-        ahead = position.moved(-1_000_000)
+        ahead = position.shift(-1_000_000)
         await store.changes.place(READER, NOW, ahead)
         await one.execute("update penstock.change set xid = xid + 1000000")
         await one.execute(entry(1, 2))
@@ -416,7 +416,7 @@ async def pretend_restored(connection: Any, positions: dict[str, Position]) -> N
     """Make the feed and its readers as those of a server that had counted further."""
     await connection.execute("update penstock.change set xid = xid + 1000000")
     for name, position in positions.items():
-        text = str(position.moved(-1_000_000))
+        text = str(position.shift(-1_000_000))
         await connection.execute("update penstock.change_reader set position = $1 where name = $2", text, name)
     await connection.execute("update penstock.change_slot set origin = 'elsewhere'")
 

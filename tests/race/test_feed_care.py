@@ -159,14 +159,14 @@ async def test_a_part_that_fails_keeps_no_other_from_its_time(
         pruner = backend.make_service("pruner")
         with pytest.raises(RuntimeError, match="no room"):
             await pruner.tick()
-        assert 0 < await pruner._guarded_tick() <= 5
+        assert 0 < await pruner._safe_tick() <= 5
         assert looked == ["room", "watch"], "the signal that comes with each job hurries nothing"
         backend.clock.advance(timedelta(seconds=5))
         with pytest.raises(RuntimeError, match="no room"):
             await pruner.tick()
         assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
         backend.clock.advance(MINUTE)
-        assert 0 < await pruner._guarded_tick() <= 5
+        assert 0 < await pruner._safe_tick() <= 5
         assert looked[3:] == ["room", "watch"]
         assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]
 
@@ -181,10 +181,10 @@ async def test_a_signal_alone_makes_no_look(database_url: str, monkeypatch: pyte
             return 1.0
 
         monkeypatch.setattr(Pruner, "tick", tick)
-        assert 0 < await pruner._guarded_tick() <= rotation.LATEST
+        assert 0 < await pruner._safe_tick() <= rotation.LATEST
         assert looks == []
         backend.clock.advance(MINUTE)
-        assert await pruner._guarded_tick() == 1.0
+        assert await pruner._safe_tick() == 1.0
         assert len(looks) == 1
 
 
@@ -302,7 +302,7 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
         for name, numbers in (("deaf", [number + 9]), ("fine", [number, number + 9]), ("topic", [-1])):
             row = await store.outboxes.declare(replace(PLAN, name=name), None, now)
             await store.outboxes.capture(row.id, numbers)
-            await store.outboxes.prepared(row.id)
+            await store.outboxes.note_prepared(row.id)
         await store.outboxes.declare(replace(PLAN, name="not yet"), None, now)
         told = []
         for _ in range(4):

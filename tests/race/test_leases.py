@@ -38,10 +38,10 @@ async def test_a_lease_is_renewed_in_a_third_of_its_time_and_given_back(database
         assert await lease.keep()
         clock.advance(timedelta(seconds=8.9))
         leases = backend.engine.store.leases
-        assert (lease.number, await leases.expired(clock.now())) == (number, [])
+        assert (lease.number, await leases.find_expired(clock.now())) == (number, [])
         await lease.give_back()
         clock.advance(timedelta(seconds=9))
-        assert (lease.number, await leases.expired(clock.now()), lost) == (None, [], [])
+        assert (lease.number, await leases.find_expired(clock.now()), lost) == (None, [], [])
 
 
 async def test_a_lease_that_another_process_took_away_is_lost_and_another_is_taken(database_url: str) -> None:

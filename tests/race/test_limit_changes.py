@@ -244,7 +244,7 @@ async def _end_one(worker: Worker) -> None:
     may_end.pop(0).set()
 
     async def has_ended() -> bool:
-        return bool(worker.unsettled)
+        return bool(worker.open_outcomes)
 
     await until(has_ended)
     await worker.tick()

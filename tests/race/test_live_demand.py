@@ -345,7 +345,7 @@ async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(datab
         async def missed() -> bool:
             session = await test.engine.store.begin_read()
             try:
-                return number in demands.missed(await changes.end(session))
+                return number in demands.find_missed(await changes.end(session))
             finally:
                 await session.rollback()
 

@@ -201,7 +201,7 @@ async def test_f7_a_worker_that_lost_its_lease_does_nothing_twice(database_url: 
             await other.worker.tick()
             await other.settle_down()
             outcome.open()
-            await until(lambda: not stalled.worker.running or bool(stalled.worker.unsettled))
+            await until(lambda: not stalled.worker.running or bool(stalled.worker.open_outcomes))
         await stalled.worker.tick()
         await other.settle_down()
         assert values(item)[-1] == 2

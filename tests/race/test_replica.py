@@ -210,7 +210,7 @@ async def show(settings: str = "") -> AsyncIterator[Show]:
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What happens between the question which transactions are open on a replica, and the snapshot there."""
-    left, replayed = list[tuple[Any, ...]](), PostgresReplica._replayed
+    left, replayed = list[tuple[Any, ...]](), PostgresReplica._wait_for
 
     async def replayed_before_it_happens(*args: Any) -> Any:
         found = await replayed(*args)
@@ -222,7 +222,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
             await stage.standby.follow(stage.primary)
         return found
 
-    monkeypatch.setattr(PostgresReplica, "_replayed", replayed_before_it_happens)
+    monkeypatch.setattr(PostgresReplica, "_wait_for", replayed_before_it_happens)
     monkeypatch.setattr(replica_module, "PATIENCE", SOON)
     return left
 

@@ -78,7 +78,7 @@ async def bumps(backend: Backend, of: Id[ledger.Account], count: int) -> list[An
 
 async def drained(worker: Worker) -> None:
     """Have a worker run all there is."""
-    while not await worker.tick() or worker.running or worker.unsettled:
+    while not await worker.tick() or worker.running or worker.open_outcomes:
         await until(lambda: answer(not worker.running))
 
 

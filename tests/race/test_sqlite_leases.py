@@ -94,7 +94,7 @@ async def test_an_action_goes_on_however_long_the_write_lock_is_held(sqlite_url:
         (tmp_path / "go on").touch()
 
         async def has_ended() -> bool:
-            return owner.unsettled == 1
+            return owner.open_outcomes == 1
 
         await until(has_ended)
         clock.advance(A_THIRD)
@@ -195,6 +195,6 @@ async def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
             raise DatabaseUnavailable("cut off")
 
         monkeypatch.setattr(worker, "_claim", fail)
-        pauses = [await worker._guarded_tick() for _ in range(12)]
+        pauses = [await worker._safe_tick() for _ in range(12)]
         assert max(pauses) <= 3.0 * 0.25
         await worker.finish()

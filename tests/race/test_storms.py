@@ -314,7 +314,7 @@ async def test_held_work_outlives_its_worker_and_counts_for_its_limit(database_u
             return len(await backend.engine.store.leases.jobs(OUTSIDE)) == count
 
         async def is_taken_over() -> bool:
-            return 1 not in await backend.engine.store.leases.expired(MACHINE.now() + 3600 * SECOND)
+            return 1 not in await backend.engine.store.leases.find_expired(MACHINE.now() + 3600 * SECOND)
 
         with processes(1, "work", database_url, lease=LEASE, poll=0.2) as (worker,):
             works = [await ledger.crew.enqueue(backend, ledger.wait_outside, str(history)) for _ in range(most + 1)]

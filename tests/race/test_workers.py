@@ -119,7 +119,7 @@ async def test_what_a_stalled_worker_says_of_an_action_is_not_heard(database_url
         clock.advance(EXPIRED)
         await rescuer.tick()
         (tmp_path / "go on").touch()
-        await until(lambda: stalled.unsettled == 1)
+        await until(lambda: stalled.open_outcomes == 1)
         await stalled._settle_outcomes()
         assert await end_of(backend, job) == ("failed", "WorkerLost")
         await stalled.tick()
@@ -209,7 +209,7 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(
         worker = make_worker(backend)
         (tmp_path / "go on").touch()
         job = await start_action(backend, tmp_path, worker)
-        await until(lambda: worker.unsettled == 1)
+        await until(lambda: worker.open_outcomes == 1)
         settle = worker._store.jobs.settle
 
         async def cut_off(*args: Any) -> Any:
@@ -220,9 +220,9 @@ async def test_a_settlement_whose_answer_was_lost_is_sent_again(
             patch.setattr(worker._store.jobs, "settle", cut_off)
             with pytest.raises(DatabaseUnavailable):
                 await worker.tick()
-        assert worker.unsettled == 1
+        assert worker.open_outcomes == 1
         await worker.tick()
-        assert worker.unsettled == 0
+        assert worker.open_outcomes == 0
         assert await state(backend, job) == "success"
         await worker.finish()
 

@@ -141,13 +141,13 @@ def test_numbers_that_no_store_has_are_no_position(old: str, new: str) -> None:
 
 @given(positions, xids, st.integers(1, 50))
 def test_a_position_means_the_same_when_all_transactions_are_moved(position: Position, xid: int, number: int) -> None:
-    assert position.moved(ERA).passed(xid - ERA, number) == position.passed(xid, number)
-    assert not position.moved(ERA).passed(xid, number), "what a new server writes is still to be read"
+    assert position.shift(ERA).has_passed(xid - ERA, number) == position.has_passed(xid, number)
+    assert not position.shift(ERA).has_passed(xid, number), "what a new server writes is still to be read"
 
 
 def test_the_beginning_is_before_all() -> None:
-    assert BEGINNING.moved(ERA).moved(ERA) == BEGINNING
-    assert not BEGINNING.passed(3 - 100 * ERA, 1)
+    assert BEGINNING.shift(ERA).shift(ERA) == BEGINNING
+    assert not BEGINNING.has_passed(3 - 100 * ERA, 1)
     assert not NOTHING.shows(3)
 
 
@@ -159,12 +159,12 @@ def test_a_snapshot_shows_what_it_says(snapshot: Snapshot, xid: int) -> None:
 
 def test_a_batch_is_read_to_its_end_under_its_own_snapshot() -> None:
     first, later = Snapshot(20, (12,)), Snapshot(30)
-    position = BEGINNING.handed(first, [5, 7], complete=False)
+    position = BEGINNING.advance(first, [5, 7], complete=False)
     assert position == Position(NOTHING, first, 7, 7)
-    position = position.handed(first, [9], complete=True)
+    position = position.advance(first, [9], complete=True)
     assert position == Position(first, high=9)
-    assert position.handed(later, [], complete=True) == Position(later, high=9)
-    assert position.handed(later, [8], complete=True).high == 9, "a number that came late"
+    assert position.advance(later, [], complete=True) == Position(later, high=9)
+    assert position.advance(later, [8], complete=True).high == 9, "a number that came late"
 
 
 # ----- slots

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.config import Config, find_settings, load_config, unknown_variables
+from penstock.config import Config, find_settings, load_config, stray_variables
 from penstock.errors import ConfigError
 
 
@@ -70,11 +70,11 @@ def test_what_sets_nothing_does_not_count(tmp_path: Path) -> None:
     given = {"PENSTOCK_LEESE": "5", "PENSTOCK_MAX_CONECTIONS": "5", "PENSTOCK_THREAD": "", "PENSTOCK_LEASE": "5"}
     known = {"PENSTOCK_APP": "x", "PENSTOCK_LOG_LEVEL": "info", "PENSTOCK_LOG_FORMAT": "json"}
     of_tests = {"PENSTOCK_TEST_NODE": "x", "PENSTOCK_WRITE_DOCS": "1"}
-    assert unknown_variables(given | known | of_tests) == {
+    assert stray_variables(given | known | of_tests) == {
         "PENSTOCK_LEESE": "PENSTOCK_LEASE",
         "PENSTOCK_MAX_CONECTIONS": "PENSTOCK_MAX_CONNECTIONS",
     }
-    assert unknown_variables(others) == {"PENSTOCK_UNKNOWN": ""}
+    assert stray_variables(others) == {"PENSTOCK_UNKNOWN": ""}
 
 
 def test_an_app_warns_of_variables_that_set_nothing(

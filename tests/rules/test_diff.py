@@ -17,8 +17,8 @@ from penstock.schema.diff import (
     CreateTable,
     Difference,
     IndexStep,
-    added_columns,
     check_names,
+    columns_to_add,
     diff,
 )
 from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
@@ -91,7 +91,7 @@ class Colour(Enum):
 )
 def test_a_new_column_fills_the_rows_that_exist(declaration: dict[str, Any], fill: Any) -> None:
     found = added(**declaration)
-    assert {name: step.fill for name, step in added_columns(found.steps).items()} == {"new": fill}
+    assert {name: step.fill for name, step in columns_to_add(found.steps).items()} == {"new": fill}
     assert not found.guards
     assert not found.problems
 

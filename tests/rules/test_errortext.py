@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.observe.errortext import trace_text, trimmed
+from penstock.observe.errortext import trace_text, trim
 
 HERE = str(Path(__file__))
 
@@ -28,7 +28,7 @@ def shown(work: Any) -> tuple[str, str]:
         through_penstock(work)
     except Exception as error:  # noqa: BLE001 - whatever it raises
         text = trace_text(error)
-        return text, trimmed(text)
+        return text, trim(text)
     raise AssertionError
 
 
@@ -72,7 +72,7 @@ def test_frames_of_penstock_are_left_out_and_all_else_stays() -> None:
 
 def test_a_traceback_of_penstock_alone_stays_whole() -> None:
     whole, short = shown(None)
-    assert whole.replace(HERE, penstock.__file__) == trimmed(whole.replace(HERE, penstock.__file__))
+    assert whole.replace(HERE, penstock.__file__) == trim(whole.replace(HERE, penstock.__file__))
     assert HERE in short
     for text in ("", "ValueError: no frames", "the end of\n    a long line\nValueError: x"):
-        assert trimmed(text) == text
+        assert trim(text) == text

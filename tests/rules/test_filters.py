@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from penstock import DeclarationError, Id, Table, UsageError, contains, has, in_, is_none, known, length, matches
 from penstock.reactive.describe import explain
-from penstock.reactive.evaluate import holds, normal_value, row_values, same, watched
+from penstock.reactive.evaluate import holds, normal_value, read_each, row_values, same
 from penstock.reactive.expression import Condition, fields
 from penstock.reactive.signature import read_signature, signature
 from penstock.reactive.tracing import trace_filter, trace_watch
@@ -362,7 +362,7 @@ def test_words_of_filters_are_for_filters() -> None:
 def changed(watch: Any, before: Order, after: Order) -> bool:
     found = trace_watch(DEFINITION, watch, "Reactive task sync: watch")
     old, new = (
-        watched(found.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in (before, after)
+        read_each(found.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in (before, after)
     )
     return not same(old, new)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.store.guest.parameters import named_sql, nameless_sql
+from penstock.store.guest.parameters import name_parameters, nameless_sql
 
 _PROBE = """
 import json, sys
@@ -39,7 +39,7 @@ except ContextError:
     ],
 )
 def test_parameters_are_renamed_where_they_are_parameters(sql: str, named: str) -> None:
-    assert named_sql(sql) == named
+    assert name_parameters(sql) == named
 
 
 @pytest.mark.parametrize(

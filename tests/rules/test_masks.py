@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from penstock.dashboard.mask import is_secret, masked
+from penstock.dashboard.mask import is_secret, mask
 from penstock.schema.encoder import MASKED
 
 SECRETS = ("password", "passwd", "pwd", "passphrase", "passcode", "secret", "token", "credential", "cookie", "pincode")
@@ -78,4 +78,4 @@ def test_what_stands_under_the_name_of_a_secret_is_hidden_as_a_whole() -> None:
         "a": [{"dbpassword": {"old": "y"}, "pincode": 4711, "clientsecret": None, "pinned": True}],
     }
     hidden = {"dbpassword": MASKED, "pincode": MASKED, "clientsecret": None, "pinned": True}
-    assert masked(given) == {"apitoken": MASKED, "a": [hidden]}
+    assert mask(given) == {"apitoken": MASKED, "a": [hidden]}

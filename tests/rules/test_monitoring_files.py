@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stage.needs import program
 
 from penstock.cli.monitoring import command
-from penstock.observe.exposition import exposed
+from penstock.observe.exposition import expose
 from penstock.observe.meters import METERS, Meters
 
 YAML: Any = importlib.import_module("yaml")  # its types are not installed
@@ -37,7 +37,7 @@ def shown() -> dict[str, set[str]]:
             meters.observe(name, 1.0, *labels)
         else:
             gauges[name] = {labels: 1.0}
-    text, _ = exposed(meters, gauges, "")
+    text, _ = expose(meters, gauges, "")
     found = [sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples]
     samples: dict[str, set[str]] = defaultdict(set)
     for sample in found:

@@ -15,7 +15,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.table import Table, definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
-from penstock.store.sql.values import captured_value
+from penstock.store.sql.values import decode_capture
 from penstock.store.sqlite.dialect import SQLITE
 
 
@@ -30,7 +30,7 @@ def spelled(column: str, captured: str, dialect: Dialect = POSTGRES) -> str | No
     task = ReactiveTask(name="task", definition=definition_of(Parted), key=column, pool="default")
 
     def read(kind: Kind, value: Any) -> Any:
-        return captured_value(dialect, kind, value)
+        return decode_capture(dialect, kind, value)
 
     return partition_of(spec_of(task, exact=True), read_values(f'{{"{column}": {captured}}}'), read)
 

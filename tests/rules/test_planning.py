@@ -19,7 +19,7 @@ from penstock.reactive.tracing import trace_filter, trace_watch
 from penstock.schema.fields import Kind
 from penstock.schema.table import Table, definition_of
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sql.values import captured_value
+from penstock.store.sql.values import decode_capture
 from penstock.store.sqlite.dialect import SQLITE
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -38,7 +38,7 @@ ORDER = definition_of(Order)
 
 
 def read(kind: Kind, value: Any) -> Any:
-    return captured_value(SQLITE, kind, value)
+    return decode_capture(SQLITE, kind, value)
 
 
 def task(*, exact: bool = True, number: int = 1, current: bool = True, **declared: Any) -> PlannedTask:
@@ -178,7 +178,7 @@ def test_a_row_whose_time_never_comes_is_never_run(due: str, expected: datetime)
     (found,) = plan_rows(
         [(task(run_at="due"), change("enter", None, {"due": due}))],
         NOW,
-        lambda kind, value: captured_value(POSTGRES, kind, value),
+        lambda kind, value: decode_capture(POSTGRES, kind, value),
     )
     assert (found.runs, found.due_at) == (True, expected)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pools.gate import Gate, WaitingKey, passage, passed
+from penstock.pools.gate import Gate, WaitingKey, passage, recount
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, open_at, peek, take
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -85,7 +85,7 @@ def test_what_passes_has_paid(line: tuple[Gate, list[WaitingKey]], room: int) ->
             before = peek(gate.key_rate_limit, turn.rate, NOW)
             assert peek(gate.key_rate_limit, found.rates[turn.key], NOW) == before - found.counts[turn.key]
     fewer = {key: count - 1 for key, count in found.counts.items() if count > 1}
-    less = passed(gate, turns, found, fewer, NOW)
+    less = recount(gate, turns, found, fewer, NOW)
     assert less.counts == fewer
     if gate.rate_limit is not None and fewer:
         left = peek(gate.rate_limit, gate.rate, NOW) - sum(fewer.values())

@@ -102,7 +102,7 @@ def test_looking_at_all_rows_goes_through_rows_and_then_through_records() -> Non
         assert at is not None
         assert Reconciling.parse(at.text()) == at
         seen.append((at.part, at.after, at.looked, at.found))
-        at = at.moved(after, looked, found)
+        at = at.advance(after, looked, found)
     assert seen == [
         ("rows", None, 0, 0),
         ("rows", '["a"]', 10, 1),
@@ -114,5 +114,5 @@ def test_looking_at_all_rows_goes_through_rows_and_then_through_records() -> Non
 
 def test_begun_anew_it_forgets_how_far_it_was_and_not_what_is_run_again() -> None:
     at = Reconciling(part="records", after="x", looked=3, found=1, reprocess="reprocess_all", audit=True)
-    assert at.begun() == Reconciling(reprocess="reprocess_all")
+    assert at.begin() == Reconciling(reprocess="reprocess_all")
     assert Reconciling.parse(json.dumps(json.loads(at.text()) | {"new": 1})) == at

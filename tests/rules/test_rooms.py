@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.jobs.job import NO_OPTIONS, Ending, Job
 from penstock.jobs.states import JobState
 from penstock.store.nouns.jobs import Room
-from penstock.store.placement import GatesLeftOut, Line, left_rooms
+from penstock.store.placement import GatesLeftOut, Line, remaining_rooms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POOLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.integers(0, 20)), max_size=6)
@@ -50,7 +50,7 @@ def one_by_one(rooms: list[Room], ready: dict[str, int], places: int) -> Iterato
 def test_rooms_are_smaller_by_what_was_taken_and_run_so_much_more() -> None:
     taken = [job_of("a"), job_of("a"), job_of("b"), replace(job_of("b"), ending=Ending(JobState.SUCCESS, NOW))]
     rooms = [Room("a", 5, 1, running=1), Room("b", 2, 1), Room("c", 3, None, running=4)]
-    assert left_rooms(rooms, taken) == [Room("a", 3, 1, running=3), Room("b", 1, 1, running=1), rooms[2]]
+    assert remaining_rooms(rooms, taken) == [Room("a", 3, 1, running=3), Room("b", 1, 1, running=1), rooms[2]]
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 12))

@@ -92,7 +92,7 @@ def test_the_rows_up_to_each_row_and_between_any_two_are_exactly_those(
         for one in part:
             noted.add(0, one.read("note", "by_a", ORDER))
         for row in rows:
-            covered = any(noted.concerned(dict(zip(ORDER, row, strict=True))))
+            covered = any(noted.readers_of(dict(zip(ORDER, row, strict=True))))
             assert covered or row not in everything[first + 1 : last + 1]
             if covered and first <= last and not any(one.null is False for one in part):
                 assert row in everything[first + 1 : last + 1], "nothing else is noted"

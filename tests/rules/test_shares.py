@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pools.shares import Member, Need, change, lent
+from penstock.pools.shares import Member, Need, change, lend
 
 ALONE = Need(
     limit=10, granted=0, held=0, running=0, holders=1, wanted=0, waiting=0, places=100, rested=False, idle=False,
@@ -138,7 +138,7 @@ def test_a_group_never_has_more_than_its_pools_together(members: list[Member], d
     for _ in range(6):
         place = data.draw(st.integers(0, len(members) - 1))
         one = members[place]
-        limit = lent(members, one.name)
+        limit = lend(members, one.name)
         asked = data.draw(st.integers(0, 12))
         given_slots = max(0, min(asked, limit - one.granted))
         members[place] = replace(one, granted=one.granted + given_slots, wanted=asked - given_slots)
@@ -154,10 +154,10 @@ def test_what_is_owed_comes_back(members: list[Member]) -> None:
     group = [borrower, *kept[1:]]
     for _ in range(100):
         for place, member in enumerate(group):
-            limit = max(member.limit, lent(group, member.name)) if member.limit else 0
+            limit = max(member.limit, lend(group, member.name)) if member.limit else 0
             if member.granted > limit:
                 group[place] = replace(member, granted=member.granted - 1)
-            elif member.wanted and lent(group, member.name) > member.granted:
+            elif member.wanted and lend(group, member.name) > member.granted:
                 group[place] = replace(member, granted=member.granted + 1, wanted=member.wanted - 1)
     for member in group[1:]:
         assert not member.wanted or member.granted >= member.limit, group
@@ -165,9 +165,9 @@ def test_what_is_owed_comes_back(members: list[Member]) -> None:
 
 def test_what_a_group_lends() -> None:
     idle, busy = Member("idle", 4, 0, 0), Member("busy", 4, 4, 0)
-    assert lent([idle, busy], "busy") == 8
-    assert lent([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
-    assert lent([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
-    assert lent([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
-    assert lent([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
-    assert lent([replace(idle, limit=0), busy], "busy") == 4, "and lends none"
+    assert lend([idle, busy], "busy") == 8
+    assert lend([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
+    assert lend([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
+    assert lend([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
+    assert lend([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
+    assert lend([replace(idle, limit=0), busy], "busy") == 4, "and lends none"

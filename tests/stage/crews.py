@@ -43,7 +43,7 @@ class Crew:
         while quiet < 2:
             await self.plan()
             await self.worker.tick()
-            if self.worker.running or self.worker.unsettled:
+            if self.worker.running or self.worker.open_outcomes:
                 await self.worker.wait_for_jobs()
                 quiet = 0
                 continue

@@ -19,7 +19,7 @@ from penstock.config import Config
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
-from penstock.store.sql.dialect import named
+from penstock.store.sql.dialect import qualify
 from penstock.testing import TestApp
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
@@ -82,7 +82,7 @@ class Databases:
                 open_once(url, app)
             with psycopg.connect(url, autocommit=True) as connection:
                 sql = "update penstock.change_slot set origin = regexp_replace(origin, '[0-9]+$', %s)"
-                connection.execute(named(sql, Config().schema), [str(self._oid)])
+                connection.execute(qualify(sql, Config().schema), [str(self._oid)])
             yield name_of(url)
 
     def _url(self, name: str) -> str:
@@ -95,7 +95,7 @@ def settle(url: str) -> None:
     Otherwise the first to read it would take the copy for a restored one, and lock it to write it anew.
     """
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(named("update penstock.change_slot set origin = penstock.origin()", Config().schema))
+        connection.execute(qualify("update penstock.change_slot set origin = penstock.origin()", Config().schema))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import asyncpg
 from pydantic import BaseModel, Field
 
 from penstock import Table
-from penstock.reactive.evaluate import holds, row_values, same, watched
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.reactive.tracing import Watch
@@ -29,7 +29,7 @@ from penstock.store.sql.conditions import ConditionSql, WatchSql, condition_sql,
 from penstock.store.sql.ddl import create_table
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_values, stored_values
+from penstock.store.sql.values import decode_captures, decode_stored_values
 from penstock.store.sqlite.dialect import SQLITE, number_or_text
 from penstock.store.sqlite.functions import register_functions
 
@@ -438,14 +438,14 @@ def expected(rows: Sequence[Table], conditions: Sequence[Condition]) -> list[lis
 
 def changes(rows: Sequence[Table], watch: Watch) -> list[bool]:
     """What Python says of each pair of row objects."""
-    found = [watched(watch.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in rows]
+    found = [read_each(watch.expressions, row_values(DEFINITION, row, DEFINITION.positions)) for row in rows]
     return [not same(before, after) for before in found for after in found]
 
 
 def of_stored(dialect: Dialect, definition: TableDefinition, rows: Sequence[Any], condition: Condition) -> list[bool]:
     """What Python says of rows as the driver gives them."""
     names = [column.name for column in definition.columns]
-    found = [stored_values(dialect, definition, dict(zip(names, row, strict=True)), names) for row in rows]
+    found = [decode_stored_values(dialect, definition, dict(zip(names, row, strict=True)), names) for row in rows]
     return [holds(condition, values) for values in found]
 
 
@@ -453,7 +453,7 @@ def of_captured(dialect: Dialect, definition: TableDefinition, rows: Sequence[st
     """What Python says of rows as they were captured."""
     read = [json.loads(row, parse_float=Decimal) for row in rows]
     names = definition.positions
-    return [holds(condition, captured_values(dialect, definition, row, names)) for row in read]
+    return [holds(condition, decode_captures(dialect, definition, row, names)) for row in read]
 
 
 def with_opposites(conditions: Sequence[Condition]) -> list[Condition]:

@@ -210,7 +210,7 @@ class RelayModel:
     def stop(self) -> None:
         """The relay stops in peace: it writes what was sent, and leaves the outbox."""
         self.cut()
-        if (self.state.row is None or self.state.uncertain) and self.state.finished:
+        if (self.state.row is None or self.state.uncertain) and self.state.all_finished:
             self.take()
         if (write := self.state.write_sent()) is not None:
             self.write(write)
@@ -397,7 +397,7 @@ class RelayModel:
         if items := list(decision.deliver):
             wall = items[0].change.kind in OF_ALL_KEYS
             whole = self.in_transaction or self.outbox.batch is not None
-            if whole and self.state.finished:
+            if whole and self.state.all_finished:
                 items = list(takewhile(lambda item: not self.state.is_done(item), items))
             items = items[:1] if wall and not whole else items
             self.together = whole or wall or self.state.at_once == 1

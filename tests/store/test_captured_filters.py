@@ -18,7 +18,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
-from penstock.reactive.evaluate import holds, row_values, same, watched
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition
 from penstock.reactive.tracing import Watch, trace_filter, trace_watch
 from penstock.store.open import sqlite_path
@@ -26,7 +26,7 @@ from penstock.store.push.migrate import push
 from penstock.store.sql.conditions import condition_sql, watch_sql
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_values
+from penstock.store.sql.values import decode_captures
 from penstock.store.store import Store
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,7 +73,7 @@ class Case:
             return "delete" if was else "enter" if is_now else None
         if was is not is_now:
             return "enter" if is_now else "leave"
-        looks = (watched(self.watch.expressions, values) for values in (before, after))
+        looks = (read_each(self.watch.expressions, values) for values in (before, after))
         return "change" if was and not same(*looks) else None
 
     def _means(self, values: Values | None) -> bool:
@@ -87,7 +87,7 @@ class Case:
         """What was captured of the row before and after."""
         texts = {"before": change.before, "after": change.after}
         before, after = (
-            None if text is None else captured_values(dialect, DEFINITION, change.values(when), self.interest.before)
+            None if text is None else decode_captures(dialect, DEFINITION, change.values(when), self.interest.before)
             for when, text in texts.items()
         )
         return before, after

@@ -15,11 +15,11 @@ from stage.examples import examples
 from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.changes.change import read_values
-from penstock.reactive.evaluate import row_values, same, watched
+from penstock.reactive.evaluate import read_each, row_values, same
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_like, captured_values, stored_values
+from penstock.store.sql.values import decode_captures, decode_like, decode_stored_values
 from penstock.store.sqlite.dialect import SQLITE
 
 PROPERTY = settings(
@@ -146,10 +146,10 @@ def test_no_change_is_missed_in_a_table_of_another_program(lite: LiteThings, dic
 
 def check_changes(things: LiteThings | PostgresThings, dice: Dice, dialect: Dialect, rows: list[Any]) -> None:
     names = [column.name for column in OWNED.columns]
-    values = [stored_values(dialect, OWNED, dict(zip(names, row, strict=True)), names) for row in rows]
+    values = [decode_stored_values(dialect, OWNED, dict(zip(names, row, strict=True)), names) for row in rows]
     watches = [dice.watch() for _ in range(20)]
     for watch, (sql, said) in zip(watches, things.pairs(watches), strict=True):
-        was = [watched(watch.expressions, one) for one in values]
+        was = [read_each(watch.expressions, one) for one in values]
         outcome = [not same(before, after) for before in was for after in was]
         for found, right in zip(said, outcome, strict=True):
             assert found is right or (found and not sql.exact), (watch.names, sql.expressions)
@@ -175,12 +175,12 @@ def test_a_row_of_another_program_is_what_it_is_read_as(lite: LiteThings) -> Non
             if fields[name] == math.inf and name in {"part", "data"}:
                 continue  # in JSON a number may be greater than any float
             read = row_values(OWNED, row, [name])
-            found = stored_values(SQLITE, OWNED, dict(zip(names, stored, strict=True)), [name])
+            found = decode_stored_values(SQLITE, OWNED, dict(zip(names, stored, strict=True)), [name])
             assert same(found, read), (name, stored)
             told = read_values(text)
-            assert same(captured_like(SQLITE, OWNED, told, [name], read), read), (name, stored)
+            assert same(decode_like(SQLITE, OWNED, told, [name], read), read), (name, stored)
             ambiguous = isinstance(dict(zip(names, stored, strict=True))[name], bytes) or "e400" in str(stored).lower()
-            assert ambiguous or same(captured_values(SQLITE, OWNED, told, [name]), read), (name, stored)
+            assert ambiguous or same(decode_captures(SQLITE, OWNED, told, [name]), read), (name, stored)
             compared += 1
     assert compared > 400
 

@@ -28,7 +28,7 @@ from penstock.store.postgres.newjobs import pieces
 from penstock.store.postgres.route import Route, _Connection, servers
 from penstock.store.push.migrate import push
 from penstock.store.session import Statement
-from penstock.store.sql.dialect import named
+from penstock.store.sql.dialect import qualify
 from penstock.store.store import Store
 
 
@@ -36,7 +36,7 @@ class TestPostgres(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
     machine_examples, task_examples = examples(40), examples(20)
-    delete_lease = Statement(named("delete from penstock.lease where id = $1", Config().schema))
+    delete_lease = Statement(qualify("delete from penstock.lease where id = $1", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _server(self, suite_databases: Callable[[], str]) -> None:
@@ -159,7 +159,7 @@ async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(
             await session.commit()
             rows = list[Any]()
             for table in ("ready_job", "scheduled_job"):
-                rows += await connection.fetch(store.dialect.named(f"delete from penstock.{table} returning *"))
+                rows += await connection.fetch(store.dialect.qualify(f"delete from penstock.{table} returning *"))
             assert len(rows) == 150
             written.append(sorted((name, str(value)) for row in rows for name, value in row.items() if name != "seq"))
         assert written[0] == written[1]

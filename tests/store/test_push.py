@@ -38,10 +38,10 @@ class Booking(Table):
 
 async def refused(store: Store, *tables: type[Table]) -> list[dict[str, Any]]:
     """The problems of a push that must not succeed, nor change anything."""
-    before = await store.catalog.stored_tables([definition_of(table).name for table in tables])
+    before = await store.catalog.read_tables([definition_of(table).name for table in tables])
     with pytest.raises(SchemaMismatch) as caught:
         await push(store, *tables)
-    assert await store.catalog.stored_tables([definition_of(table).name for table in tables]) == before
+    assert await store.catalog.read_tables([definition_of(table).name for table in tables]) == before
     problems: list[dict[str, Any]] = caught.value.facts["problems"]
     for problem in problems:
         assert problem["what"] in str(caught.value)
@@ -74,10 +74,10 @@ async def test_a_plan_prints_everything_and_writes_nothing(store: Store, tmp_pat
         assert plan.sql[0].startswith('create table "booking"')
         assert plan.sql[1].startswith('create index "booking_by_customer"')
         assert not os.listdir(tmp_path)  # noqa: PTH208 - nothing else runs
-        assert await store.catalog.stored_tables(["booking"]) == {}
-        assert await store.catalog.applied_migrations() == set()
+        assert await store.catalog.read_tables(["booking"]) == {}
+        assert await store.catalog.list_migrations() == set()
         await push(store, Booking)
-        assert (await store.catalog.stored_tables(["booking"]))["booking"].kind == "table"
+        assert (await store.catalog.read_tables(["booking"]))["booking"].kind == "table"
         assert await sql('select count(*) from "booking"') == [(0,)]
 
 
@@ -385,7 +385,7 @@ async def test_a_unique_index_over_duplicates_is_refused_with_their_number(store
         await sql("delete from booking where id not in ('x0', 'x3', 'x5')")
         await push(store, Unique)
         await settled(store, Unique)
-        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        stored = (await store.catalog.read_tables(["booking"]))["booking"]
         assert {name: index.unique for name, index in stored.indexes.items()} == {
             "booking_by_customer": True,
             "booking_by_phone": True,
@@ -531,8 +531,8 @@ async def test_migrations_are_applied_once_in_order_and_a_broken_one_leaves_no_t
         monkeypatch.setattr(migrate, "load_migrations", lambda _store: [*shipped, later, broken])
         with pytest.raises(DataError):
             await push(store, Booking)
-        assert await store.catalog.applied_migrations() == {*(name for name, _sql in shipped), "9001_second"}
-        assert await store.catalog.stored_tables(["penstock_third"]) == {}
+        assert await store.catalog.list_migrations() == {*(name for name, _sql in shipped), "9001_second"}
+        assert await store.catalog.read_tables(["penstock_third"]) == {}
         monkeypatch.setattr(migrate, "load_migrations", lambda _store: shipped)  # the previous version, started again
         assert (await push(store, Booking)).empty
         assert await sql("select count(*) from penstock_second") == [(0,)]

@@ -17,7 +17,7 @@ from penstock import Index, Table
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, SchemaMismatch
-from penstock.schema.stored import next_name, required_name
+from penstock.schema.stored import next_name, not_null_name
 from penstock.store.nouns.catalog import Change
 from penstock.store.open import make_store
 from penstock.store.postgres import catalog as postgres_catalog
@@ -59,7 +59,7 @@ async def insert(sql: Sql, number: int, phone: str | None, status: str = "paid")
 
 
 async def stored_names(store: Store) -> tuple[set[str], set[str]]:
-    stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+    stored = (await store.catalog.read_tables(["booking"]))["booking"]
     assert all(index.valid for index in stored.indexes.values())
     assert all(check.valid for check in stored.checks.values())
     return set(stored.indexes), set(stored.checks)
@@ -154,7 +154,7 @@ async def test_two_different_schemas_at_once_get_the_answers_of_some_order(store
     async with closing(store, other):
         await push(store, Booking)
         await asyncio.gather(push(store, WithEmail), push(other, WithAge))
-        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        stored = (await store.catalog.read_tables(["booking"]))["booking"]
         assert {"email", "age"} <= stored.columns.keys()
         assert {"booking_by_email", "booking_by_age"} <= stored.indexes.keys()
         assert len(stored.checks["booking_status_choices"].choices) in {2, 4}
@@ -302,7 +302,7 @@ async def test_a_table_that_stays_locked_is_given_up_and_left_as_it_was(
             with pytest.raises(DatabaseBusy, match="table booking"):
                 await push(store, Stricter)
         await connection.close()
-        assert "note" not in (await store.catalog.stored_tables(["booking"]))["booking"].columns
+        assert "note" not in (await store.catalog.read_tables(["booking"]))["booking"].columns
         await push(store, Stricter)
 
 
@@ -321,7 +321,7 @@ async def test_what_a_killed_push_has_left_is_cleared_away(postgres_store: Store
         await sql("delete from booking where id = 'x1'")
         passing = next_name("booking_status_choices")
         await sql(f"alter table booking add constraint \"{passing}\" check (status in ('pending', 'paid')) not valid")
-        proof = required_name("booking", "phone")
+        proof = not_null_name("booking", "phone")
         await sql(f'alter table booking add constraint "{proof}" check (phone is not null) not valid')
         plan = await push(store, Stricter)
         assert 'drop index concurrently "public"."booking_by_phone"' in plan.sql
@@ -399,7 +399,7 @@ async def test_a_process_killed_while_it_builds_an_index(
         await until(sql, "select count(*) from pg_stat_progress_create_index where current_locker_pid > 0")
         process.kill()
         process.close()
-        assert not (await store.catalog.stored_tables(["booking"]))["booking"].indexes["booking_by_customer"].valid
+        assert not (await store.catalog.read_tables(["booking"]))["booking"].indexes["booking_by_customer"].valid
         await transaction.rollback()
         await connection.close()
 
@@ -505,7 +505,7 @@ async def test_a_table_written_anew_keeps_all_that_others_have_added(sqlite_stor
         assert await sql("pragma integrity_check") == [("ok",)]
         names = await sql("select name from sqlite_schema where tbl_name = 'booking' collate nocase order by name")
         assert {name for (name,) in names} >= {"own", "logs", "booking_by_phone", "booking_by_customer"}
-        stored = (await store.catalog.stored_tables(["booking"]))["booking"]
+        stored = (await store.catalog.read_tables(["booking"]))["booking"]
         assert stored.constraints[0].startswith("foreign key")
         assert stored.constraints[1].startswith('constraint "plain"')
         assert stored.options == "strict"

@@ -65,7 +65,7 @@ def test_no_form_is_what_the_other_one_would_be(noun: str) -> None:
     for part in re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]:
         forms = FORM.split(part)[3::3]
         if len(forms) > 1:
-            assert len({SQLITE.respelled(" ".join(re.sub("--.*", "", form).split())) for form in forms}) > 1, part
+            assert len({SQLITE.translate(" ".join(re.sub("--.*", "", form).split())) for form in forms}) > 1, part
 
 
 @pytest.mark.parametrize("noun", NOUNS)
@@ -165,7 +165,7 @@ def test_the_columns_of_a_query_have_one_name_on_both_stores(tmp_path: Path, pos
 def test_no_name_of_the_default_schema_is_left_in_another_one(dialect: Dialect) -> None:
     other = dialect.in_schema("other")
     queries = {query.name: query.statement.sql for noun in NOUNS for query in statements(noun, other)}
-    made = {name: re.sub("--.*", "", other.named(sql)) for name, sql in load_migrations(dialect.name)}
+    made = {name: re.sub("--.*", "", other.qualify(sql)) for name, sql in load_migrations(dialect.name)}
     python = re.compile(r"penstock_\w+\(|'penstock: |\$penstock\$")  # functions of connections, errors, quotes
     for name, sql in {**queries, **made, "unless_each": other.unless_each}.items():
         assert "penstock" not in python.sub("", sql), name

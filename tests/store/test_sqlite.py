@@ -14,7 +14,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.open import make_store
 from penstock.store.session import Statement
-from penstock.store.sql.dialect import named
+from penstock.store.sql.dialect import qualify
 from penstock.store.store import Store
 
 
@@ -24,7 +24,7 @@ class TestSqlite(StoreSuite):
         "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
     )
     machine_examples, task_examples = examples(40), examples(20)
-    delete_lease = Statement(named("delete from penstock_lease where id = ?", Config().schema))
+    delete_lease = Statement(qualify("delete from penstock_lease where id = ?", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _files(self, suite_files: Callable[[], str]) -> None:

@@ -127,7 +127,7 @@ class CallerBackend:
         Args:
             state: Only those in this state.
             limit: How many, at most 10,000.
-            where: Only those that meet this filter.
+            where: Only jobs that meet this filter.
 
         Raises:
             ValueInvalid: There is no such state, or so many cannot be asked for.
@@ -136,7 +136,7 @@ class CallerBackend:
         where = where if state is None else replace(where, state=state)
         store, now = self.engine.store, self.engine.clock.now()
         found = await self.job_calls.read(lambda session: store.jobs.list(session, where, limit, now))
-        return list(map(self.job_calls.masked, found))
+        return list(map(self.job_calls.mask, found))
 
     async def job_counts(self) -> Mapping[str, int]:
         """How many jobs are ready, scheduled, running, and in each finished state."""

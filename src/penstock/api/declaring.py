@@ -83,8 +83,8 @@ class Declaring:
     def mutation(self) -> MutationDecorator:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it.
 
-        With ``access=`` only some may; see `query`. With ``rate_limit="login"`` each call from outside first takes a
-        token of that rate limit for its user, or else its address, also if the mutation fails then.
+        With ``access=`` only some may; see `query`. With ``rate_limit="login"`` each call from outside takes a token of
+        that rate limit, for its user or else its address, even if the mutation fails.
         """
         return cast("MutationDecorator", self._declare(MutationFunction, "access", "rate_limit", public=True))
 
@@ -98,8 +98,8 @@ class Declaring:
         """Declare a public action: it may call the outside world, has no transaction, and anyone may call it.
 
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
-        process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each of up to so many
-        calls, and returns a list of as many results or exceptions; the arguments of a call are those that make an item.
+        process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each call, and returns
+        a list of as many results or exceptions; the arguments of a call make an item.
         ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
         """
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))

@@ -43,11 +43,11 @@ class Guests:
         self._open: list[Attempts] = []
         self._homes: dict[str, _Home] = {}
 
-    def opened(self, runner: Attempts) -> None:
+    def attach(self, runner: Attempts) -> None:
         """Use the settings and the clock of a backend from now on."""
         self._open.append(runner)
 
-    def closed(self, runner: Attempts) -> None:
+    def detach(self, runner: Attempts) -> None:
         """Stop using them."""
         if runner in self._open:
             self._open.remove(runner)

@@ -21,7 +21,7 @@ from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
 from penstock.observe.logbook import Numbers
-from penstock.observe.readable import capped, size_of, span
+from penstock.observe.readable import cap, size_of, span
 from penstock.outbox.outbox import reader_name
 from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
@@ -39,9 +39,9 @@ Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
 
 _MOST = 10_000  # of anything that is counted
-_most = partial(capped, most=_MOST)
+_most = partial(cap, most=_MOST)
 _MIB = 2**20
-_SERVICES = 7  # connections of a process beside its `max_connections`
+_SERVICES = 7  # connections of a process in addition to its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
 _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
@@ -90,10 +90,10 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
         "Find its program, and end it:",
         "select * from pg_stat_activity order by xact_start",
     ),
-    "interest-broken": ("critical", "Find out who changed them, then make them anew:", "penstock migrate"),
+    "interest-broken": ("critical", "Find out who changed them, then make them again:", "penstock migrate"),
     "interest-undeclared": ("notice", "If no other program declares it either, drop its reader.", "penstock changes"),
-    "outbox-halted": ("critical", "Mend the cause and retry, or skip the message.", "penstock outbox show {name}"),
-    "outbox-parked": ("warning", "Mend the cause, then retry them.", "penstock outbox retry {name}"),
+    "outbox-halted": ("critical", "Fix the cause and retry, or skip the message.", "penstock outbox show {name}"),
+    "outbox-parked": ("warning", "Fix the cause, then retry them.", "penstock outbox retry {name}"),
     "schema-mismatch": ("critical", "Mend the declarations or the rows.", "penstock migrate --plan"),
     "schema-behind": ("warning", "Look at the plan, then migrate.", "penstock migrate --plan"),
     "index-missing": ("warning", "Find the queries without with_index, and declare an Index.", "penstock check"),
@@ -157,7 +157,7 @@ class Health:
         """By function: how often it conflicted and ran in the last hour."""
         sums = self.sums[1]
         found = {where: round(parts["conflict"]) for where, parts in sums.items() if "conflict" in parts}
-        return {where.partition(" ")[2]: (number, _failed(sums, where)[1]) for where, number in found.items()}
+        return {where.partition(" ")[2]: (number, _count_failures(sums, where)[1]) for where, number in found.items()}
 
 
 async def look(
@@ -182,7 +182,7 @@ async def look(
         max_connections=engine.config.max_connections,
         offset=clock.offset if isinstance(clock, SystemClock) else timedelta(0),
         leases=leases,
-        expired=await store.leases.expired(now - _RESCUED_WITHIN),
+        expired=await store.leases.find_expired(now - _RESCUED_WITHIN),
         pools=await store.pools.backlog(_MOST),
         sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
         tasks=await store.records.backlog(_MOST),
@@ -197,7 +197,7 @@ async def look(
 
 
 def findings(seen: Health) -> list[HealthFinding]:
-    """What the rules find, the worst first."""
+    """The findings of the rules, the worst first."""
     found = [one for rule in _RULES for one in rule(seen)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
@@ -211,7 +211,7 @@ def _of(
     return HealthFinding(code, severity or usual, where, what, fix, command.format(name=typed))
 
 
-def _failed(sums: Numbers, where: str) -> tuple[int, int]:
+def _count_failures(sums: Numbers, where: str) -> tuple[int, int]:
     """How many attempts have failed, and how many there were."""
     found = sums.get(where, {})
     failed, whole = (sum(found.get(one, 0) for one in parts) for parts in (_FAILED, _ENDS))
@@ -255,12 +255,12 @@ def _failures(seen: Health) -> Iterator[HealthFinding]:
     for where in sorted(where for where in week if where.partition(" ")[0] in TRIED):
         noun, _, name = where.partition(" ")
         tried, command = TRIED[noun]
-        failed, whole = _failed(last, where)
-        before, code, length = _failed(twice, where)[0] - failed, "failures-steady", _SPAN
+        failed, whole = _count_failures(last, where)
+        before, code, length = _count_failures(twice, where)[0] - failed, "failures-steady", _SPAN
         if failed >= _FEW_FAILURES and failed > 2 * before:
             code = "failures-rising"
         elif noun != "pool" or failed < _FEW_FAILURES:
-            tries = ((one, *_failed(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
+            tries = ((one, *_count_failures(sums, where)) for one, sums in zip(_SPANS, seen.sums, strict=False))
             length, failed, whole = next(one for one in tries if one[2] >= _FEW_ATTEMPTS or one[0] == KEPT)
             if failed < max(_FAILING, _FAILING_SHARE * whole):
                 continue

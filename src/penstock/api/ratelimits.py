@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.api.callers import for_ctx_readers, for_functions
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.ratelimits import RateStatus, checked_key, take_tokens
+from penstock.calls.run.ratelimits import RateStatus, check_key, take_tokens
 from penstock.errors import DeclarationError
 from penstock.functions.programs import check_name
 from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket, peek
@@ -47,14 +47,14 @@ class RateLimiter:
     @for_ctx_readers
     async def peek(self, calls: JobCalls, key: str = "") -> int:
         """How many tokens are left; below zero if some are reserved."""
-        of = checked_key(key)
+        of = check_key(key)
         state = await calls.read(lambda transaction: calls.store.rates.peek(transaction, self.name, of))
         return peek(self.policy, state, calls.now())
 
     @for_functions
     async def reset(self, calls: JobCalls, key: str = "") -> None:
         """Give all tokens of a key back."""
-        of = checked_key(key)
+        of = check_key(key)
         await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, of))
 
 

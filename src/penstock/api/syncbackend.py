@@ -48,8 +48,8 @@ class SyncBackend(SyncCallerBackend):
 class SyncApp(SyncCallerBackend):
     """An app for programs that do not await: `App.sync`.
 
-    Its words run on one backend, which is opened with the settings in force when one of them is first used, is shared
-    by all threads, and is closed when the program ends. A process that was forked opens one of its own.
+    Its words run on one backend, which all threads share. It opens at the first use, with the settings in force then,
+    and closes when the program ends. A process that was forked opens one of its own.
 
     Args:
         open_app: `App.open`.
@@ -62,7 +62,7 @@ class SyncApp(SyncCallerBackend):
         _all.add(self)
 
     def open(self, database: str | None = None, **settings: Any) -> SyncBackend:
-        """Run this app for the time of a ``with`` block, beside the shared backend.
+        """Run this app for the time of a ``with`` block, on a backend of its own.
 
         Args:
             database: URL of its database; by default as the settings say.

@@ -84,7 +84,7 @@ class Thread:
         return self.wait(call())
 
     def with_identity(self, identity: Identity | None) -> Thread:
-        """The same thread, with a backend for calls of a user."""
+        """This thread, with a backend for calls of a user."""
         other = copy(self)
         other.backend = self.backend.with_identity(identity)
         return other

@@ -58,7 +58,7 @@ class Call:
         """The call that this one makes of another function."""
         return PythonCall(function, given, self.caller, self.depth + 1, self.job)
 
-    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - for those that look before they run
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - for calls that look before they run
         """Give the checked arguments; no attempt gets an object that another one may have changed.
 
         Args:

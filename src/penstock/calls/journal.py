@@ -24,8 +24,8 @@ from penstock.jobs.job import Job, JobId, NewJob, Options, Outcome, Settlement, 
 from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState
 from penstock.observe.following import Following, baggage_of, current_trace, trace_id
 from penstock.observe.logbook import Logbook
-from penstock.observe.logs import enabled
 from penstock.observe.logs import event as log_event
+from penstock.observe.logs import is_enabled
 from penstock.observe.meters import Meters
 from penstock.observe.timing import Run, Spent, bucket_of, current_run, run
 from penstock.observe.tracing import Tracing, row_of
@@ -69,9 +69,9 @@ class Journal:
     def sending(self, transaction: Transaction, job: NewJob, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
         """A transaction enqueues a job, or the first of many alike with these ids: logged once it has committed."""
         if self.meters is not None or job.pool in self._talking():
-            transaction.committed.append(partial(self.enqueued, job, transaction.now, ids))
+            transaction.committed.append(partial(self.note_enqueue, job, transaction.now, ids))
 
-    def enqueued(self, job: NewJob, now: datetime, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
+    def note_enqueue(self, job: NewJob, now: datetime, ids: Callable[[], Sequence[JobId]] | None = None) -> None:
         """The transaction that enqueued a job, or jobs that are alike, has committed; arguments as for `sending`."""
         tells = job.pool in self._talking()
         if self.meters is None and not tells:
@@ -89,14 +89,14 @@ class Journal:
                 enqueuedAt=_ms(now),
             )
 
-    def traced(self, options: Options) -> Options:
-        """The options of a new job, with the current trace, of which it will be a part."""
+    def with_trace(self, options: Options) -> Options:
+        """The options of a new job, with the current trace, which it joins."""
         trace = current_trace() if self.tracing is None else self.tracing.current()
         return replace(options, trace=trace) if trace else options
 
     # ----- jobs start and end
 
-    def started(self, jobs: Iterable[Job]) -> None:
+    def note_starts(self, jobs: Iterable[Job]) -> None:
         """A worker starts attempts."""
         talkative, meters = self._talking(), self.meters
         for job in jobs:
@@ -126,7 +126,7 @@ class Journal:
             if job.options.task is not None:
                 self.meters.observe("penstock_task_run_seconds", seconds, self._task(job.options.task))
 
-    def settled(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
+    def note_ends(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
         """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
         quiet = self.meters is None and not self._talking()
         for job, settlement in settled:
@@ -138,13 +138,13 @@ class Journal:
                 if tally is not None:
                     tally.succeeded += 1
             else:
-                self._settled(job, settlement)
+                self._note_settlement(job, settlement)
 
-    def _settled(self, job: Job, settlement: Settlement) -> None:
+    def _note_settlement(self, job: Job, settlement: Settlement) -> None:
         if job.ending is None:
-            self.attempted(job, settlement.event)
+            self.note_attempt(job, settlement.event)
         elif job.failed is not None:  # written only now, as its on_complete did not end well
-            self.attempted(job, JobEvent(job.failed.what))
+            self.note_attempt(job, JobEvent(job.failed.what))
         if (
             job.ending is not None
             and self.meters is not None
@@ -152,16 +152,16 @@ class Journal:
         ):
             self.meters.add("penstock_on_complete_failed", job.pool)
         if settlement.state in FINISHED:
-            self.completed(job, cast("Status", settlement.state.value), settlement.finished_at)
+            self.note_completion(job, cast("Status", settlement.state.value), settlement.finished_at)
         elif settlement.state is JobState.PENDING and settlement.event in FAILED_ATTEMPT:
-            self.completed(job, "retrying", settlement.finished_at)
+            self.note_completion(job, "retrying", settlement.finished_at)
 
-    def attempted(self, job: Job, event: JobEvent) -> None:
+    def note_attempt(self, job: Job, event: JobEvent) -> None:
         """An attempt has ended, and its end is stored."""
         if self.meters is not None and event in FAILED_ATTEMPT:
             self.meters.add("penstock_attempts_failed", job.pool)
 
-    def failed(self, job: Job, settlement: Settlement) -> None:
+    def note_failure(self, job: Job, settlement: Settlement) -> None:
         """An attempt has failed, and its end is stored."""
         task, mark = job.options.task, settlement.mark
         ending = settlement.ending
@@ -180,22 +180,22 @@ class Journal:
             error=error,
         )
 
-    def lost(self, lost: Sequence[tuple[Job, Settlement]]) -> None:
+    def note_losses(self, lost: Sequence[tuple[Job, Settlement]]) -> None:
         """Jobs were lost with their worker, and their settlements are stored."""
-        self.settled(lost)
+        self.note_ends(lost)
         for job, settlement in lost:
             if job.ending is None:
                 if settlement.event in FAILED_ATTEMPT:  # and its handler had not marked it as completed
-                    self.failed(job, settlement)
+                    self.note_failure(job, settlement)
             elif settlement.event in FAILED_ATTEMPT or settlement.on_complete_error:
                 error = settlement.on_complete_error or settlement.error
                 tell_of_failed_on_complete(job, error)
 
-    def ended(self, job: Job, state: JobState, at: datetime) -> None:
+    def note_end(self, job: Job, state: JobState, at: datetime) -> None:
         """A job has ended in the transaction that was its last."""
-        self.completed(job, cast("Status", state.value), at)
+        self.note_completion(job, cast("Status", state.value), at)
 
-    def completed(self, job: Job, status: Status, at: datetime) -> None:
+    def note_completion(self, job: Job, status: Status, at: datetime) -> None:
         """A job has ended, or is tried again."""
         tally = self.tallies.get(job.pool)
         if tally is not None:
@@ -232,7 +232,7 @@ class Journal:
         return self.tasks.get(number, str(number))
 
     def report(self, pool: str, since: datetime, running: int, backlog: int) -> None:
-        """Log the report of a pool, and begin to count anew."""
+        """Log the report of a pool, and begin to count from zero."""
         tally, self.tallies[pool] = self.tallies[pool], Tally()
         log_event(
             "workpool.report",
@@ -307,8 +307,8 @@ class Journal:
             **({} if trace is None else {"trace": trace_id(trace)}),
         )
 
-    def counted(self, transaction: Transaction) -> None:
-        """Count the rows of a transaction whose function has returned; those that it wrote once it has committed."""
+    def count_rows(self, transaction: Transaction) -> None:
+        """Count the rows of a transaction whose function has returned; written rows once it has committed."""
         if self.tracing is not None and transaction.writes:
             transaction.committed.append(partial(self.tracing.wrote, self.tracing.span(), transaction.writes))
         if self.tells_runs and (ran := current_run()) is not None:
@@ -316,13 +316,13 @@ class Journal:
             ran.read += rows_read
             transaction.committed.append(partial(ran.wrote, rows_written))
 
-    def conflicted(self, what: str) -> None:
+    def note_conflict(self, what: str) -> None:
         """A transaction has conflicted with others, and runs again."""
         self.book.add(f"function {what}", "conflict")
         if self.meters is not None:
             self.meters.add("penstock_conflicts", what)
 
-    def followed(self, *jobs: Job) -> AbstractContextManager[None]:
+    def follow_jobs(self, *jobs: Job) -> AbstractContextManager[None]:
         """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
         ours = [job for job in jobs if self.tracing is None and (self.follows or job.options.trace is not None)]
         (number, parent), *others = [(job.id.int, job.options.trace) for job in ours or jobs]
@@ -330,11 +330,11 @@ class Journal:
 
     def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[Sequence[Any] | None]:
         """The runs and spans of attempts that are made together, for a block."""
-        return self._attempts(jobs) if self.tells_runs or self.tracing is not None else self.followed(*jobs)
+        return self._attempts(jobs) if self.tells_runs or self.tracing is not None else self.follow_jobs(*jobs)
 
     @contextmanager
     def _attempts(self, jobs: Sequence[Job]) -> Iterator[Sequence[Any]]:
-        with self.followed(*jobs), self._run_of(*jobs), ExitStack() as spans:
+        with self.follow_jobs(*jobs), self._run_of(*jobs), ExitStack() as spans:
             if self.tracing is None:
                 yield ()
                 return
@@ -345,7 +345,7 @@ class Journal:
         """Mark the span of an attempt if it has failed."""
         if self.tracing is not None and outcome is not None and outcome.event in FAILED_ATTEMPT:
             for span in spans or ():
-                self.tracing.failed(span, outcome.error or "")
+                self.tracing.note_failure(span, outcome.error or "")
 
     def _span(self, tracing: Tracing, job: Job, *, carries: bool = True) -> AbstractContextManager[Any]:
         trace, task, row = job.options.trace, job.options.task, None
@@ -396,7 +396,7 @@ class Journal:
 
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
-        return self._talkative if self._talkative and enabled() else frozenset()
+        return self._talkative if self._talkative and is_enabled() else frozenset()
 
 
 def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Lease:
         return self.renewed_at + self._bound * _THREAD_PART - now if is_held else self._bound
 
     @asynccontextmanager
-    async def limited(self) -> AsyncIterator[None]:
+    async def limit_tick(self) -> AsyncIterator[None]:
         """Raise TimeoutError in a tick that does not end, as the database is away: it has not renewed the lease either.
 
         While the lease is renewed, a slow machine has all the time that it needs.

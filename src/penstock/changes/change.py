@@ -51,7 +51,7 @@ def changes_told(rows: Iterable[Iterable[Any]], interests: Collection[int] | Non
     """The changes in rows of the feed: one for each interest, or for each of these."""
     told = []
     for seq, numbers, kinds, key, before, after, changed_at in rows:
-        for number, kind, piece in _listed(numbers, kinds):
+        for number, kind, piece in _parse_interests(numbers, kinds):
             if interests is None or number in interests:
                 own = (before, after) if piece is None else (_piece(before, piece), _piece(after, piece))
                 told.append(CapturedChange(seq, number, kind, key, own[0], own[1], changed_at))
@@ -59,7 +59,7 @@ def changes_told(rows: Iterable[Iterable[Any]], interests: Collection[int] | Non
 
 
 @lru_cache(maxsize=1024)
-def _listed(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
+def _parse_interests(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
     """Each interest of a row, its kind of change, and its piece of the captured values."""
     names = [kind.partition(" ") for kind in kinds.split(",")]
     each = zip(map(int, numbers.strip("{[]}").split(",")), names, strict=True)

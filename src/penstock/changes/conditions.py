@@ -23,7 +23,7 @@ class When:
         return self not in {ALWAYS, NEVER}
 
     @property
-    def grouped(self) -> When:
+    def in_parentheses(self) -> When:
         """In parentheses, if it is asked."""
         return When(f"({self.sql})") if self.is_asked else self
 
@@ -58,7 +58,7 @@ class Conditions:
     any_unlike: str  # whether any column of the table differs
 
     @property
-    def moved(self) -> When:
+    def key_differs(self) -> When:
         """Whether the key differs."""
         return When(self.unlike(self.interest.key))
 
@@ -68,12 +68,12 @@ class Conditions:
         return When(f"{matches.sql} is true") if matches.is_asked else matches
 
     def match_or_null(self, row: str) -> When:
-        """The same, but NULL may stand for false: a trigger's WHEN is parsed for each statement, so it is short."""
-        return When(_of(self.interest.matches, row)).grouped if self.interest.matches else ALWAYS
+        """Match an interest; NULL may stand for false: a trigger's WHEN is parsed for each statement."""
+        return When(_of(self.interest.matches, row)).in_parentheses if self.interest.matches else ALWAYS
 
     def exact_update(self) -> When:
         """Whether an update is wanted."""
-        return any_of(self._new_side().grouped, self._old_side().grouped)
+        return any_of(self._new_side().in_parentheses, self._old_side().in_parentheses)
 
     def wide_update(self) -> When:
         """True for all wanted updates and for some others; short, as `update_kind` is exact."""
@@ -89,31 +89,31 @@ class Conditions:
     def update_kind(self, moved: str = "'moved'") -> str:
         """The kind of change of an update, or `moved` if it has changed the key; NULL if it is not wanted."""
         enter, leave = (f"'{kind}'" if self.interest.wants(kind) else "null" for kind in ("enter", "leave"))
-        change = f"case when {self._watched().sql} then 'change' end" if self.interest.wants("change") else "null"
+        change = f"case when {self._watch_differs().sql} then 'change' end" if self.interest.wants("change") else "null"
         inside = f"else {change}"
         if self.interest.matches:
             new, old = self.exact_match("new").sql, self.exact_match("old").sql
             inside = f"when {new} then case when {old} then {change} else {enter} end"
             inside += f" when {old} then {leave}" if self.interest.wants("leave") else ""
-        return f"case when {self.moved.sql} then {moved} {inside} end"
+        return f"case when {self.key_differs.sql} then {moved} {inside} end"
 
     def _new_side(self) -> When:
         """Whether the row entered, or has changed and is still of interest."""
         enter, change = self.interest.wants("enter"), self.interest.wants("change")
         new, old = self.exact_match("new"), self.exact_match("old")
-        differs = [self._watched()] if change else []
+        differs = [self._watch_differs()] if change else []
         if enter:
             differs += [old.opposite]
-            differs += [self.moved] if self.interest.watches is not None or not change else []
-        return all_of(new, any_of(*differs).grouped, old if change and not enter else ALWAYS)
+            differs += [self.key_differs] if self.interest.watches is not None or not change else []
+        return all_of(new, any_of(*differs).in_parentheses, old if change and not enter else ALWAYS)
 
     def _old_side(self) -> When:
         """Whether the row left, or its key is gone."""
         left = [self.exact_match("new").opposite] if self.interest.wants("leave") else []
-        moved = [self.moved] if self.interest.wants("delete") else []
-        return all_of(self.exact_match("old"), any_of(*left, *moved).grouped)
+        moved = [self.key_differs] if self.interest.wants("delete") else []
+        return all_of(self.exact_match("old"), any_of(*left, *moved).in_parentheses)
 
-    def _watched(self) -> When:
+    def _watch_differs(self) -> When:
         if self.interest.watches is None:
             return When(self.any_unlike)
         parts = [When(f"({_of(one, 'old')}) {self.differs} ({_of(one, 'new')})") for one in self.interest.watches]

@@ -1,7 +1,7 @@
 """Interests on demand, which are captured only while a reader demands them: what the reader may have missed.
 
-A demand ends after a number of transactions, on SQLite of changes. So it ends by itself if its reader is killed, and
-the reader can tell from a position of the feed whether its demand has held up to there. No clock decides.
+A demand ends after a number of transactions, on SQLite of changes. So it ends by itself if its reader is killed. From a
+position of the feed the reader can tell whether its demand has held up to there. No clock decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Demands:
         self._held: dict[int, _Held] = {}
 
     @property
-    def held(self) -> frozenset[int]:
+    def numbers(self) -> frozenset[int]:
         """The interests that are demanded."""
         return frozenset(self._held)
 
@@ -48,7 +48,7 @@ class Demands:
         return max((held.since for held in self._held.values()), default=0)
 
     def lapsing(self, wanted: Iterable[int], position: Position | None) -> list[int]:
-        """Those of some interests that are to be demanded at a position: not demanded, or not for long any more."""
+        """The interests, of some, that are to be demanded at a position: not demanded, or not for long any more."""
         soon = (0 if position is None else position.end) + self.room // 2
         return [number for number in wanted if number not in self._held or self._held[number].until < soon]
 
@@ -61,8 +61,8 @@ class Demands:
             else:
                 self._held[number] = _Held(demand.since, until)
 
-    def missed(self, position: Position) -> list[int]:
-        """The interests of which the feed may lack a change between the last position and this one."""
+    def find_missed(self, position: Position) -> list[int]:
+        """The interests whose changes the feed may lack between the last position and this one."""
         missed = []
         for number, held in list(self._held.items()):
             shown = position.seen.below(held.since)

@@ -40,8 +40,8 @@ class Interest:
     kinds: Sequence[str] = KINDS
     before: Sequence[str] = ()  # columns captured as they were
     after: Sequence[str] = ()  # columns captured as they are then
-    # Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is captured,
-    # and a change of anything captured counts, even if only rows that enter or leave are wanted.
+    # Whether `matches` says exactly which rows it is about. If it says more, the reader decides by what is captured.
+    # Then a change of anything captured counts, even if only rows that enter or leave are wanted.
     exact: bool = True
     order: Sequence[str] = ()  # columns by which its rows are read, before the key; by the key alone by default
     each: bool = False  # each change counts: none may be merged with another one of its row before it is written
@@ -84,8 +84,8 @@ class Interest:
         """The columns by which its rows are read: a total order."""
         return tuple(dict.fromkeys((*self.order, *self.key)))
 
-    def narrowed(self, matches: str, columns: Sequence[str]) -> Interest:
-        """The same interest in some of its rows only, with these columns as they were before."""
+    def narrow(self, matches: str, columns: Sequence[str]) -> Interest:
+        """This interest in some of its rows only, with these columns as they were before."""
         both = matches if self.matches is None else f"({self.matches}) and ({matches})"
         return replace(self, matches=both, before=tuple(columns))
 

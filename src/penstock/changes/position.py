@@ -38,11 +38,11 @@ class Snapshot:
         return xid < self.end and xid not in self.open
 
     def below(self, xid: int) -> Snapshot:
-        """What it shows of the transactions before one."""
+        """The part of it that shows the transactions before one."""
         return Snapshot(min(self.end, xid), tuple(one for one in self.open if one < xid))
 
-    def moved(self, by: int) -> Snapshot:
-        """The same with all transaction numbers lowered, except the one before all."""
+    def shift(self, by: int) -> Snapshot:
+        """This snapshot with all transaction numbers lowered, except the one before all."""
         return self if self.end == _BEFORE_ALL else Snapshot(self.end - by, tuple(xid - by for xid in self.open))
 
 
@@ -82,14 +82,14 @@ class Position:
         batch = None if self.batch is None else str(self.batch)
         return json.dumps({"seen": str(self.seen), "batch": batch, "last": self.last, "high": self.high})
 
-    def handed(self, snapshot: Snapshot, numbers: list[int], *, complete: bool) -> Position:
+    def advance(self, snapshot: Snapshot, numbers: list[int], *, complete: bool) -> Position:
         """The position after these numbers of the batch that a snapshot shows; `complete` if they were its last."""
         high = max(self.high, *numbers[-1:], 0)
         if complete:
             return Position(snapshot, high=high, server=self.server)
         return Position(self.seen, snapshot, numbers[-1], high, self.server)
 
-    def passed(self, xid: int, number: int) -> bool:
+    def has_passed(self, xid: int, number: int) -> bool:
         """Whether a change was handed over, or skipped, before this position."""
         if self.seen.shows(xid):
             return True
@@ -105,9 +105,9 @@ class Position:
             "last": self.last,
         }
 
-    def moved(self, by: int) -> Position:
-        batch = None if self.batch is None else self.batch.moved(by)
-        return replace(self, seen=self.seen.moved(by), batch=batch)
+    def shift(self, by: int) -> Position:
+        batch = None if self.batch is None else self.batch.shift(by)
+        return replace(self, seen=self.seen.shift(by), batch=batch)
 
 
 BEGINNING = Position()

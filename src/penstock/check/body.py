@@ -1,4 +1,4 @@
-"""What the body of a function does: its calls in order, and what of penstock each of them is.
+"""The acts of a function's body: its calls in order, and what of penstock each of them is.
 
 Owns following values through a body: a ctx, what hangs on it, a query that is being built, a call that was not awaited.
 It follows them from statement to statement, as if each branch were taken.
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(slots=True)
 class Body:
-    """What a function does.
+    """The acts of a function.
 
     Attributes:
         ctx: Its ctx, if it takes one, or its class keeps one.
@@ -109,16 +109,16 @@ class _Reader:
         self._is_async = function.is_async  # also of a function within
         self._returned: Any = None
         for one in function.parameters:
-            self._values[one.arg] = self._taken(one)
+            self._values[one.arg] = self._parameter_value(one)
         if function.owner is not None and function.parameters and self._own_ctx()[1] != function.parameters[0].arg:
             itself = function.parameters[0].arg
             self._values[itself] = Instance(self._module, function.owner)
             if function.name != "__init__":
-                kept = values.kept_of(program, self._module, function.owner)
+                kept = values.attributes_of(program, self._module, function.owner)
                 self._values.update({f"{itself}.{name}": value for name, value in kept.items()})
         self.body = Body(function, *self._own_ctx(), floating=self._waiting.floating, used=self._waiting.used)
 
-    def _taken(self, argument: ast.arg) -> Ctx | OpenBackend | None:
+    def _parameter_value(self, argument: ast.arg) -> Ctx | OpenBackend | None:
         found = self._program.ctx_of(self._module, argument.annotation)
         return found or (OpenBackend() if self._program.is_backend(self._module, argument.annotation) else None)
 
@@ -162,7 +162,7 @@ class _Reader:
                 if (made := self._inner(node)) is not None and not node.decorator_list:
                     self._values[node.name] = made
             case ast.Import() | ast.ImportFrom():
-                self._imported.update(self._program.imported(self._module, node))
+                self._imported.update(self._program.resolve_import(self._module, node))
             case ast.ClassDef():
                 return
             case _:
@@ -231,7 +231,7 @@ class _Reader:
         elif isinstance(value, Pending):
             self._returned = value
 
-    def _yielded(self, node: ast.Yield) -> None:
+    def _yield(self, node: ast.Yield) -> None:
         self._hand_over(values.many(self.value(node.value)))
 
     def _inner(self, node: AnyDef | ast.Lambda) -> Maker | None:
@@ -241,7 +241,7 @@ class _Reader:
         given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         before, branch = dict(self._values), self._branch
         self._branch = (*branch, id(node))  # nobody knows when it is called
-        self._values.update({one.arg: self._taken(one) for one in given})
+        self._values.update({one.arg: self._parameter_value(one) for one in given})
         outer = self._is_async, self._returned
         self._is_async, self._returned = isinstance(node, ast.AsyncFunctionDef), None
         with self._waiting.inner({one.arg for one in given}):
@@ -265,7 +265,7 @@ class _Reader:
             for one in target.elts:
                 self._keep(one, None)
             return
-        name = _dotted(target)
+        name = _path_of(target)
         if not name:
             return
         self._values[name] = value
@@ -285,7 +285,7 @@ class _Reader:
     # ----- values
 
     def value(self, node: ast.AST | None) -> Any:
-        """What an expression is; None if nobody knows. Notes the calls in it."""
+        """The value of an expression; None if nobody knows. Notes the calls in it."""
         read = self._READERS.get(node.__class__)
         if read is not None:
             return read(self, node)
@@ -293,13 +293,13 @@ class _Reader:
             self._parts(node)
         return None
 
-    def _awaited(self, node: ast.Await) -> Any:
+    def _await(self, node: ast.Await) -> Any:
         value = self.value(node.value)
         if not isinstance(value, Pending):
             return value
         if value.is_many:  # nothing awaits a list
             self._waiting.drop(value)
-        self._waiting.taken(value)
+        self._waiting.mark_awaited(value)
         return value.gives
 
     def _walrus(self, node: ast.NamedExpr) -> Any:
@@ -327,7 +327,7 @@ class _Reader:
         """The value of what is only looked at: that awaits no call, wherever it was kept."""
         if isinstance(node, ast.Name):
             self._waiting.look(node.id)
-            return self._known(node)
+            return self._look_up(node)
         value = self.value(node)
         if isinstance(value, Pending) and not isinstance(node, ast.NamedExpr) and not value.is_many:
             self._waiting.drop(value)
@@ -344,14 +344,14 @@ class _Reader:
                 are_operands = isinstance(one, (ast.BinOp, ast.FormattedValue, ast.AugAssign))
                 waiting.extend((part, are_operands) for part in reversed(parts(one)))
 
-    def _named(self, node: ast.Name) -> Any:
+    def _name(self, node: ast.Name) -> Any:
         self._waiting.take(node.id)
-        return self._known(node)
+        return self._look_up(node)
 
-    def _known(self, node: ast.Name) -> Any:
+    def _look_up(self, node: ast.Name) -> Any:
         if node.id in self._imported:
-            return self._noted(node, self._at_top(self._imported[node.id]))
-        return self._values[node.id] if node.id in self._values else self._noted(node, self._global(node))
+            return self._note(node, self._at_top(self._imported[node.id]))
+        return self._values[node.id] if node.id in self._values else self._note(node, self._global(node))
 
     def _global(self, node: ast.expr) -> Any:
         return self._at_top(self._program.meaning(self._module, node))
@@ -359,14 +359,14 @@ class _Reader:
     def _at_top(self, found: Any) -> Any:
         if not isinstance(found, Place) or isinstance(found.node, ast.ClassDef):
             return found
-        bound = self._program.bound(found)
-        return self._made(*self._program.behind(*bound), found.name) if bound else None
+        bound = self._program.value_bound_to(found)
+        return self._evaluate(*self._program.behind(*bound), found.name) if bound else None
 
-    def _made(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
+    def _evaluate(self, module: Module, made: ast.expr | None, name: str) -> Any:  # noqa: PLR0911 - one for each kind
         """The value of an expression at the top of a file."""
         if isinstance(made, ast.Subscript):
             place, value = self._program.behind(module, made.value)
-            of = self._made(place, value, name) if isinstance(value, ast.Dict) else None
+            of = self._evaluate(place, value, name) if isinstance(value, ast.Dict) else None
             return of.at(made.slice) if isinstance(of, Entries) else None
         if isinstance(made, ast.Dict):
             pairs = zip(made.keys, made.values, strict=True)
@@ -390,7 +390,7 @@ class _Reader:
 
     def _entry(self, module: Module, node: ast.expr, name: str) -> Any:
         place, value = self._program.behind(module, node)
-        return None if isinstance(value, ast.Dict) and value is not node else self._made(place, value, name)
+        return None if isinstance(value, ast.Dict) and value is not node else self._evaluate(place, value, name)
 
     def _at_key(self, node: ast.Subscript) -> Any:
         of = self._look(node.value)
@@ -407,12 +407,12 @@ class _Reader:
         return Entries(found)
 
     def _attribute(self, node: ast.Attribute) -> Any:
-        name = _dotted(node)
+        name = _path_of(node)
         if name and name in self._values:
             return self._values[name]
-        return self._noted(node, self._member(self._look(node.value), node))
+        return self._note(node, self._member(self._look(node.value), node))
 
-    def _noted(self, node: ast.expr, value: Any) -> Any:
+    def _note(self, node: ast.expr, value: Any) -> Any:
         if isinstance(value, Outside) and not value.name.endswith("()"):
             self.body.outside.append((node, value.name))
         return value
@@ -423,7 +423,7 @@ class _Reader:
         if isinstance(of, (Module, Outside)):
             return self._global(node) or self._program.project.member(of, node.attr, self._module)
         if isinstance(of, Instance):
-            kept = values.kept_of(self._program, of.module, of.owner).get(node.attr)
+            kept = values.attributes_of(self._program, of.module, of.owner).get(node.attr)
             return kept or self._program.method(of.module, of.owner, node.attr)
         if isinstance(of, Place) and isinstance(of.node, ast.ClassDef):
             return self._program.method(of.module, of.node, node.attr)
@@ -448,27 +448,27 @@ class _Reader:
         for one in [*given, *named.values()] if decides else ():  # by what functions give, or by what is in a list
             self._waiting.drop(one.of if isinstance(one, Maker) else one if values.is_many(one) else None)
         if word == "map" and given:
-            made = self._made_by(node, given[0], given[1:])
+            made = self._call_result(node, given[0], given[1:])
             return replace(made, is_many=True, is_maker=True) if isinstance(made, Pending) else None
         if word in words.COPIES and given and values.is_many(given[0]):
             return given[0]
-        return self._made_by(node, of, [*given, *named.values()])
+        return self._call_result(node, of, [*given, *named.values()])
 
-    def _made_by(self, node: ast.Call, of: Any, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
-        """What a call gives."""
+    def _call_result(self, node: ast.Call, of: Any, given: list[Any]) -> Any:  # noqa: PLR0911 - one for each kind
+        """The value that a call gives."""
         if isinstance(of, Maker):
-            return self._made_by(node, of.of, [*of.given, *given])
+            return self._call_result(node, of.of, [*of.given, *given])
         if isinstance(of, Pending):
             return Pending(node, gives=of.gives, is_many=of.is_many, is_maker=of.is_many)
         if isinstance(of, Method):
             return self._result(node, of, given)
         if isinstance(of, Function):
             has_ctx = any(isinstance(one, Ctx | OpenBackend) for one in given) or (
-                of.owner and any(values.kept_of(self._program, of.module, of.owner).values())
+                of.owner and any(values.attributes_of(self._program, of.module, of.owner).values())
             )
             if not has_ctx or (of.is_async and not of.is_awaited):
                 return None
-            returned = None if of.is_async else _returned(self._program, of)
+            returned = None if of.is_async else _result_of(self._program, of)
             has_many = values.is_many(returned)
             return Pending(node, of.name, is_many=has_many, is_maker=has_many) if of.is_async or returned else None
         if isinstance(of, Local):
@@ -541,15 +541,15 @@ class _Reader:
         return values.many(value)
 
     _READERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {  # by the kind of expression
-        ast.Name: _named,
+        ast.Name: _name,
         ast.Attribute: _attribute,
         ast.Subscript: _at_key,
         ast.Dict: _entries,
-        ast.Await: _awaited,
+        ast.Await: _await,
         ast.Call: _call,
         ast.NamedExpr: _walrus,
         ast.Lambda: _inner,
-        ast.Yield: _yielded,
+        ast.Yield: _yield,
         ast.IfExp: _either,
         ast.BoolOp: _last,
         ast.Compare: _condition,
@@ -559,7 +559,7 @@ class _Reader:
     }
 
 
-def _returned(program: Program, function: Function) -> Any:
+def _result_of(program: Program, function: Function) -> Any:
     """The call that a function which is not async gives to its caller to await."""
     if function.node not in program.returned:
         program.returned[function.node] = None  # it may call itself
@@ -567,7 +567,7 @@ def _returned(program: Program, function: Function) -> Any:
     return program.returned[function.node]
 
 
-def _dotted(node: ast.expr) -> str:
+def _path_of(node: ast.expr) -> str:
     """A name or an attribute of one: ``self.ctx``."""
     if isinstance(node, ast.Name):
         return node.id

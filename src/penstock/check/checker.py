@@ -21,7 +21,7 @@ _ROOM = (calling, declaring, outside, reading, working)  # importing them declar
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found.
+    """The findings of a check.
 
     Attributes:
         findings: In the order of files and lines.

@@ -1,4 +1,4 @@
-"""What `penstock check` finds: a rule that a place in a program breaks, and how the change that mends it is written."""
+"""The findings of `penstock check`: a rule that a place in a program breaks, and the change that fixes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Finding:
         span: The place.
         message: What is wrong there.
         fix: What to write instead.
-        edits: Changes that mend it and change nothing else; none if a person has to decide.
+        edits: Changes that fix it and change nothing else; none if a person has to decide.
         lines: The first and last line that are meant, if the place is a part of more: of a function its decorators and
             its head, of a filter its whole query.
     """

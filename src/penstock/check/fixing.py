@@ -20,8 +20,8 @@ class Fixer:
     """Tries fixes on a program.
 
     Attributes:
-        texts: The texts of the files with something to mend, and then with the fixes that hold.
-        held: The findings that these mend.
+        texts: The texts of the files with something to fix, and then with the fixes that hold.
+        held: The findings that these fix.
     """
 
     def __init__(self, paths: Sequence[Path], report: Report, unsaved: Mapping[Path, str] | None = None) -> None:
@@ -45,7 +45,7 @@ class Fixer:
     def _try(self, some: list[Finding]) -> bool:
         """Keep these fixes if they hold together with the fixes kept so far."""
         wanted = [*self.held, *some]
-        texts = {path: fixed(text, (one for one in wanted if one.path == path)) for path, text in self._given.items()}
+        texts = {path: apply(text, (one for one in wanted if one.path == path)) for path, text in self._given.items()}
         holds = all(_compiles(path, text) for path, text in texts.items() if text != self.texts[path])
         after = self._count(self._unsaved | {path.resolve(): text for path, text in texts.items()}) if holds else None
         if after is None or after + Counter(map(_key, wanted)) != self._before:
@@ -71,8 +71,8 @@ def _compiles(path: Path, text: str) -> bool:
     return True
 
 
-def fixed(text: str, findings: Iterable[Finding]) -> str:
-    """The text with these findings mended; of two that overlap only the first is."""
+def apply(text: str, findings: Iterable[Finding]) -> str:
+    """The text with these findings fixed; of two that overlap only the first is."""
     starts = [*accumulate(map(len, lines_of(text)), initial=0)]
     taken: list[tuple[int, int, str]] = []
     for finding in findings:
@@ -90,5 +90,5 @@ def _place(starts: list[int], edit: Edit) -> tuple[int, int, str]:
 
 
 def difference(path: Path, before: str, after: str) -> str:
-    """What a fix changes, as a patch."""
+    """A fix as a patch."""
     return "".join(difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}"))

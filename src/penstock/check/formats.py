@@ -31,10 +31,10 @@ def as_text(
         width: The columns of the terminal; None without one.
         paint: Gives a part its colour: "code", "edge" or "mark".
     """
-    return "".join(f"{_shown(one, lines.get(one.path, ()), width, paint)}\n" for one in findings)
+    return "".join(f"{_show(one, lines.get(one.path, ()), width, paint)}\n" for one in findings)
 
 
-def _shown(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) -> str:
+def _show(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) -> str:
     span = one.span
     edge = " " * len(str(span.line))
     text = lines[span.line - 1] if span.line <= len(lines) else ""
@@ -43,7 +43,7 @@ def _shown(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) 
     before, marked, after = (part.replace("\t", _TAB) for part in parts)
     if width:
         before, marked, after = _window(before, marked, after, width - len(edge) - 3)
-    message = _wrapped(f"{one.code} {one.message}", width, " " * (len(one.code) + 1)).removeprefix(one.code)
+    message = _wrap(f"{one.code} {one.message}", width, " " * (len(one.code) + 1)).removeprefix(one.code)
     mark = " " * cell_len(before) + paint("^" * max(1, cell_len(marked)), "mark")
     source = (
         f"{edge} {paint('|', 'edge')}\n"
@@ -54,12 +54,12 @@ def _shown(one: Finding, lines: Sequence[str], width: int | None, paint: Paint) 
         f"{paint(one.code, 'code')}{message}\n"
         f"{edge}{paint('-->', 'edge')} {one.path}:{span.line}:{span.column + 1}\n"
         f"{source if lines else ''}"  # a file that is no text has no line to show
-        f"{edge} {paint('=', 'edge')} {_wrapped(one.fix, width, f'{edge}   ')}\n"
+        f"{edge} {paint('=', 'edge')} {_wrap(one.fix, width, f'{edge}   ')}\n"
     )
 
 
 _TAB = " " * 4
-_AROUND = 12  # characters beside a mark that are shown in any case
+_AROUND = 12  # characters around a mark that are shown in any case
 
 
 def _window(before: str, marked: str, after: str, room: int) -> tuple[str, str, str]:
@@ -78,7 +78,7 @@ def _cut(text: str, room: int) -> str:
     return f"{set_cell_size(text, room - 1).rstrip()}…" if room > 1 else ""
 
 
-def _wrapped(text: str, width: int | None, indent: str) -> str:
+def _wrap(text: str, width: int | None, indent: str) -> str:
     """A sentence in lines, the further ones indented."""
     if not width:
         return text
@@ -114,15 +114,15 @@ def _fields(one: Finding) -> dict[str, Any]:
 
 
 def as_github(findings: Sequence[Finding], _lines: Lines) -> str:
-    """Commands that GitHub Actions shows beside the lines of a pull request."""
+    """Commands that GitHub Actions shows at the lines of a pull request."""
     return "".join(
-        f"::error file={_escaped(one.path.as_posix())},line={one.span.line},col={one.span.column + 1},"
-        f"endLine={one.span.end_line},title={one.code}::{_escaped(f'{one.message} {one.fix}')}\n"
+        f"::error file={_escape(one.path.as_posix())},line={one.span.line},col={one.span.column + 1},"
+        f"endLine={one.span.end_line},title={one.code}::{_escape(f'{one.message} {one.fix}')}\n"
         for one in findings
     )
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

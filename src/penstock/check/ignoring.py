@@ -45,13 +45,13 @@ def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable
     looked_for = set(codes)
     for ignore in ignores.values():
         if not ignore.codes:
-            yield _told(module, ignore, "This comment names no rule.", "Write # penstock: ignore[PEN003] and why.")
+            yield _find(module, ignore, "This comment names no rule.", "Write # penstock: ignore[PEN003] and why.")
         elif unknown := sorted(ignore.codes - {*RULES, CODE}):
-            yield _told(module, ignore, f"There is no rule {unknown[0]}.", the_rules())
+            yield _find(module, ignore, f"There is no rule {unknown[0]}.", the_rules())
         elif not ignore.reason:
-            yield _told(module, ignore, "This comment gives no reason, so it ignores nothing.", "Write why after it.")
+            yield _find(module, ignore, "This comment gives no reason, so it ignores nothing.", "Write why after it.")
         elif left := sorted((ignore.codes & looked_for) - ignore.used):
-            yield _told(module, ignore, f"Nothing here breaks {', '.join(left)}.", _UNUSED_FIX)
+            yield _find(module, ignore, f"Nothing here breaks {', '.join(left)}.", _UNUSED_FIX)
 
 
 def the_rules() -> str:
@@ -59,7 +59,7 @@ def the_rules() -> str:
     return f"The rules are {CODE} to {max(RULES)}."
 
 
-def _told(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:
+def _find(module: Module, ignore: _Ignore, message: str, fix: str) -> Finding:
     return Finding(CODE, module.path, ignore.span, message, fix)
 
 

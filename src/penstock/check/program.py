@@ -1,4 +1,4 @@
-"""What a program declares: its functions, tables, pools and what runs them.
+"""The declarations of a program: its functions, tables, pools and what runs them.
 
 Owns reading declarations. What function bodies do is the matter of `body`.
 """
@@ -129,7 +129,7 @@ class Function:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """What each node in it stands in."""
+        """The parent of each node in it."""
         return {part: node for node in self.nodes for part in parts(node)}
 
     def scope_of(self, node: ast.AST) -> ast.AST | None:
@@ -176,8 +176,8 @@ class Function:
         return bool(pattern.search(unless.sub("", self._plain_text) if unless else self._plain_text))
 
     @cached_property
-    def kept(self) -> dict[str, list[ast.expr]]:
-        """What it keeps under each name, or in it: ``context["ids"] = ids``."""
+    def assignments(self) -> dict[str, list[ast.expr]]:
+        """The values that it keeps under each name, or in it: ``context["ids"] = ids``."""
         kept: dict[str, list[ast.expr]] = {}
         for one in self.statements:
             if isinstance(one, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and one.value is not None:
@@ -227,7 +227,7 @@ class Program:
     # ----- names
 
     def meaning(self, module: Module, node: ast.expr | None) -> Meaning:
-        """What a name, or a dotted one, stands for at the top of a file."""
+        """The meaning of a name, or a dotted one, at the top of a file."""
         found: Place | Module | Outside | None
         if isinstance(node, ast.Name):
             found = self.project.look_up(module, node.id)
@@ -235,17 +235,17 @@ class Program:
             owner = self.meaning(module, node.value)
             found = self.project.member(owner, node.attr, module) if isinstance(owner, (Module, Outside)) else None
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return self.meaning(module, _parsed(node.value))
+            return self.meaning(module, _parse(node.value))
         else:
             return None
-        return self._declared(found)
+        return self._declaration_of(found)
 
-    def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> dict[str, Meaning]:
-        """What an import within a function binds."""
+    def resolve_import(self, module: Module, node: ast.Import | ast.ImportFrom) -> dict[str, Meaning]:
+        """The names that an import within a function binds."""
         names = [one.asname or one.name.partition(".")[0] for one in node.names]
-        return {name: self._declared(self.project.imported(module, node, name)) for name in names}
+        return {name: self._declaration_of(self.project.resolve_import(module, node, name)) for name in names}
 
-    def _declared(self, found: Place | Module | Outside | None) -> Meaning:
+    def _declaration_of(self, found: Place | Module | Outside | None) -> Meaning:
         return self._known.get(found.node, found) if isinstance(found, Place) else found
 
     def table_of(self, module: Module, node: ast.expr | None) -> Table | None:
@@ -293,7 +293,7 @@ class Program:
     def types(self, module: Module, node: ast.expr | None, depth: int = 0) -> Iterator[tuple[Module, ast.expr]]:
         """The types that an annotation allows, each with the file that names it: ``A | None``, ``Union[A, B]``."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node = _parsed(node.value)
+            node = _parse(node.value)
         module, node = self.behind(module, node)
         if node is None or depth > _DEEPEST:
             return
@@ -309,21 +309,21 @@ class Program:
             yield module, node
 
     def behind(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None]:
-        """What an alias at the top of a file stands for, and its file: ``Ctx = MutationCtx``. Else the name itself."""
+        """The meaning of an alias at the top of a file, and its file: ``Ctx = MutationCtx``. Else the name itself."""
         for _ in range(_DEEPEST):
-            value = self.assigned(module, node)
+            value = self.value_at_top(module, node)
             if value is None:
                 break
             module, node = value
         return module, node
 
-    def assigned(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
+    def value_at_top(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
         """The value that a name at the top of a file was given, and the file."""
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             return self._at_key(module, node.value, node.slice.value)
-        return self.bound(self.meaning(module, node))
+        return self.value_bound_to(self.meaning(module, node))
 
-    def bound(self, found: object) -> tuple[Module, ast.expr] | None:
+    def value_bound_to(self, found: object) -> tuple[Module, ast.expr] | None:
         """The value of a name that an assignment at the top of a file binds, and the file."""
         if isinstance(found, Place) and isinstance(found.node, ast.Assign | ast.AnnAssign) and found.node.value:
             value = found.node.value
@@ -367,11 +367,11 @@ class Program:
                     self._apply(module, call.func, found)
 
     def _decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr | None, tuple[ast.Call, ...]]:
-        """What a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
+        """The function that a decorator calls in the end, such as ``app.query``, and the calls that give it options."""
         calls: tuple[ast.Call, ...] = ()
         for _ in range(_DEEPEST):
             module, node = self.behind(module, node)
-            passed_on = self._passed_on(module, node)
+            passed_on = self._inner_decorator(module, node)
             if passed_on is not None:
                 module, node = passed_on
                 continue
@@ -382,7 +382,7 @@ class Program:
             node = node.args[0] if is_partial else node.func
         return module, node, calls
 
-    def _passed_on(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
+    def _inner_decorator(self, module: Module, node: ast.expr | None) -> tuple[Module, ast.expr] | None:
         """The decorator that one of the program's own stands for.
 
         It is applied to the function, ``return app.mutation(access=staff)(function)``, or returned by a call.
@@ -404,7 +404,7 @@ class Program:
 
     def _is_app(self, module: Module, node: ast.expr, function: Function) -> bool:
         """Whether this declares functions: an App, or something that is given functions with a ctx."""
-        value = self.assigned(module, node)
+        value = self.value_at_top(module, node)
         if value is not None and isinstance(value[1], ast.Call) and self.is_penstock(value[0], value[1].func, "App"):
             return True
         return self.ctx_of_function(function) is not None
@@ -451,7 +451,7 @@ class Program:
         found = next((self._known.get(one) for one in nodes if isinstance(one, AnyDef) and one.name == name), None)
         return found if isinstance(found, Function) else None
 
-    def declared(self) -> Iterator[Function]:
+    def app_functions(self) -> Iterator[Function]:
         """The functions that an app knows."""
         return (one for one in self.functions if one.kind)
 
@@ -461,7 +461,7 @@ def keyword_of(call: ast.Call | None, name: str) -> ast.expr | None:
     return next((one.value for one in (call.keywords if call else ()) if one.arg == name), None)
 
 
-def _parsed(text: str) -> ast.expr | None:
+def _parse(text: str) -> ast.expr | None:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):

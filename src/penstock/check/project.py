@@ -147,7 +147,7 @@ class Project:
         return found[0] if len(found) == 1 and top not in sys.stdlib_module_names else None
 
     def look_up(self, module: Module, name: str) -> Place | Module | Outside | None:
-        """What a name at the top of a file stands for; None if nothing there binds it."""
+        """The meaning of a name at the top of a file; None if nothing there binds it."""
         if (module, name) not in self._meant:
             self._meant[module, name] = self._look_up(module, name, 0)
         return self._meant[module, name]
@@ -157,7 +157,7 @@ class Project:
             return None
         node = module.names.get(name)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return self.imported(module, node, name, depth)
+            return self.resolve_import(module, node, name, depth)
         return self._of_stars(module, name, depth) if node is None else Place(module, name, node)
 
     def _of_stars(self, module: Module, name: str, depth: int) -> Place | Module | Outside | None:
@@ -170,10 +170,10 @@ class Project:
                 return found
         return None
 
-    def imported(
+    def resolve_import(
         self, module: Module, node: ast.Import | ast.ImportFrom, name: str, depth: int = 0
     ) -> Place | Module | Outside | None:
-        """What a name stands for that this statement binds."""
+        """The meaning of a name that this statement binds."""
         if isinstance(node, ast.Import):
             whole = next((one.name for one in node.names if one.asname == name), name)
             return self.find(whole, module) or Outside(whole)
@@ -184,7 +184,7 @@ class Project:
         return found or self.find(whole, module) or (None if inner else Outside(whole))
 
     def member(self, owner: Module | Outside, name: str, near: Module) -> Place | Module | Outside | None:
-        """What an attribute of a module stands for."""
+        """The meaning of an attribute of a module."""
         if isinstance(owner, Outside):
             return self.find(f"{owner.name}.{name}", near) or Outside(f"{owner.name}.{name}")
         return self.look_up(owner, name) or self.find(f"{owner.name}.{name}", near)

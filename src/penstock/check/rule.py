@@ -29,18 +29,18 @@ class Facts:
         self._body_of = {one.function.node: one for one in self.bodies}
 
     def body(self, function: Function) -> Body:
-        """What a function does."""
+        """The acts of a function."""
         return self._body_of[function.node]
 
-    def called(self, kind: type[Any], *methods: str) -> Iterator[tuple[Body, Call]]:
+    def calls_of(self, kind: type[Any], *methods: str) -> Iterator[tuple[Body, Call]]:
         """The calls of these methods of a kind of thing, each with what it stands in."""
         return (one for name in methods for one in self._called.get(name, ()) if one[1].is_of(kind))
 
     def bodies_of(self, *kinds: str) -> Iterator[Body]:
-        """Those of functions of these kinds."""
+        """The bodies of functions of these kinds."""
         return (one for one in self.bodies if kind_of(one) in kinds)
 
-    def reached(self, roots: Iterable[Body], *, through_declared: bool = False) -> dict[AnyDef, tuple[Body, Function]]:
+    def reach(self, roots: Iterable[Body], *, through_declared: bool = False) -> dict[AnyDef, tuple[Body, Function]]:
         """These functions and the helpers that they call, each with the first one that leads to it.
 
         With `through_declared` also the app's functions that they call or run.
@@ -61,9 +61,9 @@ class Facts:
 
     @cached_property
     def transactions(self) -> list[tuple[Body, str]]:
-        """What runs in a transaction, with the kind and name of the query or mutation it belongs to."""
+        """Bodies that run in a transaction, with the kind and name of the query or mutation they belong to."""
         declared = sorted(self.bodies_of("query", "mutation"), key=lambda one: one.function.kind is None, reverse=True)
-        return [(body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reached(declared).values()]
+        return [(body, f"{kind_of(self.body(root))} {root.name}") for body, root in self.reach(declared).values()]
 
 
 def kind_of(body: Body) -> str:

@@ -14,7 +14,7 @@ from penstock.check.rule import RULES
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to check.
+    """The settings of a check.
 
     Attributes:
         paths: Files and folders; the folder of pyproject.toml by default.
@@ -42,7 +42,7 @@ class Settings:
 
 
 def no_rule(code: str) -> str:
-    """What to say of a code that no rule has."""
+    """The message about a code that no rule has."""
     return f"There is no rule {code}. {the_rules()}"
 
 
@@ -61,13 +61,13 @@ def read_settings(folder: Path) -> tuple[Settings, Path]:
         except ValueError as error:
             raise ValueError(f"{file} cannot be read: {error}.") from error
         if isinstance(given, dict):
-            return Settings(**dict(_checked(file, given))), place
+            return Settings(**dict(_check(file, given))), place
         if given is not None:
             raise ValueError(f"{file}: [tool.penstock.check] is a table.")
     return Settings(), folder
 
 
-def _checked(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _check(file: Path, given: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     known = {one.name for one in fields(Settings)}
     for name, value in given.items():
         if name not in known:

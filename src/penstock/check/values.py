@@ -1,4 +1,4 @@
-"""What a value in the body of a function may be: a query, a pool, rows, a call that was not awaited.
+"""The kinds of values in the body of a function: a query, a pool, rows, a call that was not awaited.
 
 Nothing changes one. They are not frozen, as a frozen one takes three times as long to make.
 """
@@ -17,7 +17,7 @@ WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
 
 @dataclass(eq=False, slots=True)
 class Word:
-    """What hangs on a ctx: ``ctx.db``."""
+    """An attribute of a ctx: ``ctx.db``."""
 
     ctx: Ctx
     name: str
@@ -140,8 +140,8 @@ def element(value: Any) -> Pending | None:
     return replace(value, names=(), is_many=False) if is_many(value) else None
 
 
-def kept_of(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
-    """What the objects of a class keep of a ctx, by the names of their attributes: ``ctx``, ``db``."""
+def attributes_of(program: Program, module: Module, owner: ast.ClassDef) -> dict[str, Any]:
+    """The parts of a ctx that objects of a class keep, by the names of their attributes: ``ctx``, ``db``."""
     found: dict[str, Any] = {}
     lineage = [(place, node) for place, one in program.lineage(module, owner) for node in one.body]
     for place, node in reversed(lineage):

@@ -49,9 +49,9 @@ class Waiting:
         """Await or hand on what a name keeps."""
         self.used.add(name)
         for one in self._kept.get(name, ()):
-            self.taken(one)
+            self.mark_awaited(one)
 
-    def taken(self, call: Pending) -> None:
+    def mark_awaited(self, call: Pending) -> None:
         """Await a call, whatever names it has."""
         self._kept = {name: tuple(one for one in kept if one is not call) for name, kept in self._kept.items()}
 
@@ -83,6 +83,6 @@ class Waiting:
             self._kept[name] = tuple(left)
 
     def end(self) -> None:
-        """What was kept under a name, and never looked at again, is awaited by nobody."""
+        """Note that nobody awaits what was kept under a name and never looked at again."""
         for name in [*self._kept]:
             self.keep(name, None)

@@ -15,7 +15,7 @@ from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_json, print_list, readable_time, say
 from penstock.errors import DataError
-from penstock.observe.readable import capped, counted, size_of, span
+from penstock.observe.readable import amount, cap, size_of, span
 from penstock.outbox.outbox import outbox_read
 from penstock.store.nouns.changes import FeedSeen, ReaderRow, see_feed
 from penstock.store.nouns.interests import InterestRow
@@ -89,8 +89,8 @@ async def _drop(backend: Backend, name: str, *, sure: bool) -> None:
 def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None:
     alone = max(0, standing.rows - others)
     say(
-        f"{row.name} has {counted(standing.rows, 'change', most=_MOST)} unread, and will never read them. "
-        f"About {counted(alone, 'change', most=_MOST)} of them are kept for it alone; "
+        f"{row.name} has {amount(standing.rows, 'change', most=_MOST)} unread, and will never read them. "
+        f"About {amount(alone, 'change', most=_MOST)} of them are kept for it alone; "
         f"the feed takes {size_of(look.feed.size)}."
     )
     worker = look.worker(row)
@@ -117,7 +117,7 @@ def _show(look: _Look) -> None:
 
 def _reader(look: _Look, row: ReaderRow, standing: ReaderLag) -> tuple[str, ...]:
     behind = span(standing.age(look.now)) if standing.rows else "-"
-    return row.name, capped(standing.rows, _MOST), behind, readable_time(row.moved_at), look.worker(row) or "nobody"
+    return row.name, cap(standing.rows, _MOST), behind, readable_time(row.moved_at), look.worker(row) or "nobody"
 
 
 def _as_data(look: _Look) -> dict[str, Any]:

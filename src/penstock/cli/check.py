@@ -20,7 +20,7 @@ from penstock.check.fixing import Fixer, difference
 from penstock.check.formats import FORMATS, Lines, as_text
 from penstock.check.settings import Settings, no_rule, read_settings
 from penstock.distribution import install
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 _MOST_PASSES = 5  # a fix may lead to another one
 
@@ -31,7 +31,7 @@ _MOST_PASSES = 5  # a fix may lead to another one
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave out these rules.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), default="text", help="How findings are written.")
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed safely.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--baseline", "known", type=click.Path(path_type=Path), help="Leave out the findings in this file.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Write all findings into this file.")
@@ -65,11 +65,11 @@ def command(
         places = [short_path(one) for one in paths or [folder / one for one in settings.paths]]
         report = check(places, settings.codes())
         if fix or diff:
-            report = _mended(report, places, settings, writes=fix)
+            report = _fix(report, places, settings, writes=fix)
         findings = report.findings
         if write_baseline:
             baseline.write(write_baseline, findings, report.lines)
-            click.echo(f"{write_baseline} has {counted(len(findings), 'finding')}.", err=True)
+            click.echo(f"{write_baseline} has {amount(len(findings), 'finding')}.", err=True)
             return
         if settings.baseline:
             findings = baseline.without_known(folder / settings.baseline, findings, report.lines)
@@ -77,22 +77,22 @@ def command(
         raise click.UsageError(str(error)) from error
     if not diff:
         click.echo(
-            _shown(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
+            _render(findings, report.lines) if form == "text" else FORMATS[form](findings, report.lines), nl=False
         )
     click.echo(_sum(findings, len(report.lines), places), err=True)
     sys.exit(1 if findings else 0)
 
 
-def _shown(findings: Sequence[Finding], lines: Lines) -> str:
+def _render(findings: Sequence[Finding], lines: Lines) -> str:
     """The text for people: on a terminal in its width, and in colour."""
     if not sys.stdout.isatty():
         return as_text(findings, lines)
     has_colour = "NO_COLOR" not in os.environ
     columns = shutil.get_terminal_size().columns
-    return as_text(findings, lines, columns, _painted) if has_colour else as_text(findings, lines, columns)
+    return as_text(findings, lines, columns, _paint) if has_colour else as_text(findings, lines, columns)
 
 
-def _painted(text: str, part: str) -> str:
+def _paint(text: str, part: str) -> str:
     return click.style(text, fg="cyan" if part == "edge" else "red", bold=part == "code")
 
 
@@ -122,7 +122,7 @@ def short_path(path: Path) -> Path:
     return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path
 
 
-def _mended(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
+def _fix(report: Report, places: list[Path], settings: Settings, *, writes: bool) -> Report:
     mended, passes = 0, _MOST_PASSES if writes else 1
     for _pass in range(passes):
         fixer = Fixer(places, report)
@@ -146,10 +146,10 @@ def _sum(findings: Sequence[Finding], files: int, places: Sequence[Path]) -> str
     if not files:
         return f"There are no Python files in {', '.join(str(one.resolve()) for one in places)}."
     if not findings:
-        return f"Checked {counted(files, 'file')}: nothing to say."
+        return f"Checked {amount(files, 'file')}: nothing to say."
     fixable = sum(bool(one.edits) for one in findings)
-    told = f"penstock check --fix mends up to {fixable}. " if fixable else ""
-    checked = f"Checked {counted(files, 'file')}: {counted(len(findings), 'finding')}."
+    told = f"penstock check --fix fixes up to {fixable}. " if fixable else ""
+    checked = f"Checked {amount(files, 'file')}: {amount(len(findings), 'finding')}."
     return f"{checked}\n{told}penstock check --explain {findings[0].code} says why."
 
 

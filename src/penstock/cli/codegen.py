@@ -67,7 +67,7 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
     except (ProgramFailed, UsageError) as error:
         show_failure(error, as_json=False, debug=options.debug)
     say(style("Waiting for a change of the source.", fg="cyan"))
-    return start_again(asyncio.run(seen.changed()), {})
+    return start_again(asyncio.run(seen.next_change()), {})
 
 
 @click.command("function-spec")
@@ -105,7 +105,7 @@ def stale_files(app: App, places: Places) -> dict[Path, str]:
     if not places:
         return {}
     description = describe((one for one in app.registry if one.public), app.definitions())
-    public = describe(one for one in app.registry if one.public)  # whose rows are those that callers see
+    public = describe(one for one in app.registry if one.public)  # whose rows callers see
     files = {
         place / name: text
         for language, place in places.items()

@@ -22,7 +22,7 @@ from penstock.cli.visible import visible_json
 from penstock.clock import Clock
 from penstock.codec import ENCRYPTED
 from penstock.errors import ConfigError, InputError, RowInvalid, ValueInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
@@ -32,7 +32,7 @@ from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after
 from penstock.values import decode_json
-from penstock.wire.schemas import changed
+from penstock.wire.schemas import change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
 
 _WHERE = re.compile(r"(?P<column>\w+)\s*(?P<comparison><=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
@@ -122,7 +122,7 @@ def _show_rows(statements: TableStatements, documents: list[dict[str, Any]], lim
     rows = [[_cell(name, value) for name, value in document.items()] for document in documents]
     print_table(headers, rows, right=numbers, all_with="--jsonl")
     if len(rows) == limit:
-        say(f"{counted(limit, 'row')} shown; see more with --limit.")
+        say(f"{amount(limit, 'row')} shown; see more with --limit.")
 
 
 def _cell(name: str, value: Any) -> str:
@@ -148,9 +148,9 @@ def _condition(statements: TableStatements, text: str) -> tuple[Condition, Any]:
     column = statements.definition.column(name)
     if column.optional and comparison == "=" and value == "null":
         return Condition(name, "is null"), None
-    if column.unordered:
+    if column.order_obstacle:
         fix = "Filter the rows of --jsonl instead."
-        raise ValueInvalid(f"{name} {column.unordered}, which cannot be ordered.", fix=fix)
+        raise ValueInvalid(f"{name} {column.order_obstacle}, which cannot be ordered.", fix=fix)
     for said in (value, json.dumps(value)) if column.kind is not Kind.TEXT else (json.dumps(value),):
         try:
             checked = column.adapter.validate_json(said)
@@ -217,12 +217,12 @@ class Documents:
         self._columns = statements.definition.columns
         self._tagged = {column.name for column in self._columns if column.kind in _TAGGED}
         schema = TypeAdapter(statements.definition.table).core_schema
-        self._validator = plain_validator(changed(schema, self._read_as_stored))
+        self._validator = plain_validator(change_schema(schema, self._read_as_stored))
 
     # ----- out
 
     def document(self, row: Row) -> dict[str, Any]:
-        found = dict(self._said(row))
+        found = dict(self._fields_of(row))
         if not self._definition.managed:
             return found
         row_id, created = (found.pop(name) for name in SYSTEM_COLUMNS)
@@ -231,7 +231,7 @@ class Documents:
     def line(self, row: Row) -> bytes:
         return to_json(self.document(row)) + b"\n"
 
-    def _said(self, row: Row) -> Iterator[tuple[str, Any]]:
+    def _fields_of(self, row: Row) -> Iterator[tuple[str, Any]]:
         for column, value, stored in zip(self._columns, self._neutral(row), row, strict=True):
             if value is None:
                 yield column.name, None
@@ -266,14 +266,14 @@ class Documents:
         """The row of a JSON line as the store takes it; an InputError says what is wrong with the line."""
         given = _parse(line)
         identity = self._identity(given)
-        found = self._checked(given, *identity)
+        found = self._check(given, *identity)
         kept = self.document(found)
         self._identity(kept)
-        if kept != given and self._checked(kept, *identity) != found:
+        if kept != given and self._check(kept, *identity) != found:
             raise ValueInvalid("a validator would change the row again each time that it is read from a file.")
         return found
 
-    def _checked(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
+    def _check(self, given: dict[str, Any], row_id: str, created: datetime) -> list[Any]:
         tokens = {name: value[ENCRYPTED] for name, value in given.items() if self._is_ciphertext(name, value)}
         fields = {name: self._read(name, value) for name, value in given.items()}
         for name, token in tokens.items():
@@ -283,7 +283,7 @@ class Documents:
             strict = None if self._definition.managed else False
             checked = self._validator.validate_json(text, strict=strict)
         except ValidationError as error:
-            raise ValueInvalid(_described(error)) from None
+            raise ValueInvalid(_describe(error)) from None
         neutral = self._definition.encode_row(checked, row_id, created)
         found = self._statements.encode(neutral)
         for name, token in tokens.items():
@@ -291,7 +291,7 @@ class Documents:
         return found
 
     def _is_ciphertext(self, name: str, value: Any) -> bool:
-        return name in self._definition.encrypted and isinstance(value, dict) and value.keys() == {ENCRYPTED}
+        return name in self._definition.ciphertext_columns and isinstance(value, dict) and value.keys() == {ENCRYPTED}
 
     def _read_as_stored(self, node: dict[str, Any]) -> None:
         """Have the schema of the table read columns of JSON as a row is read: tags of unions stand there."""
@@ -338,7 +338,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     return found
 
 
-def _described(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, detail['loc'])) or 'row'}: {detail['msg']}" for detail in details[:5])
 

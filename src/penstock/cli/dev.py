@@ -1,7 +1,7 @@
 """``penstock dev``: server and services in one process, which starts itself again when the source changes.
 
-Owns the order: import, serve, wait for a change, stop gracefully, and replace the process by a new one, so that no
-memory of the old code is left. An import error is shown, and the process waits for the next change.
+Owns the order: import, serve, wait for a change, stop gracefully, and replace the process, so that no memory of the old
+code is left. An import error is shown, and the process waits for the next change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.cli.codegen import Places, project_places, sources_in, stale_files
 from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
 from penstock.cli.migrate import migrate
-from penstock.cli.opening import complete_serving, end_process, end_within, shown_url
+from penstock.cli.opening import complete_serving, end_process, end_within, safe_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
@@ -42,7 +42,7 @@ from penstock.distribution import __version__, install
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import bind, serve
@@ -149,7 +149,7 @@ class Life:
         signal.signal(signal.SIGINT, _abort)
         end_within(grace)
         waits, press = ("", "Press Ctrl-C") if self._starts_again else ("Stopping.", "Press Ctrl-C again")
-        if under_way := [counted(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
+        if under_way := [amount(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
             waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. {press} to abort."
         os.write(2, f"\n{waits}\n".encode() if waits else b"")
 
@@ -160,7 +160,7 @@ async def _develop(life: Life, watch: Watch | None) -> Path | None:
     if watch is None:
         await serving
         return None
-    changed = asyncio.ensure_future(watch.changed())
+    changed = asyncio.ensure_future(watch.next_change())
     try:
         await asyncio.wait([serving, changed], return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
@@ -202,7 +202,7 @@ def banner(app: App, config: Config, url: str, services: Sequence[str], *, reloa
     facts = {
         **links(url),
         "token": "the setting admin_token" if token is None else token,
-        "database": shown_url(config.database),
+        "database": safe_url(config.database),
         "functions": _functions(app),
         "services": ", ".join(services),
     }
@@ -240,7 +240,7 @@ def _sample_call(app: App, url: str, kind: FunctionKind) -> str | None:
 
 def _functions(app: App) -> str:
     kinds = Counter(function.kind.value for function in app.registry)
-    listed = ", ".join(counted(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
+    listed = ", ".join(amount(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
     internal = sum(not function.public for function in app.registry)
     return (listed or "none yet") + (f" ({internal} of them internal)" if internal else "")
 

@@ -24,8 +24,8 @@ from penstock.cli.options import Options
 from penstock.cli.output import say, wrapper
 from penstock.cli.visible import visible, visible_line
 from penstock.errors import PenstockError
-from penstock.observe.errortext import error_text, trace_text, trimmed
-from penstock.observe.readable import counted, span
+from penstock.observe.errortext import error_text, trace_text, trim
+from penstock.observe.readable import amount, span
 
 _MARGIN = 9  # columns, of the time
 _NARROW = 80
@@ -79,12 +79,12 @@ class DevFormatter(TextFormatter):
             return " " * _MARGIN + style(visible_line(hint), dim=True)
         if name not in _RUNS:
             line = super().format(record)
-            return line if self._verbose or not name else _wrapped(line)
+            return line if self._verbose or not name else _wrap(line)
         error = record.exc_info[1] if record.exc_info else None
         self._failed = error
         lines = [time + _run_line(facts)]
         if error is not None:
-            lines += [indent(visible(self._told(error)).rstrip(), " " * _MARGIN)]
+            lines += [indent(visible(self._error_text(error)).rstrip(), " " * _MARGIN)]
         if facts["status"] in _ERRORS and "job" in facts:
             lines += [" " * _MARGIN + style(f"penstock jobs show {facts['job']}", dim=True)]
         return "\n".join(lines)
@@ -123,13 +123,13 @@ class DevFormatter(TextFormatter):
         """Whether the line of a run has told this error."""
         return self._failed is not None and facts["error"] == error_text(self._failed)
 
-    def _told(self, error: BaseException) -> str:
+    def _error_text(self, error: BaseException) -> str:
         if self._verbose:
             return trace_text(error)
         if isinstance(error, PenstockError):
             where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
             return error_text(error) + (f"\n  at {where}" if where else "")
-        return trimmed(trace_text(error))
+        return trim(trace_text(error))
 
 
 def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
@@ -145,9 +145,9 @@ def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
 def schema_summary(facts: Mapping[str, Any]) -> str:
     """Such as ``12 tables made, 3 other changes of tables``."""
     made, changes = facts["tables_made"], facts["changes"]
-    told = [f"{counted(made, 'table')} made"] if made else []
+    told = [f"{amount(made, 'table')} made"] if made else []
     if changes > made:
-        told.append(counted(changes - made, "other change" if made else "change") + " of tables")
+        told.append(amount(changes - made, "other change" if made else "change") + " of tables")
     return ", ".join(told) or "penstock's own tables are up to date"
 
 
@@ -174,7 +174,7 @@ def _run_line(facts: Mapping[str, Any]) -> str:
     return "\n".join([*lines, line])
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     """The first line of a record in the width of the terminal, each word whole; then the rest as it is."""
     line, newline, rest = text.partition("\n")
     lines = wrapper(_room() + _MARGIN, subsequent_indent=" " * 17).wrap(line)

@@ -17,7 +17,7 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, wrapper
 from penstock.cli.visible import visible_line
 from penstock.errors import DatabaseUnavailable
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 _WIDTH, _INDENT = 80, 10
 _COLOURS = {"critical": "red", "warning": "yellow", "notice": "blue"}
@@ -55,4 +55,4 @@ def _show(found: Sequence[HealthFinding]) -> None:
             click.echo(f"{'':{_INDENT}}$ {visible_line(one.command)}")
         click.echo()
     numbers = Counter(one.severity for one in found)
-    click.echo(", ".join(counted(numbers[one], one, one) for one in SEVERITIES if numbers[one]) or "nothing found")
+    click.echo(", ".join(amount(numbers[one], one, one) for one in SEVERITIES if numbers[one]) or "nothing found")

@@ -15,7 +15,7 @@ import click
 
 from penstock.cli.visible import visible, visible_json
 from penstock.errors import PenstockError
-from penstock.observe.errortext import is_program, trace_text, trimmed
+from penstock.observe.errortext import is_program, trace_text, trim
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -48,7 +48,7 @@ def show_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
         where = place_of(shown) if shown is not error else ""
         say_error(shown.what, shown.fix, where)
     else:
-        click.echo(visible(trimmed(trace_text(shown))), err=True, nl=False)
+        click.echo(visible(trim(trace_text(shown))), err=True, nl=False)
     return code
 
 
@@ -80,4 +80,4 @@ def _facts(error: BaseException) -> dict[str, Any]:
         return {**facts, "data": error.data} if hasattr(error, "data") else facts
     if isinstance(error, click.ClickException):
         return {"code": "usage", "message": error.format_message(), "fix": ""}
-    return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": trimmed(trace_text(error))}
+    return {"code": "program", "message": f"{type(error).__name__}: {error}", "traceback": trim(trace_text(error))}

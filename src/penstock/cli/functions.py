@@ -23,7 +23,7 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry
-from penstock.functions.written import signature_text, written
+from penstock.functions.written import annotation_text, signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.wire.incoming import Message
@@ -36,7 +36,7 @@ def command(options: Options) -> None:
     """List the functions of the app."""
     functions = sorted(open_app(options).registry, key=lambda function: function.name)
     if options.json:
-        print_json([_described(function) for function in functions])
+        print_json([_describe(function) for function in functions])
         return
     if not functions:
         say("The app has no functions yet.")
@@ -51,7 +51,7 @@ def _access(function: AnyFunction) -> str:
     return (function.access_text or "-") if function.public else "internal"
 
 
-def _described(function: AnyFunction) -> dict[str, Any]:
+def _describe(function: AnyFunction) -> dict[str, Any]:
     signature = inspect.signature(function.handler)
     empty = inspect.Signature.empty
     return {
@@ -62,12 +62,12 @@ def _described(function: AnyFunction) -> dict[str, Any]:
         "parameters": [
             {
                 "name": parameter.name,
-                "type": None if parameter.annotation is empty else written(parameter.annotation),
+                "type": None if parameter.annotation is empty else annotation_text(parameter.annotation),
                 "required": parameter.default is empty,
             }
             for parameter in list(signature.parameters.values())[1:]
         ],
-        "returns": None if signature.return_annotation is empty else written(signature.return_annotation),
+        "returns": None if signature.return_annotation is empty else annotation_text(signature.return_annotation),
     }
 
 
@@ -151,7 +151,7 @@ def read_arguments(function: AnyFunction, given: Sequence[str]) -> bytes:
         return _read_json(given[0])
     pairs = dict(_pair(text) for text in given)
     values = {name: _value(text) for name, text in pairs.items()}
-    values.update({name: pairs[name] for name in _refused(function, values) & pairs.keys()})
+    values.update({name: pairs[name] for name in _invalid_names(function, values) & pairs.keys()})
     return json.dumps(values).encode()
 
 
@@ -181,7 +181,7 @@ def _number(text: str) -> Any:
     return float(text) if Decimal(repr(float(text))) == Decimal(text) else text  # which a Decimal takes
 
 
-def _refused(function: AnyFunction, values: dict[str, Any]) -> set[str]:
+def _invalid_names(function: AnyFunction, values: dict[str, Any]) -> set[str]:
     """Values that the signature refuses; they may be meant as text, such as the digits of a phone number."""
     try:
         function.signature.check_json(json.dumps(values))

@@ -17,7 +17,7 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.distribution import requirement
 from penstock.errors import ConfigError
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 _PLACES = (
     "app.py", "tests/conftest.py", "tests/test_app.py", "pyproject.toml", "README.md", "Dockerfile", ".dockerignore",
@@ -50,4 +50,4 @@ def command(_options: Options, folder: Path) -> None:
     if " @ file:" in wanted:
         say(f"pyproject.toml requires {wanted}. Docker and CI cannot read that: name an address there that they can.")
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
-    say(f"{counted(len(_PLACES), 'file')} written. Start the app: {enter}penstock dev")
+    say(f"{amount(len(_PLACES), 'file')} written. Start the app: {enter}penstock dev")

@@ -27,7 +27,7 @@ _TOKEN = "Give both the server and this command its token, in PENSTOCK_ADMIN_TOK
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many to list.")
 @json_option()
 def command(options: Options, url: str, limit: int) -> None:
-    """Show the queries that a server watches for its clients, those that have taken most time first.
+    """Show the queries that a server watches for its clients, the most expensive first.
 
     The server needs the setting admin_token; this command reads it from the environment or the project files.
     """

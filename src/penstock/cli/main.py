@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from penstock.cli.failure import show_failure
-from penstock.cli.options import Options, shared_options
+from penstock.cli.options import Options, global_options
 from penstock.distribution import __version__
 
 _COMMANDS = {
@@ -87,7 +87,7 @@ class Commands(click.Group):
 
 
 @click.command(
-    cls=Commands, params=shared_options(hidden=False), context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Commands, params=global_options(hidden=False), context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, message="penstock %(version)s", help="Show the version.")
 def commands() -> None:
@@ -117,7 +117,7 @@ def run(arguments: list[str]) -> int:
 
 def _share_options(command: click.Command) -> None:
     known = {parameter.name for parameter in command.params}
-    command.params += [option for option in shared_options(hidden=True) if option.name not in known]
+    command.params += [option for option in global_options(hidden=True) if option.name not in known]
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             _share_options(inner)

@@ -1,6 +1,6 @@
 """``penstock migrate``: makes the database fit the tables of the app, prints the plan, or says for CI what is left.
 
-Owns the output and the exit status. Leaves declarations beside tables to `declared`.
+Owns the output and the exit status. Leaves declarations other than tables to `declared`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
 from penstock.cli.migration import FOLDER, files_with_progress, load, stamp_files
-from penstock.cli.opening import open_app, open_store, shown_url, snapshot
+from penstock.cli.opening import open_app, open_store, safe_url, snapshot
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
 from penstock.schema.table import TableDefinition
@@ -59,8 +59,8 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
     in place of this command. On PostgreSQL it tells the lock of each statement.
 
-    --check is for CI: exit status 3 if changes or migration files are pending, 4 if tables are stored otherwise than
-    declared, 5 if a migration file has a statement that is unsafe under load; 0 if there is nothing.
+    --check is for CI: exit status 3 if changes or migration files are pending, 4 if stored tables differ from declared
+    ones, 5 if a migration file is unsafe under load; 0 if there is nothing.
     """
     app = open_app(options)
     config = app.config(**options.place)
@@ -74,7 +74,7 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     elif only_plan:
         _print_script(plan, news, with_own=with_own, locks=scheme_of(config.database) == "postgresql")
     else:
-        _report(plan, news or (), shown_url(config.database))
+        _report(plan, news or (), safe_url(config.database))
 
 
 async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple[Plan, list[News] | None]:
@@ -94,7 +94,7 @@ async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple
             plan = replace(plan, migrations=(await push(store, [])).migrations)
             await stamp_files(store, definitions, folder)
             return await _apply(backend, plan, definitions, crons)
-        known = bool(await store.catalog.applied_migrations())
+        known = bool(await store.catalog.list_migrations())
         if known:
             await store.open(look=True)
         if known and not plan.migrations:
@@ -154,7 +154,7 @@ async def _check(app: App, config: Config, given: Sequence[MigrationFile]) -> Ch
         return Checked(pending, [f"{one['what']} {one['fix']}" for one in problems], unsafe)
     pending += [f"penstock's own {name}" for name, _ in plan.migrations]
     pending += [" ".join(sql.split()) for sql in plan.sql]
-    pending += [_told(one) for one in news or ()]
+    pending += [_news_line(one) for one in news or ()]
     # A column that is not declared any more is no drift while a migration file is under way that may need it.
     return Checked(pending, () if under_way else plan.drift, unsafe)
 
@@ -188,7 +188,7 @@ def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, lo
     elif news:
         click.echo("-- penstock migrate, and the program at its start, also do this:")
     for one in news or ():
-        click.echo(f"-- {_told(one)}")
+        click.echo(f"-- {_news_line(one)}")
     if plan.empty and not news:
         say("The database fits; there is nothing to do.")
 
@@ -199,17 +199,17 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
     for statement in plan.sql:
         click.echo(" ".join(statement.split()) + ";")
     for one in news:
-        click.echo(_told(one))
+        click.echo(_news_line(one))
     for remark in _remarks(plan):
         say(f"note: {remark}")
     if plan.empty and not news:
         say(f"{url} fits; there was nothing to do.")
     else:
-        done = counted(len(plan.migrations) + len(plan.sql) + len(news), "change")
+        done = amount(len(plan.migrations) + len(plan.sql) + len(news), "change")
         say(f"{url} fits now: {done} made.")
 
 
-def _told(one: News) -> str:
+def _news_line(one: News) -> str:
     """Such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
     thing = f"triggers on table {one.table}, for" if one.noun == "capture" else one.noun
     return f"{one.what}: {thing} {one.name}"
@@ -258,7 +258,7 @@ async def check_kinds(backend: Backend) -> None:
     dialect, store = backend.engine.store.dialect, backend.engine.store
     outboxes: list[DeclaredOutbox] = [one for one in backend.app.outboxes if one.outbox.definition is not None]
     interests = [one.interest(dialect) for one in (*backend.app.tasks, *outboxes)]
-    stored = await store.catalog.stored_tables(sorted({one.table for one in interests})) if interests else {}
+    stored = await store.catalog.read_tables(sorted({one.table for one in interests})) if interests else {}
     for one in interests:
         found = stored.get(one.table)
         if found is not None and found.kind != "table":
@@ -325,7 +325,7 @@ def _of_tasks(backend: Backend, seen: _Known) -> Iterator[News | None]:
         plan, known = one.plan(dialect), seen.tasks.get(one.task.name)
         yield _news("task", plan.name, known, same=not newly(plan, known)[0])
         if known is None or known.plan.version <= plan.version:
-            yield _captured(one.interest(dialect), seen)
+            yield _capture_news(one.interest(dialect), seen)
 
 
 def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
@@ -339,10 +339,10 @@ def _of_outboxes(backend: Backend, seen: _Known) -> Iterator[News | None]:
         if one.outbox.definition is not None:
             backfill = None if known is None else known.backfill
             order = one.outbox.order_by if backfill is None else BackfillProgress.parse(backfill).order
-            yield _captured(one.interest(dialect, order), seen)
+            yield _capture_news(one.interest(dialect, order), seen)
 
 
-def _captured(interest: Interest, seen: _Known) -> News | None:
+def _capture_news(interest: Interest, seen: _Known) -> News | None:
     known = [row for row in seen.interests if row.interest.name == interest.name]
     same = [row for row in known if row.interest.digest == interest.digest]
     what: What = "mended" if same else "changed" if known else "new"

@@ -20,7 +20,7 @@ from penstock.cli.options import Listing, Options, json_option, pass_options
 from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.errors import ConfigError, SchemaMismatch, UsageError, of_extra
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.schema.diff import Difference
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.interests import Interests
@@ -81,7 +81,7 @@ def new(options: Options, name: str, renames: Sequence[str], drops: Sequence[str
         changes = [one for one in found if one.needs_file or any(table == one.table for table, _ in given)]
         if not changes:
             raise UsageError("There is nothing that needs a migration file.", fix="Run penstock migrate.")
-        text: str = lazy("writing").write_file(changes, _answered(changes, given), store.dialect)
+        text: str = lazy("writing").write_file(changes, _ask_renames(changes, given), store.dialect)
         last = max((int(file.name[:4]) for file in files), default=0)
         return f"{last + 1:04}_{name}.py", text
 
@@ -118,7 +118,7 @@ def run(options: Options, folder: Path, *, contract: bool, stamp: bool, only_pla
             before = (await store.migration_files.list()).get(file.name)
             after = await runner.run(file, contract=contract)
             if after != before:
-                click.echo(f"{file.name}: {after.told()}")
+                click.echo(f"{file.name}: {after.summary()}")
 
     _with_store(options, folder, work)
 
@@ -150,7 +150,7 @@ def status(options: Options, folder: Path) -> None:
     if options.json:
         print_json({"files": [_as_data(file, progress) for file, progress in found]})
     for file, progress in found if not options.json else ():
-        click.echo(f"{file.name}: {'pending' if progress is None else progress.told()} ({file.title})")
+        click.echo(f"{file.name}: {'pending' if progress is None else progress.summary()} ({file.title})")
 
 
 @click.command("hold")
@@ -187,7 +187,7 @@ def release(options: Options, table: str) -> None:
 def forget(options: Options, program: str) -> None:
     """Forget what a program has declared that was renamed or is gone, so that others may declare it."""
     count = with_backend(options, lambda backend: backend.engine.store.programs.forget(program))
-    say(f"{counted(count, 'declaration')} of {program} are forgotten.")
+    say(f"{amount(count, 'declaration')} of {program} are forgotten.")
 
 
 async def files_with_progress(
@@ -195,7 +195,7 @@ async def files_with_progress(
 ) -> list[tuple[MigrationFile, FileProgress | None]]:
     """List files with their progress; None if a file was not begun. It needs no table of penstock's own."""
     known: Mapping[str, FileProgress] = {}
-    if await store.catalog.applied_migrations():
+    if await store.catalog.list_migrations():
         await store.open(look=True)
         known = await store.migration_files.list()
     return [(file, known.get(file.name)) for file in files]
@@ -204,7 +204,7 @@ async def files_with_progress(
 async def stamp_files(store: Store, tables: Sequence[TableDefinition], folder: Path, *, anyway: bool = False) -> None:
     """Note files as done, without Alembic, where no declared table exists yet: new tables have their last form."""
     managed, kept, done = [one.name for one in tables if one.managed], store.migration_files, FileProgress("done")
-    if anyway or (managed and not await store.catalog.stored_tables(managed)):
+    if anyway or (managed and not await store.catalog.read_tables(managed)):
         for name in [path.stem for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py")]:  # noqa: ASYNC240 - all is idle
             await kept.begin(name, done)
             async with kept.transaction() as session:
@@ -218,7 +218,7 @@ def _with_interests(options: Options, use: Callable[[Interests[Any]], Awaitable[
     """The names that a step gives; none where penstock has no tables yet, as when a history runs from the beginning."""
 
     async def work(store: Store, _definitions: Sequence[TableDefinition], _files: list[MigrationFile]) -> list[str]:
-        if not await store.catalog.applied_migrations():
+        if not await store.catalog.list_migrations():
             return []
         await store.open()
         return await use(store.interests)
@@ -264,7 +264,7 @@ def _column(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _answered(changes: Sequence[Difference], given: Renames) -> Renames:
+def _ask_renames(changes: Sequence[Difference], given: Renames) -> Renames:
     """The new names of each column that is gone; asked for where there are new columns, and never guessed."""
     answers = dict(given)
     for (table, old), names in given.items():

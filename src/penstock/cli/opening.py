@@ -93,10 +93,10 @@ def snapshot(backend: Backend) -> AbstractAsyncContextManager[Session]:
     return reading(backend.engine.store.begin_read)
 
 
-def shown_url(url: str) -> str:
+def safe_url(url: str) -> str:
     """A database URL without its passwords, which may stand before the host and among the options."""
     parts = urlsplit(url)
-    netloc, query = parts.netloc, "&".join(map(_shown_option, parts.query.split("&")))
+    netloc, query = parts.netloc, "&".join(map(_safe_option, parts.query.split("&")))
     if parts.password is not None:
         netloc = netloc.replace(f":{parts.password}@", ":***@", 1)
     if (netloc, query) == (parts.netloc, parts.query):
@@ -104,7 +104,7 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
-def _shown_option(option: str) -> str:
+def _safe_option(option: str) -> str:
     name, equals, _value = option.partition("=")
     return f"{name}{equals}***" if equals and _SECRET.search(unquote(name)) else option
 

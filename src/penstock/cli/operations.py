@@ -15,7 +15,7 @@ import click
 from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
-from penstock.cli.options import Command, Options, combined, json_option, listing, pass_options
+from penstock.cli.options import Command, Options, combine, json_option, listing, pass_options
 from penstock.cli.output import print_json, print_list, say
 from penstock.errors import ValueInvalid
 from penstock.operations.moments import read_duration, read_moment
@@ -48,7 +48,7 @@ DURATION, MOMENT = Read("duration", read_duration), Read("when", read_moment)
 
 def takes(operation: Operation) -> Callable[[Command], Command]:
     """Give a command the arguments and options of an operation, by their names."""
-    return combined(*(_parameter(one) for one in operation.takes if not (one.of_requests or one.kind == "part")))
+    return combine(*(_parameter(one) for one in operation.takes if not (one.of_requests or one.kind == "part")))
 
 
 def listing_of(operation: Operation) -> Callable[[Callable[..., None]], click.Group]:
@@ -101,7 +101,7 @@ def command_of(operation: Operation, **how: Any) -> click.Command:
     asks = (yes_option,) if operation.asks is not None else ()
 
     @click.command(operation.verb, help=operation.about)
-    @combined(takes(operation), *asks, pass_options if look.data is None else json_option())
+    @combine(takes(operation), *asks, pass_options if look.data is None else json_option())
     def command(options: Options, /, *, yes: bool = False, **given: Any) -> int:
         look.check(given)
 

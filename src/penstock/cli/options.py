@@ -56,7 +56,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 }
 
 
-def shared_options(*, hidden: bool) -> list[click.Parameter]:
+def global_options(*, hidden: bool) -> list[click.Parameter]:
     """The shared options: in full for the group, hidden for each command, where they may stand as well."""
     told: dict[str, Any] = {"hidden": True, "envvar": None} if hidden else {"show_envvar": True}
     return [
@@ -70,7 +70,7 @@ def json_option(help_text: str = "Print JSON.") -> Callable[[Command], Command]:
     return lambda command: option(pass_options(command))
 
 
-def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def combine(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several decorators as one, in the order in which they would stand above the command."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 

@@ -23,14 +23,14 @@ from penstock.cli.output import (
 )
 from penstock.cli.visible import first_line
 from penstock.errors import ValueInvalid
-from penstock.observe.readable import capped, counted, span
+from penstock.observe.readable import amount, cap, span
 from penstock.operations import outbox
 from penstock.operations.operation import Given
 
 
 def _row(one: OutboxStatus) -> tuple[str, ...]:
     behind = span(one.seconds) if one.messages else "-"
-    numbers = (capped(one.messages, MOST_COUNTED), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
+    numbers = (cap(one.messages, MOST_COUNTED), behind, f"{one.parked:,}", f"{one.delivered:,}", f"{one.rate:,.1f}")
     again = "" if one.retry_at is None else f", next try at {readable_time(one.retry_at)}"
     return (one.name, one.source, *numbers, one.read_by or "nobody", f"{_state(one)}{again}")
 
@@ -42,7 +42,7 @@ def _state(one: OutboxStatus) -> str:
     elif one.error is not None:
         said.append("tries again")
     if one.waits_for:
-        said.append(f"waits for {counted(one.waits_for, 'key')}")
+        said.append(f"waits for {amount(one.waits_for, 'key')}")
     if one.older_rows is not None:
         said.append(f"sends the rows there are: {one.older_rows:,} so far")
     if one.position is None:
@@ -61,7 +61,7 @@ def _facts(one: OutboxStatus) -> dict[str, Any]:
         "declared": ", ".join(f"{name}={_word(value)}" for name, value in one.spec.items() if value not in (None, [])),
         "kept for": str(one.keep_for) if one.keep_for else None,
         "read by": one.read_by or "nobody",
-        "messages": f"{capped(one.messages, MOST_COUNTED)} to be delivered, {span(one.seconds)} behind"
+        "messages": f"{cap(one.messages, MOST_COUNTED)} to be delivered, {span(one.seconds)} behind"
         if one.messages
         else "0",
         "waiting": f"{one.waiting:,} of these, for others" if one.waiting else None,

@@ -20,8 +20,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from penstock.cli.visible import visible, visible_json, visible_line
-from penstock.observe.errortext import trimmed
-from penstock.observe.readable import counted
+from penstock.observe.errortext import trim
+from penstock.observe.readable import amount
 
 T = TypeVar("T")
 
@@ -62,10 +62,10 @@ def print_table(
     for row in cells:
         click.echo(_line(widths, row, right))
         texts = [f"{header}: {row[header]}" for header in below if row[header] and not all_with]
-        for text in _packed(texts, room or 0, most_lines):
+        for text in _pack(texts, room or 0, most_lines):
             click.echo(text)
     if below and all_with:
-        say(f"{counted(len(below), 'column')} more; see all with {all_with}.")
+        say(f"{amount(len(below), 'column')} more; see all with {all_with}.")
 
 
 def print_list(
@@ -107,7 +107,7 @@ def print_field(name: str, value: Any) -> None:
 
 def trace_of(trace: str | None, *, whole: bool) -> str | None:
     """A stored traceback as it is printed."""
-    return trace if trace is None or whole else trimmed(trace)
+    return trace if trace is None or whole else trim(trace)
 
 
 def print_json(value: Any, *, pretty: bool = False) -> None:
@@ -121,7 +121,7 @@ def plain(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """Tell people something beside the output, on stderr."""
+    """Tell people something on stderr, apart from the output."""
     click.echo(text, err=True)
 
 
@@ -151,7 +151,7 @@ def wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
     )
 
 
-def _packed(texts: Sequence[str], room: int, most_lines: int | None) -> list[str]:
+def _pack(texts: Sequence[str], room: int, most_lines: int | None) -> list[str]:
     """Texts in as few indented lines as they need; only spaces are broken, so that ids stay whole."""
     lines: list[str] = []
     indent = " " * _INDENT

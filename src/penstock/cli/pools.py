@@ -11,7 +11,7 @@ from penstock.cli.opening import with_backend
 from penstock.cli.operations import add_commands, command_of, listing_of
 from penstock.cli.options import Options
 from penstock.cli.output import print_json, print_table, say
-from penstock.observe.readable import capped
+from penstock.observe.readable import cap
 from penstock.operations import pools
 from penstock.operations.pools import JOBS_COUNTED, SeenPool
 from penstock.pools.rates import rate_words
@@ -45,7 +45,7 @@ def _show(found: Sequence[SeenPool]) -> None:
     if any(keys is not None for _, keys in found):
         click.echo()
         rows = [
-            (row.name, one.key or _NONE, capped(one.waiting, JOBS_COUNTED), capped(one.running, JOBS_COUNTED))
+            (row.name, one.key or _NONE, cap(one.waiting, JOBS_COUNTED), cap(one.running, JOBS_COUNTED))
             for row, keys in found
             for one in keys or ()
         ]

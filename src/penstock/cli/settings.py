@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.opening import open_app, shown_url
+from penstock.cli.opening import open_app, safe_url
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table
 from penstock.config import SECRETS, Config, find_settings
@@ -22,7 +22,7 @@ _ATTRIBUTE = re.compile(r"(\w+): (.+)")
 def command(options: Options) -> None:
     """Show the settings in force, where each comes from, and what it means."""
     config = open_app(options).config(**options.place)
-    hidden = {name: shown_url(getattr(config, name)) for name in ("database", "direct_database", "read_url")}
+    hidden = {name: safe_url(getattr(config, name)) for name in ("database", "direct_database", "read_url")}
     secret = {name: getattr(config, name) and "***" for name in SECRETS}
     values = asdict(config) | secret | hidden
     sources = _sources(options, config)
@@ -30,7 +30,7 @@ def command(options: Options) -> None:
     if options.json:
         print_json({name: {"value": value, "source": sources[name]} for name, value in values.items()})
         return
-    rows = [(name, _shown(value), sources[name], meanings.get(name, "")) for name, value in values.items()]
+    rows = [(name, _text_of(value), sources[name], meanings.get(name, "")) for name, value in values.items()]
     print_table(("setting", "value", "from", "meaning"), rows)
 
 
@@ -54,7 +54,7 @@ def _meanings() -> dict[str, str]:
     return {match[1]: match[2].partition(". ")[0].rstrip(".").replace("`", "") for match in found}
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

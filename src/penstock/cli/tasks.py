@@ -17,7 +17,7 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import MOST_LINES, plain, print_fields, print_json, print_table, readable_time, say
 from penstock.cli.visible import first_line, visible
 from penstock.errors import ValueInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import tasks
 from penstock.operations.operation import Given, Operation
 
@@ -33,7 +33,7 @@ def _state(task: TaskStatus) -> str:
     if task.held_until is not None:
         said.append(f"held until {readable_time(task.held_until)}")
     if task.reconciling is not None:
-        said.append(f"looking at all rows: {counted(task.reconciling.looked, 'row')} so far")
+        said.append(f"looking at all rows: {amount(task.reconciling.looked, 'row')} so far")
     if not task.declared:
         said.append("not of this program")
     return ", ".join(said)

@@ -27,11 +27,11 @@ from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json
 from penstock.clock import SystemClock
 from penstock.jobs.job import job_id
-from penstock.observe.readable import counted, span
+from penstock.observe.readable import amount, span
 
 _OLDEST = 3  # jobs that run, and that are ready
 _ALL = 2**62  # jobs of a pool count
-_POOL = 14  # characters of a pool's name beside a job
+_POOL = 14  # characters of a pool's name next to a job
 _SHARE = 4  # looking takes at most one part in so many of the time, however much there is to count
 
 
@@ -113,7 +113,7 @@ def draw(seen: Look) -> Group:
     running, ready = sum(pool.running for pool in pools), sum(pool.ready for pool in pools)
     rate = sum(pool.ended for pool in pools)
     jobs = f"{running:,} running  {ready:,} ready  {rate:,.1f} ended/s in {seen.window:.0f} s"
-    head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {counted(len(seen.workers), 'worker')}  {jobs}"
+    head = f"{seen.now:%Y-%m-%d %H:%M:%SZ}  {amount(len(seen.workers), 'worker')}  {jobs}"
     return Group(Text(head, style="bold"), Text(), _pools(pools), Text(), _workers(seen), Text(), _oldest(seen))
 
 

@@ -26,7 +26,7 @@ from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json, say
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.store.session import Session
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import advance_numbers, load_rows
@@ -55,7 +55,7 @@ def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
         print_json([{"table": table, "rows": rows, "file": str(file)} for table, rows, file in counts])
         return
     for table, rows, file in counts:
-        say(f"{table}: {counted(rows, 'row')} → {file}")
+        say(f"{table}: {amount(rows, 'row')} → {file}")
 
 
 async def _export(backend: Backend, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
@@ -84,7 +84,7 @@ def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
 async def _write(backend: Backend, session: Session, statements: TableStatements, file: Path | None) -> int:
     documents, done = Documents(statements, backend.engine.clock), 0
     total = await count_rows(session, statements)
-    with _opened(file) as stream, _progress(statements.definition.name, total) as advance:
+    with _open_output(file) as stream, _progress(statements.definition.name, total) as advance:
         async for rows in read_rows(session, statements):
             stream.writelines(documents.line(row) for row in rows)
             done += len(rows)
@@ -93,7 +93,7 @@ async def _write(backend: Backend, session: Session, statements: TableStatements
 
 
 @contextlib.contextmanager
-def _opened(file: Path | None) -> Iterator[BinaryIO]:
+def _open_output(file: Path | None) -> Iterator[BinaryIO]:
     """A file that takes its name when it is whole, or stdout."""
     if file is None:
         yield sys.stdout.buffer
@@ -145,8 +145,8 @@ def import_rows(options: Options, table: str, file: str, append: bool, replace: 
     if options.json:
         print_json({"table": table, "rows": loading.stored, "deleted": loading.deleted})
         return
-    deleted = f"; {counted(loading.deleted, 'row')} before them deleted" if replace else ""
-    say(f"{table}: {counted(loading.stored, 'row')} imported{deleted}.")
+    deleted = f"; {amount(loading.deleted, 'row')} before them deleted" if replace else ""
+    say(f"{table}: {amount(loading.stored, 'row')} imported{deleted}.")
 
 
 class Loading:
@@ -181,7 +181,7 @@ class Loading:
     def standing(self) -> str:
         if not self.stored:
             return "Nothing was imported."
-        rows = "1 row is" if self.stored == 1 else f"{counted(self.stored, 'row')} are"
+        rows = "1 row is" if self.stored == 1 else f"{amount(self.stored, 'row')} are"
         return f"{rows} in, up to line {self._done:,}."
 
     def remedy(self, error: PenstockError) -> str:
@@ -204,10 +204,10 @@ async def _import(backend: Backend, table: str, loading: Loading, *, append: boo
         rows = await count_rows(session, statements)
     if rows and not replace:
         raise ConfigError(
-            f"{table} has {counted(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
+            f"{table} has {amount(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
         )
     if rows:
-        which = "the only row" if rows == 1 else f"all {counted(rows, 'row')}"
+        which = "the only row" if rows == 1 else f"all {amount(rows, 'row')}"
         confirm(f"Delete {which} of {table}?", sure=sure)
     await (loading.replace if replace else loading.append)(backend, statements)
 
@@ -251,7 +251,7 @@ class Lines:
         """Read all rows in pieces of moderate size; each call starts at the beginning."""
         self._rewind()
         piece = Piece()
-        for number, line in self._numbered():
+        for number, line in self._number_lines():
             try:
                 piece.rows.append(documents.row(line))
             except InputError as error:
@@ -264,7 +264,7 @@ class Lines:
         if piece.rows:
             yield piece
 
-    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+    def _number_lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
         while line := self._stream.readline(_LONGEST_LINE):
             number += 1

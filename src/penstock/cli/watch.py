@@ -1,6 +1,6 @@
 """Watches the source of a program, and starts the process again, so that no memory of the old code is left.
 
-The files that were saved are checked then, beside the program.
+The files that were saved are checked then, while the program runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Watch:
         self._folders = [folder for folder in folders if not any(other in folder.parents for other in folders)]
         self._known = self._look()
 
-    async def changed(self) -> Path:
+    async def next_change(self) -> Path:
         """Wait until a file has been written, added or removed; its path."""
         while not (different := dict(set(self._look().items()) ^ set(self._known.items()))):
             await SystemClock().sleep(_PAUSE)

@@ -49,7 +49,7 @@ def command(options: Options, jobs: int | None, metrics_port: int | None, proces
 
 async def _work(app: App, config: Config, ready: Callable[[], None]) -> None:
     opened = asyncio.Event()
-    with _told_to_stop(opened, config.grace) as stop:
+    with _stop_signal(opened, config.grace) as stop:
         async with app.open(config=config, services=SERVICES) as backend:
             opened.set()
             shown = (
@@ -64,7 +64,7 @@ async def _work(app: App, config: Config, ready: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _told_to_stop(opened: asyncio.Event, grace: float) -> Iterator[asyncio.Event]:
+def _stop_signal(opened: asyncio.Event, grace: float) -> Iterator[asyncio.Event]:
     """Set at the first signal. At the second the process ends as in a crash, which loses nothing but time.
 
     It does so at the first one, too, while it waits for its database: nothing has begun that could end.

@@ -66,7 +66,7 @@ class AnswerStream:
         self._rest = b""
         self._headers: Mapping[str, str] = {}
 
-    def connected(self, headers: Mapping[str, str]) -> None:
+    def begin(self, headers: Mapping[str, str]) -> None:
         self._rest, self._headers = b"", headers
 
     def answers(self, piece: bytes) -> Iterator[Any]:

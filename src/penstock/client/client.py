@@ -179,7 +179,7 @@ class Client(_Caller["httpx.BaseTransport", Callable[[], str]]):
                 with self._stream(parameters, headers) as response:
                     if not _is_stream(response):
                         read_answer(response.status_code, response.headers, response.read())
-                    stream.connected(response.headers)
+                    stream.begin(response.headers)
                     for piece in response.iter_bytes():
                         for answer in stream.answers(piece):
                             attempt = 1
@@ -258,7 +258,7 @@ class AsyncClient(_Caller["httpx.AsyncBaseTransport", Callable[[], Awaitable[str
                 async with self._stream(parameters, headers) as response:
                     if not _is_stream(response):
                         read_answer(response.status_code, response.headers, await response.aread())
-                    stream.connected(response.headers)
+                    stream.begin(response.headers)
                     async for piece in response.aiter_bytes():
                         for answer in stream.answers(piece):
                             attempt = 1

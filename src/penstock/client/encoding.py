@@ -22,7 +22,7 @@ from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_
 def encode(value: Any) -> bytes:
     """A value as JSON text; ValueInvalid if no function can take it."""
     try:
-        return json.dumps(_encoded(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(_encode(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise ValueInvalid("A text contains a lone surrogate, which is not valid Unicode.") from error
     except RecursionError as error:
@@ -30,10 +30,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: bytes) -> Any:
-    return json.loads(text, object_hook=_untagged)
+    return json.loads(text, object_hook=_untag)
 
 
-def _untagged(found: dict[str, Any]) -> Any:
+def _untag(found: dict[str, Any]) -> Any:
     if len(found) == 1:
         ((name, content),) = found.items()
         if name.startswith("$"):
@@ -41,11 +41,11 @@ def _untagged(found: dict[str, Any]) -> Any:
     return found
 
 
-def _encoded(value: Any) -> Any:  # noqa: PLR0911 - one way out for each kind of value
+def _encode(value: Any) -> Any:  # noqa: PLR0911 - one way out for each kind of value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
-        return _encoded(value.value)
+        return _encode(value.value)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
@@ -55,9 +55,9 @@ def _encoded(value: Any) -> Any:  # noqa: PLR0911 - one way out for each kind of
     if isinstance(value, bytes | bytearray | memoryview):
         return tag_bytes(value)
     if isinstance(value, Mapping):
-        return {_key(key): _encoded(item) for key, item in value.items()}
+        return {_key(key): _encode(item) for key, item in value.items()}
     if isinstance(value, Sequence | AbstractSet):
-        return [_encoded(item) for item in value]
+        return [_encode(item) for item in value]
     return _as_text(value)
 
 
@@ -78,7 +78,7 @@ def _as_text(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         if any(field.exclude for field in type(value).model_fields.values()):
             raise ValueInvalid(f"A {type(value).__qualname__} leaves out fields.", fix="Send a dict of its values.")
-        return _encoded(value.model_dump(by_alias=True, round_trip=True))
+        return _encode(value.model_dump(by_alias=True, round_trip=True))
     raise ValueInvalid(f"A {type(value).__qualname__} cannot be sent.", fix="Send JSON values, or a pydantic model.")
 
 

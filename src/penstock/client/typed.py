@@ -27,11 +27,11 @@ class Module:
         self._client = client
 
     def _call(self, kind: _Kind, path: str, args: Mapping[str, Any], returns: TypeAdapter[R]) -> R:
-        return returns.validate_python(getattr(self._client, kind)(path, _given(args)))
+        return returns.validate_python(getattr(self._client, kind)(path, _without_omitted(args)))
 
     @contextmanager
     def _live(self, path: str, args: Mapping[str, Any], returns: TypeAdapter[R]) -> Iterator[Iterator[R]]:
-        with self._client.live(path, _given(args)) as answers:
+        with self._client.live(path, _without_omitted(args)) as answers:
             yield map(returns.validate_python, answers)
 
 
@@ -42,15 +42,15 @@ class AsyncModule:
         self._client = client
 
     async def _call(self, kind: _Kind, path: str, args: Mapping[str, Any], returns: TypeAdapter[R]) -> R:
-        return returns.validate_python(await getattr(self._client, kind)(path, _given(args)))
+        return returns.validate_python(await getattr(self._client, kind)(path, _without_omitted(args)))
 
     @asynccontextmanager
     async def _live(
         self, path: str, args: Mapping[str, Any], returns: TypeAdapter[R]
     ) -> AsyncIterator[AsyncIterator[R]]:
-        async with self._client.live(path, _given(args)) as answers:
+        async with self._client.live(path, _without_omitted(args)) as answers:
             yield (returns.validate_python(answer) async for answer in answers)
 
 
-def _given(args: Mapping[str, Any]) -> dict[str, Any]:
+def _without_omitted(args: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in args.items() if value is not OMITTED}

@@ -51,7 +51,7 @@ class Description:
     functions: tuple[FunctionDescription, ...]
     types: Mapping[str, Schema]
 
-    def named(self, schema: Schema) -> tuple[str, Schema] | None:
+    def resolve(self, schema: Schema) -> tuple[str, Schema] | None:
         """The type that a schema refers to, by its name; None if it stands for itself."""
         name = schema.get("$ref", "").removeprefix(TYPES)
         return (name, self.types[name]) if name else None
@@ -75,11 +75,11 @@ def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition]
     schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_Schemas, ref_template=TYPES + "{model}")
     types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
     taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
-    described = [_described(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
+    described = [_describe(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
     return Description(tuple(described), {name: schema for name, schema in types.items() if name not in taken.values()})
 
 
-def _described(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
+def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
     module, _colon, name = function.name.rpartition(":")
     renamed = {WIRE_NAMES.get(name, name): schema for name, schema in arguments.get("properties", {}).items()}
     required = [WIRE_NAMES.get(name, name) for name in arguments.get("required", ())]

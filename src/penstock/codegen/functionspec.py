@@ -27,7 +27,7 @@ def _function(description: Description, function: FunctionDescription) -> dict[s
 
 def _validator(description: Description, schema: Schema, within: tuple[str, ...] = ()) -> dict[str, Any]:
     """Convex's validator for a schema. It has no names for types, so a type within itself may be anything."""
-    named = description.named(schema)
+    named = description.resolve(schema)
     if named is not None:
         name, found = named
         return {"type": "any"} if name in within else _validator(description, found, (*within, name))

@@ -48,7 +48,7 @@ _WORDS = {name: module for module, names in _IMPORTS for name in names.split(", 
 _KEYWORDS = (*keyword.kwlist, "__debug__")
 _BASE = (*dir(object), "_call", "_client", "_live")  # what the classes of modules inherit
 _PARAMETERS = {sent: name for name, sent in WIRE_NAMES.items()}
-_LIVE = "live"  # the attribute of a client beside its modules
+_LIVE = "live"  # the attribute of a client next to its modules
 
 
 def python_module(description: Description) -> str:
@@ -153,7 +153,7 @@ class _Types:
 
     def type(self, schema: Schema, within: tuple[str, ...] = ()) -> str:
         """The annotation for a schema. Types that are no class are written out, `within` are those under way."""
-        named = self._description.named(schema)
+        named = self._description.resolve(schema)
         if named is not None:
             name, found = named
             return self._names.get(name) or ("Any" if name in within else self.type(found, (*within, name)))

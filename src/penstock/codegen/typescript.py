@@ -98,7 +98,7 @@ class TypeWriter:
 
     def type(self, schema: Schema) -> str:
         """The type of a schema; of one that has a name, its name."""
-        named = self._description.named(schema)
+        named = self._description.resolve(schema)
         if named is None:
             return self.structure(schema)
         name, found = named

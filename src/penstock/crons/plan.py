@@ -1,7 +1,7 @@
 """A cron as stored: its declaration, its last decided time, and its schedule as text.
 
 Owns the stored form of schedules, and the time from which a changed or resumed cron counts. The job of a run is kept
-beside it as text, and belongs to the code that enqueues it.
+with it as text, and belongs to the code that enqueues it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def plan_of(cron: Cron, *, function: str, job: str, takes_planned_at: bool = Fal
     return CronPlan(*given, function, job, takes_planned_at, declared)
 
 
-def begun(
+def begin(
     plan: CronPlan,
     since: datetime,
     paused: bool = False,
@@ -65,7 +65,7 @@ def begun(
     return KeptCron(plan, paused, in_utc(since), schedule_of(plan.schedule).next(since), job_id, planned_at)
 
 
-def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
+def replan(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
     """A cron with another plan.
 
     Another schedule counts from now, so that nothing runs twice. If the old one was late, its next time is caught up.
@@ -73,13 +73,13 @@ def changed(kept: KeptCron, plan: CronPlan, now: datetime) -> KeptCron:
     since = kept.last_at
     if plan.schedule != kept.plan.schedule:
         since = max(since, min(now, kept.next_at - timedelta.resolution))
-    return begun(plan, since, kept.paused, kept.job_id, kept.planned_at)
+    return begin(plan, since, kept.paused, kept.job_id, kept.planned_at)
 
 
-def paused(kept: KeptCron, now: datetime, *, pause: bool) -> KeptCron:
+def set_paused(kept: KeptCron, now: datetime, *, pause: bool) -> KeptCron:
     """A cron that is paused, or resumed: times planned meanwhile are not run."""
     since = max(kept.last_at, now) if kept.paused else kept.last_at
-    return begun(kept.plan, since, pause, kept.job_id, kept.planned_at)
+    return begin(kept.plan, since, pause, kept.job_id, kept.planned_at)
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -40,7 +40,7 @@ def in_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
-def shown(instant: datetime, place: tzinfo) -> datetime:
+def local_time(instant: datetime, place: tzinfo) -> datetime:
     """The naive time that a clock there shows at an instant."""
     return instant.astimezone(place).replace(tzinfo=None)
 
@@ -48,7 +48,7 @@ def shown(instant: datetime, place: tzinfo) -> datetime:
 def first_instant(wall: datetime, place: tzinfo) -> datetime:
     """The first instant, in UTC, at which a clock there shows a time, or jumps over it."""
     instant = wall.replace(tzinfo=place, fold=0).astimezone(UTC)
-    if shown(instant, place) == wall:
+    if local_time(instant, place) == wall:
         return instant
     # In a gap, fold=1 gives an instant before the jump, and fold=0 one that is not before it (PEP 495).
     before = wall.replace(tzinfo=place, fold=1).astimezone(UTC)
@@ -125,7 +125,7 @@ class CronExpression:
 
 def _next_at_a_time(expression: str, place: tzinfo, after: datetime) -> datetime | None:
     """Times of the clock and their first instants have the same order."""
-    for match in CronSim(expression, shown(after, place)):
+    for match in CronSim(expression, local_time(after, place)):
         instant = first_instant(match, place)
         if instant > after:
             return instant
@@ -134,19 +134,19 @@ def _next_at_a_time(expression: str, place: tzinfo, after: datetime) -> datetime
 
 def _next_on_the_clock(expression: str, place: tzinfo, after: datetime) -> datetime | None:
     """Between two settings of the clock, a match is as far away as the clock says."""
-    start, wall = after, shown(after, place)
+    start, wall = after, local_time(after, place)
     while start - after < _SEARCHED:
         match = next(CronSim(expression, wall), None)
         if match is None:
             return None
-        instant = start + (match - shown(start, place))
+        instant = start + (match - local_time(start, place))
         near = min(instant, start + DAY)
         change = change_within(start, near, place)
         if change is None and instant == near:
             return instant
         # A clock set back within a day could show a time again; later than that, only new times.
         start = change or match.replace(tzinfo=place).astimezone(UTC) - DAY
-        wall = shown(start, place) - SECOND
+        wall = local_time(start, place) - SECOND
     return None
 
 
@@ -203,7 +203,7 @@ _LONGEST = timedelta(days=3660)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The same length of time again and again, counted from an anchor, so that it never drifts.
+    """A fixed length of time, repeated and counted from an anchor, so that it never drifts.
 
     It counts real time: clocks that are set do not matter. It begins at its anchor. Convex counts from the first
     deployment instead.

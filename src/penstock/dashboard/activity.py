@@ -1,4 +1,4 @@
-"""What the pools do now, and what they did in the last minutes. Pages share each look."""
+"""The work of the pools now and in the last minutes. Pages share each look."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Activity:
             self._last = None
 
     async def sums(self, window: timedelta) -> Numbers:
-        """What all processes have counted in this time, and before it since a minute began."""
+        """The counts of all processes in this time, and before it since a minute began."""
         engine = self._backend.engine
         await engine.write_logbook()
         return await engine.store.logbook.sums(minute_of(engine.clock.now() - window))

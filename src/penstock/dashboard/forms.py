@@ -119,7 +119,7 @@ def _inputs(
 
 
 def _of_schema(name: str, schema: Schema, description: Description, default: Any, *, secret: bool) -> Input:
-    named = [description.named(one) or ("", one) for one in options(schema) or [schema]]
+    named = [description.resolve(one) or ("", one) for one in options(schema) or [schema]]
     parts = [part for _name, part in named]
     found = [one for one in parts if one.get("type") != "null"]
     one = found[0] if len(found) == 1 else {}
@@ -137,7 +137,7 @@ def _of_schema(name: str, schema: Schema, description: Description, default: Any
 
 
 def _shape(schema: Schema) -> str:
-    """What JSON a value takes: its type, and the names in an object."""
+    """The JSON that a value takes: its type, and the names in an object."""
     names = ", ".join(schema.get("properties", ()))
     return f"JSON object: {names}" if names else str(schema.get("type", "JSON"))
 
@@ -156,23 +156,23 @@ def read_all(inputs: Iterable[Input], words: Mapping[str, str]) -> tuple[dict[st
     return values, wrong
 
 
-def changed(inputs: Iterable[Input], words: Mapping[str, str]) -> list[Input]:
+def diff(inputs: Iterable[Input], words: Mapping[str, str]) -> list[Input]:
     """The inputs in which something else stands than they showed before."""
     return [one for one in inputs if words.get(PREFIX + one.name) != words.get(BEFORE + one.name)]
 
 
 def form_of(inputs: Sequence[Input], words: Mapping[str, str]) -> dict[str, Any]:
     """The values of a template that shows a form: as it was sent, if it was, and before anything is found wrong."""
-    return {"inputs": inputs, "typed": typed(inputs, words), "wrong": {}, "error": None, "is_sent": "act" in words}
+    return {"inputs": inputs, "typed": entries(inputs, words), "wrong": {}, "error": None, "is_sent": "act" in words}
 
 
-def typed(inputs: Iterable[Input], words: Mapping[str, str]) -> dict[str, str]:
-    """What was typed into inputs, or a link says; nothing of secrets."""
+def entries(inputs: Iterable[Input], words: Mapping[str, str]) -> dict[str, str]:
+    """The texts that were typed into inputs, or that a link says; nothing of secrets."""
     return {one.name: words[PREFIX + one.name] for one in inputs if PREFIX + one.name in words and not one.secret}
 
 
 def wrong_fields(error: PenstockError | ValueError, names: Iterable[str]) -> dict[str, str]:
-    """What an error says about single fields; nothing if it is about none."""
+    """The messages of an error about single fields; nothing if it is about none."""
     listed = getattr(error.__cause__ or error, "errors", None)
     details = error.facts.get("errors", ()) if isinstance(error, PenstockError) else ()
     found = dict[str, str]()

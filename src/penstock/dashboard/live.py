@@ -1,7 +1,7 @@
 """The views that somebody looks at: each is rendered once for all who do, and each gets what changed since.
 
-A view is rendered again each second, sooner after an act, and never so often that it takes more than a small share of
-the time. Nothing runs when nobody looks.
+A view is rendered again each second, and sooner after an act. It never takes more than a small share of the time.
+Nothing runs when nobody looks.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Live:
         watch: Callable[[], Watch[Any] | None] | None = None,
         every: float = 0.0,
     ) -> AsyncGenerator[bytes, None]:
-        """The events of one who looks: the fragments, then those that changed. It ends if the session does.
+        """The events of one who looks: the fragments, then the changed ones. It ends if the session does.
 
         Args:
-            key: Equal for those who see the same.
+            key: Equal for viewers who see the same.
             render: Renders all fragments; takes the answer of the watched query, or None.
             holds: Whether the session has not ended.
             watch: Watches a query, after whose changes only it is rendered again.
@@ -101,7 +101,7 @@ class _Watched:
                 watch = None if self._watch is None else self._watch()
                 await (self._look_again() if watch is None else self._follow(watch))
         finally:
-            self.ended = True  # those who look ask again, and are told what is wrong
+            self.ended = True  # viewers ask again, and are told what is wrong
             self._tell()
 
     async def _follow(self, watch: Watch[Any]) -> None:

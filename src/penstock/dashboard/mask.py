@@ -35,7 +35,7 @@ _INNOCENT = re.compile(
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def masked(value: Any, names: Collection[str] = ()) -> Any:
+def mask(value: Any, names: Collection[str] = ()) -> Any:
     """A value without the values of names that have a word such as `password` or `token`.
 
     Text that is JSON, such as the row in the arguments of a task's job, is searched like any other value.
@@ -45,20 +45,20 @@ def masked(value: Any, names: Collection[str] = ()) -> Any:
         names: More names, in lower case.
     """
     if isinstance(value, str):
-        return _masked_text(value, names)
+        return _mask_text(value, names)
     if isinstance(value, dict):
         return {
-            name: MASKED if is_secret(str(name), names) and inner is not None else masked(inner, names)
+            name: MASKED if is_secret(str(name), names) and inner is not None else mask(inner, names)
             for name, inner in value.items()
         }
-    return [masked(one, names) for one in value] if isinstance(value, list | tuple) else value
+    return [mask(one, names) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _masked_text(text: str, names: Collection[str]) -> str:
+def _mask_text(text: str, names: Collection[str]) -> str:
     if text[:1] in {"{", "["}:
         with suppress(ValueError):
             found = from_json(text)
-            shown = masked(found, names)
+            shown = mask(found, names)
             return text if shown == found else json.dumps(shown, ensure_ascii=False, default=str)
     return text
 
@@ -76,5 +76,5 @@ def secrets_of(function: AnyFunction) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def secrets_in(table: type[Table]) -> frozenset[str]:
-    """The same for the rows of a table."""
+    """The secret names in the rows of a table."""
     return frozenset(name.lower() for column in definition_of(table).columns for name in column.secrets)

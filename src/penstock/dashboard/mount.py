@@ -23,15 +23,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.live import Fragments, Live
-from penstock.dashboard.mask import masked
+from penstock.dashboard.mask import mask
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, finish_sign_in, is_own, set_cookie, start_sign_in, throttle
 from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
-from penstock.server.audited import audited
-from penstock.server.http import opened
+from penstock.server.audited import audit
+from penstock.server.http import open_backend
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.server.subscribe import EventStream
@@ -60,7 +60,7 @@ def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
         Route("/sign-in/back", dashboard.come_back, methods=["GET"]),
         Route("/sign-out", dashboard.sign_out, methods=["POST"]),
         *(Route(page.path, dashboard.endpoint(page), methods=["GET", "POST"]) for page in PAGES),
-        Route("/{path:path}", dashboard.lost),
+        Route("/{path:path}", dashboard.not_found),
     ]
     below = Mount("/dashboard", app=_with_headers(Router(routes, redirect_slashes=False)))
     first = [Route("/", _to_overview)] if opening.config.dev else []  # which `penstock dev` prints, and people follow
@@ -90,7 +90,7 @@ class Dashboard:
 
     # ----- endpoints
 
-    async def lost(self, request: Request) -> Response:
+    async def not_found(self, request: Request) -> Response:
         return self._trouble(request, Refused(404, "NotFound", "There is no such page."))
 
     async def sign_in(self, request: Request) -> Response:
@@ -101,8 +101,8 @@ class Dashboard:
             form = await _form(request)
             try:
                 if not is_own(request):
-                    return _refused_origin()
-                backend = await opened(self._opening)
+                    return _refuse_origin()
+                backend = await open_backend(self._opening)
                 await throttle(request, backend)
                 key = await self._sessions.sign_in(request, backend, form.get("token", "").strip())
             except (Refused, PenstockError) as refused:
@@ -117,14 +117,14 @@ class Dashboard:
         """Go to a provider."""
         where = request.query_params.get("next", "")
         try:
-            return await start_sign_in(request, await opened(self._opening), where)
+            return await start_sign_in(request, await open_backend(self._opening), where)
         except (Refused, PenstockError) as error:
             return self._sign_in_page(request, where, error)
 
     async def come_back(self, request: Request) -> Response:
         """Come from a provider, and begin a session."""
         try:
-            backend = await opened(self._opening)
+            backend = await open_backend(self._opening)
             identity, where = await finish_sign_in(request, backend)
             key = await self._sessions.begin(identity, backend)
         except (Refused, PenstockError) as error:
@@ -139,14 +139,14 @@ class Dashboard:
 
     async def sign_out(self, request: Request) -> Response:
         if not is_own(request):
-            return _refused_origin()
-        await self._sessions.sign_out(request, await opened(self._opening))
+            return _refuse_origin()
+        await self._sessions.sign_out(request, await open_backend(self._opening))
         response = RedirectResponse(f"{_base(request)}/sign-in", 303)
         set_cookie(request, response, "")
         return response
 
     async def _answer(self, request: Request, page: Page) -> Response:
-        backend = await opened(self._opening)
+        backend = await open_backend(self._opening)
         session = await self._sessions.find(request, backend)
         streams = "text/event-stream" in request.headers.get("accept", "")
         if session is None:
@@ -182,7 +182,7 @@ class Dashboard:
         form = await _form(request)
         act = page.acts.get(form.get("act", ""))
         if not is_own(request) or act is None:
-            return _refused_origin()
+            return _refuse_origin()
         if session.role < act.role:
             raise Refused(403, "AccessDenied", f"This needs the right to {act.role.name}.")
         view = replace(view, words={**form, **view.words})
@@ -191,7 +191,7 @@ class Dashboard:
             asked = {**request.query_params, **form}
             values = {**self._frame(request, page, session), "form": form, "asked": asked, "sure": question, "said": ""}
             return HTMLResponse(self._pages.render("sure.html", values))
-        found, told = await self._audited(act, view, f"{page.title}: {form['act']}", session)
+        found, told = await self._perform(act, view, f"{page.title}: {form['act']}", session)
         _, activity, live = self._parts(view.backend)
         await activity.forget()
         live.nudge()
@@ -220,15 +220,15 @@ class Dashboard:
         }
         return HTMLResponse(self._pages.render("sign_in.html", values), status, headers)
 
-    async def _audited(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
+    async def _perform(self, act: Act, view: View, name: str, session: Session) -> tuple[str | Answer | None, str]:
         """Do an act between the two writes to the audit log; what it returns, and what is told.
 
         An act that cannot be logged is not done.
         """
         words = {word: value for word, value in view.words.items() if word not in {"act", "sure"}}
-        about = masked(words if act.about is None else act.about(view), self._pages.secrets)
+        about = mask(words if act.about is None else act.about(view), self._pages.secrets)
         found = None
-        async with audited(view.backend.engine, session.who, session.role.name, name, about) as outcome:
+        async with audit(view.backend.engine, session.who, session.role.name, name, about) as outcome:
             try:
                 found = await act.run(view)
                 outcome.told = found if isinstance(found, str) else found.told
@@ -237,7 +237,7 @@ class Dashboard:
         return found, outcome.told
 
     def _parts(self, backend: Backend) -> tuple[Backend, Activity, Live]:
-        """What is kept for a backend, which a mounted server may open again."""
+        """The parts that are kept for a backend, which a mounted server may open again."""
         if self._of is None or self._of[0] is not backend:
             self._of = backend, Activity(backend), Live()
         return self._of
@@ -287,14 +287,14 @@ async def _form(request: Request) -> Mapping[str, str]:
     raise Refused(400, "BadRequest", "The form cannot be read.")
 
 
-def _refused_origin() -> Response:
+def _refuse_origin() -> Response:
     return Response("This form was not sent by a page of the dashboard.", 403)
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:
     """Every answer with the headers that keep other sites out."""
 
-    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -305,4 +305,4 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
         await app(scope, receive, sending)
 
-    return answered
+    return answer

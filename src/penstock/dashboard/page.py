@@ -1,4 +1,4 @@
-"""What a page of the dashboard is made of: a path, a template, the values that it shows, and the acts on it.
+"""The parts of a page of the dashboard: a path, a template, the values that it shows, and the acts on it.
 
 To add a page, write a file in `pages/` with one or more `Page` values, add them to `pages/every.py`, and write its
 template. The template extends ``frame.html``. Each block whose name begins with ``live_`` is rendered again while
@@ -17,7 +17,7 @@ from uuid import UUID
 from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
-from penstock.dashboard.mask import masked
+from penstock.dashboard.mask import mask
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
 from penstock.operations.operation import Given, Operation, Parameter
@@ -25,7 +25,7 @@ from penstock.store.nouns.jobs import ABOVE_ALL
 
 
 class Role(IntEnum):
-    """What somebody may do here; each includes those before it."""
+    """The rights of a person here; each includes those before it."""
 
     look = 1
     operate = 2
@@ -58,8 +58,8 @@ class View:
         """A word of the URL, or of the form; None if it is missing or empty."""
         return self.words.get(name) or None
 
-    def needed(self, name: str) -> str:
-        """The same. Raises `ValueInvalid` if there is none."""
+    def require(self, name: str) -> str:
+        """The word of this name. Raises `ValueInvalid` if there is none."""
         found = self.word(name)
         if found is None:
             raise ValueInvalid(f"Fill in {name}.")
@@ -78,19 +78,19 @@ class View:
         await engine.write_logbook()
         found = await engine.store.logbook.events(limit, **where)
         return [
-            replace(one, facts={name: masked(fact, self.secrets) for name, fact in one.facts.items()}) for one in found
+            replace(one, facts={name: mask(fact, self.secrets) for name, fact in one.facts.items()}) for one in found
         ]
 
     def integer(self, name: str) -> int:
         """Read the number of a message, which is negative if its row is older than the outbox."""
         try:
-            return int(self.needed(name))
+            return int(self.require(name))
         except ValueError:
             raise ValueInvalid(f"{name} is the number of a message.") from None
 
     def number(self, name: str, least: int, most: int) -> int:
         """A whole number. Raises `ValueInvalid` if it is none, or out of range."""
-        text = self.needed(name)
+        text = self.require(name)
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):  # noqa: PLR2004 - digits of 64 bits
             raise ValueInvalid(f"{name} is a whole number from {least:,} to {most:,}.")
         return int(text)
@@ -98,7 +98,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an act tells otherwise than with a line above its own page.
+    """The answer of an act, other than a line above its own page.
 
     Attributes:
         told: The outcome.
@@ -133,7 +133,7 @@ class Act:
 Sure = str | Callable[[View], Awaitable[str]]
 
 
-def given_in(view: View, operation: Operation) -> Given:
+def parameters_of(view: View, operation: Operation) -> Given:
     """Read the parameters of an operation from the words of a view."""
     return {one.name: _value_of(view, one) for one in operation.takes}
 
@@ -144,7 +144,7 @@ def _value_of(view: View, one: Parameter) -> Any:
             return None
         case "number" | "numbers" if one.needed or view.word(one.name) is not None:
             return view.integer(one.name) if one.kind == "number" else [view.integer(one.name)]
-    return view.needed(one.name) if one.needed else view.word(one.name)
+    return view.require(one.name) if one.needed else view.word(one.name)
 
 
 def act_of(
@@ -164,7 +164,7 @@ def act_of(
     """
 
     def read(view: View) -> Given:
-        return given_in(view, operation) if given is None else given(view)
+        return parameters_of(view, operation) if given is None else given(view)
 
     async def run(view: View) -> str:
         known = read(view)
@@ -194,7 +194,7 @@ class Page:
         acts: Its acts, by the name that forms send as ``act``.
         above: The path of the page from which it is reached; None if it is in the menu itself.
         watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
-        every: The least seconds between two runs of `load` for those who look.
+        every: The least seconds between two runs of `load` for its viewers.
     """
 
     path: str

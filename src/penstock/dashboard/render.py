@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock.app import App
-from penstock.dashboard.mask import is_secret, masked, secrets_in, secrets_of
+from penstock.dashboard.mask import is_secret, mask, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
-from penstock.observe.errortext import trimmed
-from penstock.observe.readable import counted, size_of, span
+from penstock.observe.errortext import trim
+from penstock.observe.readable import amount, size_of, span
 from penstock.schema.encoder import MASKED
 from penstock.schema.ids import is_id
 
@@ -33,7 +33,7 @@ class Pages:
     """The templates, and the pages that are made of them.
 
     Attributes:
-        secrets: Names whose values are hidden, beside those that `masked` knows.
+        secrets: More names whose values are hidden; `mask` knows the usual ones.
     """
 
     def __init__(self, more_secrets: str, app: App) -> None:
@@ -48,25 +48,25 @@ class Pages:
             "age": lambda value: _time(value, "age"),
             "clock": lambda value: _time(value, "clock"),
             "number": lambda value: f"{value:,}",
-            "counted": counted,
+            "counted": amount,
             "span": span,
             "size": size_of,
-            "masked": self._masked_json,
+            "masked": self._mask_json,
             "quoted": quote,
-            "trimmed": trimmed,
+            "trimmed": trim,
             "unless_secret": self._unless_secret,
             "with_times": _with_times,
             "chart": _chart,
         }
-        self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # of which there is a timeline
+        self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # a row has a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
-    def masked(self, value: Any, of: str | None = None) -> Any:
+    def mask(self, value: Any, of: str | None = None) -> Any:
         """A value without secrets; `of` names the function whose arguments or result it is, or the table of rows."""
-        return masked(value, self.secrets if of is None else self._secrets_of(of))
+        return mask(value, self.secrets if of is None else self._secrets_of(of))
 
-    def _masked_json(self, value: Any, indent: int | None = 2, of: str | None = None) -> str:
-        return json.dumps(self.masked(value, of), indent=indent, ensure_ascii=False, default=str)
+    def _mask_json(self, value: Any, indent: int | None = 2, of: str | None = None) -> str:
+        return json.dumps(self.mask(value, of), indent=indent, ensure_ascii=False, default=str)
 
     def _unless_secret(self, value: Any, name: str, of: str) -> Any:
         """A value, as text, of a column of a table, or of what is in it, such as ``card.number``."""
@@ -85,7 +85,7 @@ class Pages:
         return self._jinja.get_template(template).render(values)
 
     async def fragments(self, page: Page, view: View, frame: Mapping[str, Any]) -> dict[str, str]:
-        """Those blocks of a page that change, by name."""
+        """The blocks of a page that change, by name."""
         values = {**frame, **await page.load(view)}
         template = self._jinja.get_template(page.template)
         context = template.new_context(values)

@@ -25,7 +25,7 @@ from penstock.schema.table import Table, TableDefinition
 from penstock.transaction.pages import PaginationOptions
 
 LISTED = 50
-_READ = 20_000  # rows at most of which Python chooses those that a page shows
+_READ = 20_000  # rows at most among which Python chooses the ones that a page shows
 
 Row = Mapping[str, Any]
 _Values: TypeAlias = dict[str, Any] | None
@@ -69,7 +69,7 @@ class TableRows:
                 return newer
             if values is None:
                 return await ctx.db.delete(definition.table, key_of(definition, key))
-            await ctx.db.patch(definition.table, key_of(definition, key), **_checked(definition, values))
+            await ctx.db.patch(definition.table, key_of(definition, key), **_check(definition, values))
             return key
 
         self.page: _Query = QueryFunction(rows, public=False, name="penstock.dashboard:rows")
@@ -147,7 +147,7 @@ def _row_of(definition: TableDefinition, values: Mapping[str, Any]) -> Table:
     return row
 
 
-def _checked(definition: TableDefinition, values: Mapping[str, Any]) -> dict[str, Any]:
+def _check(definition: TableDefinition, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of columns as Python has them. What the whole row must be is checked when it is written."""
     found, wrong = dict[str, Any](), list[Any]()
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Who looks at the dashboard, what they may do, and how they sign in by redirect.
+"""The people who look at the dashboard: their rights, and how they sign in by redirect.
 
 A browser keeps an opaque cookie, and the database what it stands for, encrypted with a key that is made of the cookie.
 So all processes know a session, and nobody learns a token from the database. The token with which somebody signed in
@@ -179,7 +179,7 @@ async def _keep(backend: Backend, content: Mapping[str, Any], until: datetime) -
 
 
 async def _open(backend: Backend, cookie: str, *, last: bool = False) -> Any:
-    """What is kept under a cookie; None if nothing is. The `last` time it is forgotten."""
+    """The session kept under a cookie; None if nothing is. The `last` time it is forgotten."""
     session_id, key = _hashes(cookie)
     sessions, now = backend.engine.store.dashboard_sessions, backend.engine.clock.now()
     content = await sessions.find(session_id, now, last=last)
@@ -187,7 +187,7 @@ async def _open(backend: Backend, cookie: str, *, last: bool = False) -> Any:
 
 
 def _hashes(cookie: str) -> tuple[str, Fernet]:
-    """What a cookie is found by, and the key of what is kept; neither tells the other."""
+    """The hash that a cookie is found by, and the key of its content; neither tells the other."""
     session_id, key = (sha256(f"{name} {cookie}".encode("utf-8", "replace")) for name in ("id", "key"))
     return session_id.hexdigest(), Fernet(urlsafe_b64encode(key.digest()))
 
@@ -225,7 +225,7 @@ async def start_sign_in(request: Request, backend: Backend, where: str) -> Respo
 
 
 async def finish_sign_in(request: Request, backend: Backend) -> tuple[Identity, str]:
-    """Who comes back from a provider, and the path to go on with.
+    """Identify a person who comes back from a provider; their session and the path to go on with.
 
     Raises:
         AccessDenied: They were not sent there from this browser in the last minutes, or the provider refuses them.

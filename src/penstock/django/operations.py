@@ -34,7 +34,7 @@ class HoldCapture(Operation):  # type: ignore[misc]  # Django ships no types
         release(schema_editor.connection, self.table)
 
     def describe(self) -> str:
-        """What it does, for Django's output."""
+        """Describe the operation for Django's output."""
         return f"{type(self).__name__} of {self.table}"
 
 

@@ -30,7 +30,7 @@ class Asked:
 
 
 class Access:
-    """Who may call a function: ``access=`` of a function's declaration. Join several with ``&`` and ``|``.
+    """The access to a function: ``access=`` of a function's declaration. Join several with ``&`` and ``|``.
 
     Its text is how it is written: ``signed_in & is_open``.
     """

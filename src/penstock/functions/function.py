@@ -59,7 +59,7 @@ class Function(Generic[C, P, R, X]):
         runtime: A ``def`` handler runs in a thread, or in a process of its own for CPU-bound actions.
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
         access: Who may call it; None if its declaration says nothing.
-        rate_limit: The rate limit of which each call from outside takes a token; None for none.
+        rate_limit: The rate limit that each call from outside takes a token of; None for none.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -105,7 +105,7 @@ class Function(Generic[C, P, R, X]):
 
     @property
     def access_text(self) -> str:
-        """Who may call it, as the program says it: ``signed_in``; empty if it says nothing."""
+        """Its access, as the program says it: ``signed_in``; empty if it says nothing."""
         return "" if self.access is None else str(self.access)
 
     def check_job(self, what: str = "A job", *, guards: bool = True) -> None:
@@ -140,7 +140,7 @@ class Function(Generic[C, P, R, X]):
             return self.handler(ctx, *args, **kwargs)
         check = ctx.check_access  # type: ignore[attr-defined]  # what has a kind but cannot check is refused here
         if self.is_async:
-            return self._checked(ctx, check, args, kwargs)  # type: ignore[return-value]
+            return self._check_and_call(ctx, check, args, kwargs)  # type: ignore[return-value]
         if (checked := check(self, *args, **kwargs)) is not None:  # it waits to be awaited
             checked.close()
             raise ContextError(f"{self.name} is written with def.", fix="Call it in a function written with def.")
@@ -160,7 +160,7 @@ class Function(Generic[C, P, R, X]):
         bound.apply_defaults()
         return dict([*bound.arguments.items()][1:])
 
-    async def _checked(self, ctx: Any, check: Any, args: Any, kwargs: Any) -> Any:
+    async def _check_and_call(self, ctx: Any, check: Any, args: Any, kwargs: Any) -> Any:
         await check(self, *args, **kwargs)
         return await self.handler(ctx, *args, **kwargs)  # type: ignore[misc]
 

@@ -63,7 +63,7 @@ def refuse_clashes(ours: Sequence[Declaration], stored: Sequence[Declaration]) -
 
 
 class Known:
-    """The functions that one program runs, and those that it leaves to other programs on its database."""
+    """The functions that one program runs, and the ones that it leaves to other programs on its database."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -88,8 +88,8 @@ class Known:
         self._unknown |= {} if self._registry.find(function) else {function: until}
         return function in self._unknown
 
-    def left(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
-        """What a worker leaves to others now, as parameters of queries; `held` are functions that wait here only."""
+    def exclusions(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
+        """Functions left to other workers now, as parameters of queries; `held` are functions that wait here only."""
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}
         shared = {name for name in names if self._registry.find(name)}

@@ -33,7 +33,7 @@ from penstock.schema.tighten import (
 )
 from penstock.wire.incoming import Arguments
 from penstock.wire.integers import INT64, Way, marker
-from penstock.wire.schemas import Change, changed
+from penstock.wire.schemas import Change, change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER
 
 _STRICT = ConfigDict(strict=True, extra="forbid", val_json_bytes="base64")
@@ -41,7 +41,7 @@ _RESULT = ConfigDict(strict=True)
 WIRE_NAMES = {"pagination_opts": "paginationOpts"}  # of parameters that clients send under another name
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MAX_ERRORS = 20
-_MANY_ERRORS = 1000  # of which not even a list is made: millions of them would take seconds and gigabytes
+_MANY_ERRORS = 1000  # not even a list is made: millions of them would take seconds and gigabytes
 _LONGEST_PATH = 200
 _SHARED = 512  # to make a check takes a millisecond, and many functions take and return the same
 
@@ -71,8 +71,8 @@ class Signature:
         tables = {name: target_of(field) for name, field in fields.items()}
         self.ids = {name: of for name, of in tables.items() if id_prefix_of(of) is not None}  # of managed tables
         self._fields = fields
-        self.arguments = _typed_dict(name, fields)
-        self.encoder: Encoder = _build(name, lambda: _shared(_checked_arguments, tuple(fields.items())))
+        self.arguments = _make_typed_dict(name, fields)
+        self.encoder: Encoder = _build(name, lambda: _reuse(_argument_encoder, tuple(fields.items())))
         is_timed = "now_op" in repr(self.encoder.schema)
         self._arguments = strict_validator(self.encoder.schema) if is_timed else self.encoder.validator
         result = hints.get("return", Any)
@@ -82,7 +82,7 @@ class Signature:
         self.returns_nothing = result is None or result is type(None)
         self._result: SchemaValidator | None
         self.results: Encoder
-        self._result, self.results = _build(name, lambda: _shared(_checked_result, result))
+        self._result, self.results = _build(name, lambda: _reuse(_result_checks, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Positional and named arguments as one dict, not yet checked."""
@@ -138,12 +138,12 @@ class Signature:
         """The names under which arguments and results hold secrets."""
         return self.encoder.secrets | self.results.secrets
 
-    def masked_one(self, name: str, value: Any) -> Any:
+    def mask_one(self, name: str, value: Any) -> Any:
         """The stored value of one parameter without secrets."""
-        return self._one(name).masked({name: value})[name]
+        return self._one(name).mask({name: value})[name]
 
     def _one(self, name: str) -> Encoder:
-        return _shared(_checked_arguments, ((name, self._fields[name]),))  # type: ignore[no-any-return]
+        return _reuse(_argument_encoder, ((name, self._fields[name]),))  # type: ignore[no-any-return]
 
     def encode_one(self, name: str, value: Any, what: str) -> str:
         """The value of one parameter as JSON text, once it is checked."""
@@ -178,7 +178,7 @@ class Signature:
                 ) from None
         raise ResultInvalid(f"{self.name} returned {type(value).__name__}, but is annotated to return None.")
 
-    def marked(self, value: Any) -> Any:
+    def mark(self, value: Any) -> Any:
         """A checked result on its way to a client, its integers marked where it declares them as `Int64`."""
         return value if self._large is None else self._large(value)
 
@@ -222,7 +222,7 @@ class Signature:
 
 def encode_any(value: Any, what: str, annotation: Any = Any) -> str:
     """A value of no function as JSON text; ValueInvalid if a reader who knows the annotation would not get it."""
-    encoder: Encoder = _shared(_checked_result, annotation)[1]
+    encoder: Encoder = _reuse(_result_checks, annotation)[1]
     return encoder.encode(value, what)
 
 
@@ -268,15 +268,15 @@ def _annotation(hints: dict[str, Any], parameter: inspect.Parameter) -> Any:
     return annotation if parameter.default is inspect.Parameter.empty else NotRequired[annotation]
 
 
-def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
+def _make_typed_dict(name: str, fields: dict[str, Any]) -> Any:
     make: Any = TypedDict  # type checkers only know it with literal names
     shape = make(name.rpartition(":")[2], fields)
     shape.__pydantic_config__ = _STRICT
     return shape
 
 
-def _shared(make: Any, annotations: Any) -> Any:
-    """What was made for the same annotations before; made anew for such as cannot be compared."""
+def _reuse(make: Any, annotations: Any) -> Any:
+    """Reuse what was made for equal annotations; make it again if they cannot be compared."""
     try:
         hash(annotations)
     except TypeError:
@@ -285,8 +285,8 @@ def _shared(make: Any, annotations: Any) -> Any:
 
 
 @lru_cache(_SHARED)
-def _checked_arguments(fields: tuple[tuple[str, Any], ...], _spelled: str) -> Encoder:
-    return _encoder_of(TypeAdapter(_typed_dict("Arguments", dict(fields))).core_schema)
+def _argument_encoder(fields: tuple[tuple[str, Any], ...], _spelled: str) -> Encoder:
+    return _encoder_of(TypeAdapter(_make_typed_dict("Arguments", dict(fields))).core_schema)
 
 
 def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
@@ -295,7 +295,7 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
 
     def read(stored: CoreSchema) -> SchemaValidator:
         for change in (*changes, *[take_tagged_bytes] * mixes):
-            stored = changed(stored, change)
+            stored = change_schema(stored, change)
         return strict_validator(stored)
 
     found = Encoder(schema, read)
@@ -304,9 +304,9 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
 
 
 @lru_cache(_SHARED)
-def _checked_result(annotation: Any, _spelled: str) -> tuple[SchemaValidator | None, Encoder]:
+def _result_checks(annotation: Any, _spelled: str) -> tuple[SchemaValidator | None, Encoder]:
     schema = schema_of(annotation, _RESULT)
-    check = None if annotation is Any else plain_validator(changed(schema, refuse_lookalikes), strict=True)
+    check = None if annotation is Any else plain_validator(change_schema(schema, refuse_lookalikes), strict=True)
     return check, Encoder(schema, plain_validator, result=True)
 
 

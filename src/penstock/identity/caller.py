@@ -16,7 +16,7 @@ _OF_VERSION_4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))  # N
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a function runs for.
+    """The caller that a function runs for.
 
     Attributes:
         identity: The user; None for the system, and for a caller from outside without a token.
@@ -36,8 +36,8 @@ class Caller:
         return "system" if self.is_system else "anonymous"
 
     @property
-    def masked(self) -> str:
-        """Who it is, for administrators: a token identifier with only the end of its subject, which may be a name."""
+    def short_name(self) -> str:
+        """Its name for administrators: a token identifier with only the end of its subject, which may be a name."""
         if self.identity is None:
             return self.key
         subject = self.identity.subject

@@ -41,7 +41,7 @@ def identity_of(claims: Mapping[str, Any], *, flat: bool) -> Identity:
         elif name in _TEXTS and isinstance(text := _text(name, value), str):
             fields[_TEXTS[name]] = text
         else:
-            others.update(_flattened(name, value) if flat else [(name, value)])
+            others.update(_flatten(name, value) if flat else [(name, value)])
     return Identity(subject=claims["sub"], issuer=claims["iss"], claims=others, **fields)
 
 
@@ -70,9 +70,9 @@ def _text(name: str, value: Any) -> Any:
     return value
 
 
-def _flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         yield name, value
         return
     for inner, one in value.items():
-        yield from _flattened(f"{name}.{inner}", one)
+        yield from _flatten(f"{name}.{inner}", one)

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Identity(BaseModel):
-    """Who calls, as the token says that a provider has issued. Its names on the wire are those of Convex, in camelCase.
+    """The identity of a caller, as a provider's token says. Its names on the wire are those of Convex, in camelCase.
 
     Attributes:
         subject: The caller's name at the issuer; it never changes.

@@ -77,18 +77,14 @@ def retriable(where: JobFilter) -> JobFilter:
     if where.state is None:
         return replace(where, state=JobState.FAILED.value)
     if where.state not in _RETRIABLE:
-        raise ValueInvalid(
-            f"Jobs in state {where.state!r} cannot be retried.", fix=f"Those that can are {' and '.join(_RETRIABLE)}."
-        )
+        raise ValueInvalid(f"Jobs in state {where.state!r} cannot be retried.", fix=f"Name {' or '.join(_RETRIABLE)}.")
     return where
 
 
 def recallable(where: JobFilter) -> JobFilter:
-    """The same filter for a repeated on_complete, which has failed for good."""
+    """This filter for a repeated on_complete, which has failed for good."""
     if where.state not in {None, *(state.value for state in FINISHED)}:
-        raise ValueInvalid(
-            f"Jobs in state {where.state!r} have not ended.", fix=f"Those that have are {', '.join(_ENDED)}."
-        )
+        raise ValueInvalid(f"Jobs in state {where.state!r} have not ended.", fix=f"Name {', '.join(_ENDED)}.")
     return where if where.on_complete_error is not None else replace(where, on_complete_error="")
 
 
@@ -96,7 +92,5 @@ def cancelable(where: JobFilter) -> JobFilter:
     if where.on_complete_error is not None:
         raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave out on_complete_error.")
     if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:
-        raise ValueInvalid(
-            f"Jobs in state {where.state!r} cannot be canceled.", fix="Those that can are pending and running."
-        )
+        raise ValueInvalid(f"Jobs in state {where.state!r} cannot be canceled.", fix="Name pending or running.")
     return where

@@ -1,7 +1,7 @@
 """The values of a job: as enqueued, as claimed, the outcome of an attempt, and the settlement to write."""
 
-# Thousands of jobs are claimed and settled in a second, and to make a frozen dataclass costs seven times as much as to
-# make one that is not. So the values that each job has are frozen by habit only: nobody changes them.
+# Thousands of jobs are claimed and settled in a second, and a frozen dataclass costs seven times as much to make. So
+# the values that each job has are frozen by habit only: nobody changes them.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JobId(Id[Any], Generic[R]):
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
-            _checked, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
+            _check, core_schema.str_schema(strict=True), serialization=core_schema.to_string_ser_schema()
         )
 
 
@@ -56,7 +56,7 @@ def job_uuid(text: str) -> UUID:
     return UUID(int=parse_id(JOB_PREFIX, text))
 
 
-def _checked(text: str) -> JobId[Any]:
+def _check(text: str) -> JobId[Any]:
     if not is_id(JOB_PREFIX, text):
         raise PydanticCustomError("id_of_no_job", "Input should be an id of a job, like job_01jd3k4v5w6x7y8z9a0b1c2d3e")
     return JobId(text)
@@ -64,7 +64,7 @@ def _checked(text: str) -> JobId[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a job beside its function, as stored with it."""
+    """The options of a job, as stored with it."""
 
     retry: Retry | None = None  # when to try again after a failure; None for one attempt
     name: str | None = None  # its name in log events; its function's name by default
@@ -80,12 +80,12 @@ class Options:
     # the number of the reactive task that it belongs to; its arguments then begin with those of `Mark`
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
-    # options of another version that this one cannot read, as JSON. A worker leaves such a job to those that can
+    # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
 
     def with_context(self, change: Callable[[str], str]) -> Options:
-        """The same with a changed context, if there is one."""
+        """This completion with a changed context, if there is one."""
         return self if self.context is None else replace(self, context=change(self.context))
 
 
@@ -113,14 +113,14 @@ class Attempt:
     """An attempt of a job that failed or was lost, as it is kept with the job.
 
     Attributes:
-        number: Its number, from 1. After a retry of the whole job they are counted anew.
+        number: Its number, from 1. After a retry of the whole job they are counted from one.
         started_at: When it began.
         ended_at: When it ended; if it was lost, when that was noticed.
         what: Its outcome: raised or exhausted if it raised, lost or abandoned if its worker was lost; exhausted
             and abandoned if no further attempt was left.
         error: Type and message of the error; its beginning, if it is very long.
         traceback: The traceback; its end, if it is long.
-        failing_since: When the first attempt failed of those that are counted with it. It is kept if the retry policy
+        failing_since: When the first attempt that is counted with it failed. It is kept if the retry policy
             has a max_duration.
     """
 
@@ -223,7 +223,7 @@ class Settlement:
     on_complete_error: str | None = None  # type and message of the last error of its on_complete
     on_complete_attempts: tuple[Attempt, ...] = ()  # calls of its on_complete that raised or were lost
     frees_key: bool = False  # whether another job may have its key from now on
-    failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to those that are kept
+    failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to the kept ones
     mark: Mark | None = None  # for a job of a reactive task: its row and generation
     blocks_key: bool = False  # whether no other job of its concurrency key starts before it, if it has one
 

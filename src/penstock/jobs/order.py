@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 PRIORITIES = range(-32_000, 32_001)
-NO_AGEING = timedelta(days=2922)  # for most purposes never; more would not fit a column beside the priorities
+NO_AGEING = timedelta(days=2922)  # for most purposes never; more would not fit a column with the priorities
 FARTHEST = timedelta(days=5 * 366)  # the furthest start ahead, and the longest run; penstock's SQL has the same number
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta.resolution

@@ -41,7 +41,7 @@ class Fixed:
     jitter: float = JITTER
 
     def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
-        return _varied(self.wait, self.jitter, chance)
+        return _vary(self.wait, self.jitter, chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Linear:
     jitter: float = JITTER
 
     def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
-        return _varied(min(self.wait * attempt, LONGEST), self.jitter, chance)
+        return _vary(min(self.wait * attempt, LONGEST), self.jitter, chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Series:
     jitter: float = JITTER
 
     def after(self, attempt: int, now: datetime, chance: float) -> timedelta:  # noqa: ARG002 - of all kinds of waits
-        return _varied(self.waits[min(attempt, len(self.waits)) - 1], self.jitter, chance)
+        return _vary(self.waits[min(attempt, len(self.waits)) - 1], self.jitter, chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def backoff(waits: Exponential, attempt: int, chance: float) -> float:
     return min(nominal * (0.5 + chance), cap)
 
 
-def _varied(seconds: float, jitter: float, chance: float) -> timedelta:
+def _vary(seconds: float, jitter: float, chance: float) -> timedelta:
     return timedelta(seconds=min(seconds * (1 + jitter * (2 * chance - 1)), LONGEST))
 
 
@@ -196,7 +196,7 @@ class Retry:
         max_duration: float | timedelta | None = None,
         jitter: float = JITTER,
     ) -> Self:
-        """The same wait each time.
+        """Wait equally long each time.
 
         Args:
             wait: The wait, on average.

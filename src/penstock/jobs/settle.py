@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
 from penstock.jobs.retry import Exponential, Retry, backoff, wait_after
-from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState, moved
+from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState, next_state
 from penstock.observe.errortext import error_text
 
 KEEP_STATUS = timedelta(days=7)
@@ -40,7 +40,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         return settled
     wait, task = _wait(job, outcome, now, chance), job.options.task
     event = outcome.event if wait is not None else _LAST[outcome.event]
-    state = moved(JobState.RUNNING, event, on_complete=job.on_complete is not None)
+    state = next_state(JobState.RUNNING, event, on_complete=job.on_complete is not None)
     settled = Settlement(
         id=job.id,
         state=state,
@@ -53,23 +53,23 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         error=outcome.error,
         traceback=outcome.traceback,
         frees_key=job.options.key is not None and state in FINISHED,
-        failed=_failed_attempt(job, outcome, event, now) if event in FAILED_ATTEMPT else None,
+        failed=_attempt_of(job, outcome, event, now) if event in FAILED_ATTEMPT else None,
         mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
         blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
     )
     if state is not JobState.COMPLETING:
         return settled
-    return _completing(job, settled, moved(JobState.RUNNING, event, on_complete=False), job.started_at)
+    return _completing(job, settled, next_state(JobState.RUNNING, event, on_complete=False), job.started_at)
 
 
 def settle_cancel(
     job: Job, now: datetime, keep: timedelta = KEEP_STATUS, event: JobEvent = JobEvent.CANCELED
 ) -> Settlement:
     """The settlement of a pending job that is canceled, or skipped. Its attempts stay as they are."""
-    state = moved(JobState.PENDING, event, on_complete=False)
+    state = next_state(JobState.PENDING, event, on_complete=False)
     settled = Settlement(
         id=job.id,
-        state=moved(JobState.PENDING, event, on_complete=job.on_complete is not None),
+        state=next_state(JobState.PENDING, event, on_complete=job.on_complete is not None),
         event=event,
         attempt=job.attempt,
         run_at=job.run_at,
@@ -81,7 +81,7 @@ def settle_cancel(
     return _completing(job, settled, state, None) if settled.state is JobState.COMPLETING else settled
 
 
-def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
+def complete(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
     """The settlement once the on_complete has returned, or raised for the last time."""
     return Settlement(
         id=job.id,
@@ -102,7 +102,7 @@ def completed(job: Job, ending: Ending, now: datetime, keep: timedelta, error: s
 
 
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
-    return now + (keep if options.keep is None else _kept(options.keep))
+    return now + (keep if options.keep is None else _retention(options.keep))
 
 
 def settle_anyhow(
@@ -125,7 +125,7 @@ def of_no_use(error: Exception) -> Outcome:
 
 
 def cancel_anyhow(job: Job, now: datetime, keep: timedelta, tell: Callable[[Job, Exception], object]) -> Settlement:
-    """The same for `settle_cancel`."""
+    """Cancel a job in any state, for `settle_cancel`."""
     try:
         return settle_cancel(job, now, keep)
     except Exception as error:  # noqa: BLE001 - as above
@@ -147,7 +147,7 @@ def _bare(job: Job) -> Job:
     return replace(job, options=bare, failing_since=None)
 
 
-def _kept(seconds: object) -> timedelta:
+def _retention(seconds: object) -> timedelta:
     """A retention time; a value that is not a number, or too large, means for ever."""
     if not isinstance(seconds, int | float) or not seconds < _FOR_EVER_SECONDS:
         return FOR_EVER
@@ -155,7 +155,7 @@ def _kept(seconds: object) -> timedelta:
 
 
 def _completing(job: Job, settled: Settlement, end: JobState, started_at: datetime | None) -> Settlement:
-    """The same, with the ending that is kept while on_complete comes first."""
+    """The settlement with the ending that is kept while on_complete comes first."""
     now = settled.finished_at
     ending = Ending(end, now, settled.result, settled.error, settled.traceback, started_at, job.run_at)
     return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)
@@ -171,11 +171,11 @@ def _settle_call(
     if raised:
         wait = wait_after(retry, calls, ending.failing_since, now, chance) if outcome.retryable else None
         event = outcome.event if wait is not None else _LAST[outcome.event]
-        call = replace(_failed_attempt(job, outcome, event, now), number=calls, failing_since=None)
+        call = replace(_attempt_of(job, outcome, event, now), number=calls, failing_since=None)
         call = replace(call, started_at=max(job.started_at, ending.finished_at))  # the claimed call may be the attempt
         ending = replace(ending, attempts=(*ending.attempts, call)[-ATTEMPTS_KEPT:])
         if wait is None:
-            return completed(job, ending, now, keep, outcome.error)
+            return complete(job, ending, now, keep, outcome.error)
         delay, ending = wait, replace(ending, failing_since=ending.failing_since or now)
     return Settlement(
         id=job.id,
@@ -210,7 +210,7 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
     return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance)) if job.attempt > 1 else outcome.delay
 
 
-def _failed_attempt(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
+def _attempt_of(job: Job, outcome: Outcome, event: JobEvent, now: datetime) -> Attempt:
     error, traceback, options = outcome.error, outcome.traceback, job.options
     limited = options.unread is not None or (options.retry is not None and options.retry.max_duration is not None)
     return Attempt(

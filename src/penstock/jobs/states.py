@@ -65,7 +65,7 @@ RETRIABLE = frozenset({F, C})
 FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
-def moved(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
+def next_state(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
     """The state that an event leads to, from anywhere but completing."""
     to = MOVES[state, event]
     return JobState.COMPLETING if on_complete and to in FINISHED else to

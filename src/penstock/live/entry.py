@@ -104,9 +104,9 @@ class Entry:
     def report(self, now: float, told: Callable[[AnyFunction, Mapping[str, Any]], str]) -> EntryReport:
         """How it fares now; `told` gives the text of its arguments."""
         given, callers = told(self.function, self.arguments), (view.caller for view, _ in self.watchers)
-        sessions = tuple(f"{one.masked} {one.address}".strip() for one in islice(callers, _SESSIONS))
+        sessions = tuple(f"{one.short_name} {one.address}".strip() for one in islice(callers, _SESSIONS))
         watchers, watched_for, causes = len(self.watchers), now - self.since, self.causes
-        name, caller, stale = self.function.name, None if self.key[2] == ANYBODY else self.caller.masked, self.stale
+        name, caller, stale = self.function.name, None if self.key[2] == ANYBODY else self.caller.short_name, self.stale
         return EntryReport(name, given, caller, watchers, watched_for, self.runs, self.seconds, causes, stale, sessions)
 
 

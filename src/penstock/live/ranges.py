@@ -1,8 +1,8 @@
 """The index of ranges that watched queries have read, to find the queries that a change concerns.
 
 Owns the match: a change concerns a query if the row, before or after it, lies in a range that the query read. It costs
-one look-up for each set of columns by which queries read the table, and a comparison for each range with bounds that
-has its prefix. Values are in the form of `reactive.evaluate`.
+    one look-up for each set of columns by which queries read the table. Each range with bounds and its prefix costs a
+    comparison. Values are in the form of `reactive.evaluate`.
 
 Where a value cannot be compared for certain, the match is too wide, and never too narrow.
 """
@@ -91,7 +91,7 @@ class TableRanges(Generic[E]):
         if not prefixes:
             self._shapes.pop(one.shape, None)
 
-    def concerned(self, row: Values | None) -> Iterator[tuple[E, Range]]:
+    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range]]:
         """The readers of ranges in which a row lies, each with the range; none if there is no row."""
         if row is None:
             return
@@ -115,10 +115,10 @@ class TableRanges(Generic[E]):
                 break
         if not bounded:
             return Range(_Shape(columns, bounded=False), prefix, None, None)
-        lower, upper = self._bound(columns[-1], read.lower), self._bound(columns[-1], read.upper)
+        lower, upper = self._valid_bound(columns[-1], read.lower), self._valid_bound(columns[-1], read.upper)
         return Range(_Shape(columns, bounded=True), prefix, lower, upper, read.nulls)
 
-    def _bound(self, name: str, bound: Bound | None) -> Bound | None:
+    def _valid_bound(self, name: str, bound: Bound | None) -> Bound | None:
         """A bound that is no value of its column bounds nothing."""
         value = None if bound is None else self._value(name, bound.value)
         return None if bound is None or value is None else Bound(value, bound.inclusive)

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
     Attributes:
         tick: The tick.
-        answers: The answers that are not those which the client has, by the numbers of their queries.
+        answers: The answers that the client does not have yet, by the numbers of their queries.
     """
 
     tick: Tick

@@ -1,4 +1,4 @@
-"""Migration files: what `penstock migration new` writes, and the operations that such files use beside Alembic's.
+"""Migration files: what `penstock migration new` writes, and penstock's own operations in such files.
 
 Loads Alembic and SQLAlchemy, which servers and workers never do. Alembic writes the SQL of a file; penstock runs it on
 its own connection, with short locks. See docs/migrations.md.

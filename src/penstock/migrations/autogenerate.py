@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config import SCHEMAS, load_config
 from penstock.schema.table import Table
 from penstock.store.push.migrate import load_migrations
-from penstock.store.sql.dialect import named
+from penstock.store.sql.dialect import qualify
 
 _MADE = re.compile(r"create (?:table|view) (?:if not exists )?(penstock_\w+)")
 
@@ -30,18 +30,18 @@ def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | 
     schema = name if type_ == "schema" else parent_names.get("schema_name")
     table = name if type_ in {"table", "view"} else parent_names.get("table_name")
     known = frozenset({*SCHEMAS, load_config().schema})
-    return schema not in known and (schema is not None or table not in {*_own(known), *_managed(Table)})
+    return schema not in known and (schema is not None or table not in {*_own(known), *_tables_of(Table)})
 
 
 @cache
 def _own(schemas: frozenset[str]) -> frozenset[str]:
     """The names of penstock's own tables on SQLite, which has no schemas."""
     made = [name for _, sql in load_migrations("sqlite") for name in _MADE.findall(sql)]
-    return frozenset(named(name, schema) for name in made for schema in schemas)
+    return frozenset(qualify(name, schema) for name in made for schema in schemas)
 
 
-def _managed(base: type[Table]) -> Iterator[str]:
+def _tables_of(base: type[Table]) -> Iterator[str]:
     for table in base.__subclasses__():
         if table.__managed__:
             yield table.__declared__.sql_name
-        yield from _managed(table)
+        yield from _tables_of(table)

@@ -43,7 +43,7 @@ class Stored(UserDefinedType[Any]):
 
 
 @compiles(Stored)  # type: ignore[misc,no-untyped-call,unused-ignore]  # SQLAlchemy leaves it untyped
-def _compiled(stored: Stored, _compiler: object, **_facts: object) -> str:
+def _compile(stored: Stored, _compiler: object, **_facts: object) -> str:
     return kind_type(Kind(stored.kind), dialect(), long=stored.long)
 
 
@@ -117,7 +117,7 @@ def sync(table: str, name: str, up: Mapping[str, str], down: Mapping[str, str] |
     row = f"from {sql.table(table)} where _rowid_ = new._rowid_" if is_sqlite else "from (select new.*) as written"
     other = "is not" if is_sqlite else "is distinct from"
 
-    def written(values: Mapping[str, str]) -> str:
+    def differs(values: Mapping[str, str]) -> str:
         """Whether columns were changed to others than their expressions say, as a backfill and these triggers do."""
         changed = " or ".join(f"new.{sql.quote(one)} {other} old.{sql.quote(one)}" for one in values)
         unlike = " or ".join(f"new.{sql.quote(one)} {other} (select {value} {row})" for one, value in values.items())
@@ -127,7 +127,7 @@ def sync(table: str, name: str, up: Mapping[str, str], down: Mapping[str, str] |
     cases = [("insert", empty, up), ("update", empty, up)]
     if down:
         cases = [("insert", empty, up), ("insert", f"not ({empty})", down)]
-        cases += [("update", written(up), down), ("update", written(down), up)]
+        cases += [("update", differs(up), down), ("update", differs(down), up)]
     for statement in (_sqlite_sync if is_sqlite else _postgres_sync)(sql, table, name, cases):
         op.execute(statement.replace(":", r"\:"))  # SQLAlchemy takes a word after a colon for a parameter
 

@@ -121,7 +121,7 @@ class Runner:
                 return  # another process has done it
             self._tell(piece.remark if isinstance(piece, Relax) else piece)
             if isinstance(piece, Relax):
-                stored = (await lock.stored_tables([piece.table]))[piece.table]
+                stored = (await lock.read_tables([piece.table]))[piece.table]
                 changes = [Change(piece.table, tuple(rewrite_relaxed(stored, piece.column, self._store.dialect)))]
             else:
                 changes = [Change("", (one,), alone=True) for one in _repeatable(piece)]
@@ -170,8 +170,8 @@ class Runner:
                 await self._clock.sleep(0.5 * 2**attempt)
         raise AssertionError
 
-    async def _stored(self, table: str) -> StoredTable:
-        return (await self._store.catalog.stored_tables([table]))[table]
+    async def _read_table(self, table: str) -> StoredTable:
+        return (await self._store.catalog.read_tables([table]))[table]
 
     async def _indexes_of_dropped(self, statement: str) -> list[str]:
         """SQLite drops no column of an index; PostgreSQL drops the index with it."""
@@ -180,7 +180,7 @@ class Runner:
             return []
         return [
             f"drop index if exists {quote(index.name)}"
-            for index in (await self._stored(match[1])).indexes.values()
+            for index in (await self._read_table(match[1])).indexes.values()
             if any(column.removesuffix(" desc") == quote(match[2]) for column in index.columns)
         ]
 
@@ -199,7 +199,7 @@ class Runner:
             after = replace(now, done=now.done + 1, cursor=None)
             if keys:
                 passed = self._clock.monotonic() - began
-                after = now.filled(keys[-1], len(keys), 2 * passed, self._clock.now())
+                after = now.after_batch(keys[-1], len(keys), 2 * passed, self._clock.now())
             if not await self._files.advance(session, file.name, now, after):
                 raise _Overtaken
             return after
@@ -207,7 +207,7 @@ class Runner:
         with suppress(_Overtaken):
             after = await self._patiently(work)
             if after.rows > now.rows:
-                self._tell(f"-- {backfill.table}: {after.told()}")
+                self._tell(f"-- {backfill.table}: {after.summary()}")
                 await self._clock.sleep(self._clock.monotonic() - began)
 
     def _select(self, backfill: Backfill, what: str) -> str:
@@ -220,7 +220,7 @@ class Runner:
         table, key = sql.table(backfill.table), sql.quote(backfill.key)
         names = [backfill.key]
         if callable(backfill.values):
-            names += [column.name for column in (await self._stored(backfill.table)).columns.values()]
+            names += [column.name for column in (await self._read_table(backfill.table)).columns.values()]
         behind = f" and {key} > {first}" if cursor is not None else ""
         rows = await session.fetch(
             Statement(

@@ -23,7 +23,7 @@ the old release runs, `penstock migration run --contract` runs contract().
 '''
 _EDIT = "raise NotImplementedError({why!r})  # then delete this line"
 _COMMENTS = {
-    "expand": "# New columns, beside the old ones. Triggers keep both equal, whichever release writes a row.",
+    "expand": "# New columns, next to the old ones. Triggers keep both equal, whichever release writes a row.",
     "backfills": "# Rows that were written before expand(), in batches.",
     "contract": "# Drops what only the old release uses: a process of it that still runs fails from here on.",
     "down": "# Undoes expand(), until contract() has run.",
@@ -40,7 +40,7 @@ def write_file(changes: Sequence[Difference], renames: Mapping[tuple[str, str], 
         for stored, column in change.retyped.values():
             file.retype(change.table, stored, column)
         renamed = {name for (table, _old), names in renames.items() if table == change.table for name in names}
-        for name, column in change.required.items():
+        for name, column in change.columns_without_value.items():
             if name not in renamed:
                 file.require(change.table, column, new=name in change.new)
     return file.text()

@@ -40,7 +40,7 @@ def trace_text(error: BaseException) -> str:
         return error_text(error)
 
 
-def trimmed(trace: str) -> str:
+def trim(trace: str) -> str:
     """A traceback without the frames of penstock and its libraries; as it is if that would leave none."""
     if not any(is_program(frame[2]) for frame in _FRAME.finditer(trace)):
         return trace

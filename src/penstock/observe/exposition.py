@@ -29,7 +29,7 @@ _FAMILIES: dict[str, Any] = {
 }
 
 
-def exposed(meters: Meters, gauges: Gauges, accept: str) -> tuple[bytes, str]:
+def expose(meters: Meters, gauges: Gauges, accept: str) -> tuple[bytes, str]:
     """All meters as text, in a form that the reader accepts, and its content type."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry(auto_describe=False)

@@ -100,7 +100,7 @@ class Logbook:
         self._keep(max(level, LEAST_LEVEL), name, function, f" {words} ", said)
 
     def take(self) -> tuple[Numbers, list[LogEvent]]:
-        """What is to be written now. Numbers of names beyond a bound wait for the next time."""
+        """The lines to be written now. Numbers of names beyond a bound wait for the next time."""
         numbers = {name: self._numbers.pop(name) for name in [*islice(self._numbers, _MOST_NAMES)]}
         return numbers, [queue.popleft() for queue in self._events for _ in range(len(queue))]
 
@@ -113,7 +113,7 @@ class Logbook:
             self._queue(one.level).appendleft(one)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def attach(self) -> Iterator[None]:
         """Have the tasks that begin in a block log here, and until `close` all that belongs to no backend."""
         _opened.append(self)
         token = _of_task.set(self)

@@ -39,7 +39,7 @@ def hear_records() -> None:
     """Hear of all records. A handler would keep the program from configuring its logs later."""
     make = logging.getLogRecordFactory()
 
-    def heard(*args: Any, **facts: Any) -> logging.LogRecord:
+    def hear(*args: Any, **facts: Any) -> logging.LogRecord:
         record = make(*args, **facts)
         spent, lines = current_spent(), _lines.get()
         runs = spent is not None or lines is not None
@@ -50,7 +50,7 @@ def hear_records() -> None:
                 lines.append(f"[{record.levelname}] {text}")
         return record
 
-    logging.setLogRecordFactory(heard)
+    logging.setLogRecordFactory(hear)
 
 
 def _text(record: logging.LogRecord) -> str:

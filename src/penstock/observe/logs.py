@@ -1,8 +1,8 @@
 """Log events: one name and its facts, through the standard library's logging.
 
 Owns the form of an event. docs/reference/events.md lists all events.
-Events of pools have the names and facts of Convex's Workpool, and as JSON also the form in which Convex streams its
-logs, so that monitors which are written for those work here.
+Events of pools have the names and facts of Convex's Workpool. As JSON they have the form of Convex's log streams, so
+that monitors for those work here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("penstock")
 _WORKPOOL = "workpool"
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Whether plain events are logged, for callers that would gather facts for many of them."""
     return _log.isEnabledFor(logging.INFO)
 
@@ -39,7 +39,7 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, and the event's facts beside them.
+    """One JSON object a line: time, level, event, and the event's facts.
 
     Events of pools also have `_time` and `data`, as a stream of Convex's logs has them.
     """
@@ -52,13 +52,13 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "facts", {"message": record.getMessage()}),
         }
         if line["event"].startswith(f"{_WORKPOOL}."):
-            line |= _streamed(record, line["event"])
+            line |= _stream_line(record, line["event"])
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def _streamed(record: logging.LogRecord, name: str) -> dict[str, Any]:
+def _stream_line(record: logging.LogRecord, name: str) -> dict[str, Any]:
     """An event of a pool as a line that a function has printed, which is what Workpool's monitors read."""
     component, _, event_name = name.partition(".")
     facts: Mapping[str, Any] = getattr(record, "facts", {})

@@ -101,7 +101,7 @@ METERS = {
         "gauge", (), "Web sockets, event streams and iterators that watch queries in this process."
     ),
     "penstock_live_watched": Meter("gauge", (), "Queries that these watch, equal ones counted each."),
-    "penstock_live_entries": Meter("gauge", (), "Different queries among them, and those that are kept for a while."),
+    "penstock_live_entries": Meter("gauge", (), "Different queries among them, and queries kept for a while."),
     "penstock_live_bytes": Meter("gauge", (), "Bytes of their answers, as JSON."),
     "penstock_live_runs": Meter(
         "counter", ("function", "outcome"), "Runs of watched queries, as changed, or as equal to the answer before."

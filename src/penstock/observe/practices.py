@@ -142,17 +142,17 @@ class Watch:
 # ----- what is seen
 
 
-def collected(table: str, rows: int) -> None:
+def note_collect(table: str, rows: int) -> None:
     if rows > MOST_COLLECTED and (run := _current.get()) is not None:
         run.tell("PEN003", f"collect read {rows:,} rows of {table}", run.frame())
 
 
-def filtered(table: str, read: int, kept: int) -> None:
+def note_filter(table: str, read: int, kept: int) -> None:
     if read > MOST_READ * max(kept, 1) and (run := _current.get()) is not None:
         run.tell("PEN002", f"a filter read {read:,} rows of {table}, and kept {kept:,}", run.frame())
 
 
-def asked_identity() -> None:
+def note_identity() -> None:
     """Note that a function asks who calls it; so do the functions that run it."""
     run = _current.get()
     while run is not None:
@@ -160,7 +160,7 @@ def asked_identity() -> None:
         run = run.parent
 
 
-def scheduled(function: Any) -> None:
+def note_schedule(function: Any) -> None:
     if function.public and (run := _current.get()) is not None:
         run.tell("PEN008", f"{function.name} is public, and was scheduled", run.frame())
 
@@ -191,7 +191,7 @@ def _is_in_own_task() -> bool:
     return code is not None and is_own(code.co_filename)
 
 
-def _heard(word: str) -> None:
+def _hear(word: str) -> None:
     """Hear that somebody asks for time or chance, as libraries may."""
     run = _current.get()
     blocks = word == _SLEEP and asyncio._get_running_loop() is not None  # noqa: SLF001 - the only way to ask quickly
@@ -210,7 +210,7 @@ def _heard(word: str) -> None:
 
 @cache
 def _doors() -> Doors:
-    return Doors(_heard)
+    return Doors(_hear)
 
 
 # ----- where

@@ -9,7 +9,7 @@ _TIMES = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SIZES = (("GiB", 2**30, 1), ("MiB", 2**20, 0))
 
 
-def counted(number: int, noun: str, nouns: str = "", *, most: int | None = None) -> str:
+def amount(number: int, noun: str, nouns: str = "", *, most: int | None = None) -> str:
     """A number of things, such as ``1 row`` or ``1,200 rows``.
 
     Args:
@@ -18,10 +18,10 @@ def counted(number: int, noun: str, nouns: str = "", *, most: int | None = None)
         nouns: The plural, if it has no s.
         most: The number up to which they were counted: ``10,000+ rows``.
     """
-    return f"{capped(number, most)} {noun if number == 1 else nouns or noun + 's'}"
+    return f"{cap(number, most)} {noun if number == 1 else nouns or noun + 's'}"
 
 
-def capped(number: int, most: int | None) -> str:
+def cap(number: int, most: int | None) -> str:
     """A number that was counted up to `most`, such as ``10,000+``."""
     return f"{number:,}{'+' if most is not None and number >= most else ''}"
 

@@ -79,7 +79,7 @@ def percentiles(counts: Mapping[str, float], *shares: float, prefix: str = "") -
     """For each share a duration that at least this share of them do not exceed by much; None without any.
 
     Args:
-        counts: How many durations are in each bucket, beside other numbers.
+        counts: How many durations are in each bucket, among other numbers.
         *shares: Such as 0.5.
         prefix: What the names of the buckets begin with.
     """
@@ -98,7 +98,7 @@ _spent: ContextVar[Spent | None] = ContextVar("penstock_spent", default=None)
 current_spent = _spent.get  # what the current run has spent; None if nobody wants to know
 
 
-def spent_on(step: Step) -> AbstractContextManager[None]:
+def time_step(step: Step) -> AbstractContextManager[None]:
     """Count a block as a step of the current run."""
     spent = _spent.get()
     return _UNMEASURED if spent is None else _SpentOn(spent, step)
@@ -120,7 +120,7 @@ class _SpentOn(AbstractContextManager[None]):
 
 @dataclass(slots=True)
 class Run:
-    """What a run has read and written so far, in rows; `error` is the last one that a function raised in it."""
+    """The rows that a run has read and written so far; `error` is the last one that a function raised in it."""
 
     begun: float
     read: int = 0

@@ -54,7 +54,7 @@ class Tracing:
         kind = self._trace.SpanKind.PRODUCER
         return self._tracer.start_as_current_span(f"enqueue {pool}", kind=kind, attributes=attributes)
 
-    def sent(self, span: Any, ids: str | list[Any]) -> None:
+    def note_ids(self, span: Any, ids: str | list[Any]) -> None:
         if isinstance(ids, str):
             span.set_attribute("messaging.message.id", ids)
         else:
@@ -122,13 +122,13 @@ class Tracing:
         if self._trace.get_current_span().get_span_context().is_valid:
             yield
             return
-        token = self._context.attach(self._extracted(carrier))
+        token = self._context.attach(self._extract_context(carrier))
         try:
             yield
         finally:
             self._context.detach(token)
 
-    def failed(self, span: Any, error: str) -> None:
+    def note_failure(self, span: Any, error: str) -> None:
         """Note that an attempt failed; the span of the call, inside of it, has the exception."""
         span.set_attribute("error.type", error.partition(":")[0])
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
@@ -145,9 +145,9 @@ class Tracing:
         return " ".join(carrier.get(name, "") for name in _HEADERS).rstrip() or None
 
     def _extract(self, trace: str | None) -> Any:
-        return self._extracted(dict(zip(_HEADERS, (trace or "").split(" ", 2), strict=False)))
+        return self._extract_context(dict(zip(_HEADERS, (trace or "").split(" ", 2), strict=False)))
 
-    def _extracted(self, carrier: Mapping[str, str]) -> Any:
+    def _extract_context(self, carrier: Mapping[str, str]) -> Any:
         return self._propagator.extract(carrier, self._nowhere)
 
 

@@ -1,4 +1,4 @@
-"""What can be done to crons: see `app.crons` for what each verb does."""
+"""The operations on crons: see `app.crons` for what each verb does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done to jobs: they are seen, run again and canceled, by their ids or by a filter.
+"""The operations on jobs: they are seen, run again and canceled, by their ids or by a filter.
 
 Owns how a filter of jobs is read, and the JSON of a job. A request retries a part of what matches, a command all.
 """
@@ -15,7 +15,7 @@ from penstock.errors import DataError, ResultInvalid, UsageError, ValueInvalid
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations.moments import read_moment
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals, ask_of
 from penstock.store.nouns.jobtext import retry_parts
@@ -175,7 +175,7 @@ async def _ask_to_retry(backend: Backend, given: Given) -> Question:
     found = await backend.job_calls.matching(await _filter_of_retry(backend, given))
     if not given.get("on_complete"):
         return ask_of("retry", len(found), "job", found=found)
-    text = f"Call the on_complete of {counted(len(found), 'job')} again?"
+    text = f"Call the on_complete of {amount(len(found), 'job')} again?"
     return Question(text, count=len(found), none=_NONE, found={"found": found})
 
 
@@ -183,7 +183,7 @@ def _tell_of_retry(given: Given, found: Mapping[str, Any]) -> str:
     on_complete = given["on_complete"]
     if "jobs" in found:
         return "\n".join(_tell_of_one_retry(*one, on_complete=on_complete) for one in found["jobs"])
-    retried = counted(len(found["retried"]), "job")
+    retried = amount(len(found["retried"]), "job")
     done = f"The on_complete of {retried} is called again" if on_complete else f"{retried} retried"
     return f"{done}, of {found['found']:,}." if found["found"] else _NONE
 
@@ -255,7 +255,7 @@ def _may_stop(status: JobStatus) -> bool:
 def _tell_of_cancel(_given: Given, found: Mapping[str, Any]) -> str:
     if "jobs" in found:
         return "\n".join(map(_tell_of_one_cancel, found["jobs"]))
-    return f"Asked for {counted(found['requested'], 'job')} to be canceled." if found["requested"] else _NONE
+    return f"Asked for {amount(found['requested'], 'job')} to be canceled." if found["requested"] else _NONE
 
 
 def _tell_of_one_cancel(status: JobStatus) -> str:

@@ -1,4 +1,4 @@
-"""What can be done to API keys: they are seen without their secrets, and revoked.
+"""The operations on API keys: they are seen without their secrets, and revoked.
 
 Only the command line makes one: a key that somebody made with a stolen admin token would outlive that token.
 """

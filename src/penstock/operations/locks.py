@@ -1,4 +1,4 @@
-"""What can be done to locks: they are seen with their holders, and one is taken from its holder."""
+"""The operations on locks: they are seen with their holders, and one is taken from its holder."""
 
 from __future__ import annotations
 

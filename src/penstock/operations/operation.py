@@ -1,4 +1,4 @@
-"""What can be done to a noun, as data: its words, what it takes, runs, asks before, and tells after.
+"""The operations on a noun, as data: its words, what it takes, runs, asks before, and tells after.
 
 The doors render operations: the command line as commands, ``/admin`` as routes with an audit, the dashboard as acts.
 Owns the shape of an operation. Leaves to each door how parameters are written there, and how results look.
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.app import Backend
 from penstock.errors import PenstockError
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 
 Given = Mapping[str, Any]  # the values of parameters by name; None or absent if nothing was given
 Run = Callable[[Backend, Given], Awaitable[Any]]
@@ -69,7 +69,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person is asked before an operation.
+    """The question to a person before an operation.
 
     Attributes:
         text: The question.
@@ -93,7 +93,7 @@ class Question:
 
 def ask_of(verb: str, count: int, thing: str, **found: Any) -> Question:
     """Ask about so many things, such as ``Retry 2 rows?``."""
-    text, none = f"{verb.capitalize()} {counted(count, thing)}?", f"There is no {thing} to {verb}."
+    text, none = f"{verb.capitalize()} {amount(count, thing)}?", f"There is no {thing} to {verb}."
     return Question(text, count=count, none=none, found=found)
 
 

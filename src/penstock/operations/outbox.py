@@ -1,4 +1,4 @@
-"""What can be done to outboxes and their messages: see `app.outboxes` for what each verb does.
+"""The operations on outboxes and their messages: see `app.outboxes` for what each verb does.
 
 Owns what is refused before anybody is asked. An outbox is named with or without its module, a message by its number.
 """
@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.api.outbox.outboxes import STATES
-from penstock.api.outbox.rebuilding import chosen_rows, reset_of
+from penstock.api.outbox.rebuilding import reset_of, rows_to_send
 from penstock.api.outbox.views import OutboxMessage, OutboxPage, OutboxStatus, look_at_one, outbox_of, read_place
 from penstock.app import Backend
 from penstock.changes.position import Position
 from penstock.errors import ContextError, DataError, ResultInvalid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal
 from penstock.wire.outgoing import Format, encode_result
 
@@ -90,7 +90,7 @@ def _tell_of_retry(given: Given, found: Any) -> str:
     outbox, count = given["outbox"], found["retried"]
     if given["number"] and not count:
         raise DataError(f"Outbox {outbox} has no such message that has failed.", fix="See penstock outbox messages.")
-    return f"{counted(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed."
+    return f"{amount(count, 'message')} of {outbox} will be retried." if count else f"{outbox} has none that failed."
 
 
 @noun.changes(_OUTBOX, Parameter("number", "numbers", metavar="[NUMBERS]..."), tells=_tell_of_retry)
@@ -149,7 +149,7 @@ async def resume(backend: Backend, given: Given) -> Any:
 
 
 def _count_left(one: OutboxStatus) -> str:
-    messages = [counted(one.messages, "message")] if one.messages else []
+    messages = [amount(one.messages, "message")] if one.messages else []
     rows = ["older rows"] if one.older_rows is not None else []
     return " and ".join([*messages, *rows]) or "no messages"
 
@@ -186,7 +186,7 @@ async def move(backend: Backend, given: Given) -> OutboxStatus:
 async def ask_to_resend(backend: Backend, given: Given) -> Question:
     """Ask, after a look whether this program can read the condition."""
     name, where = await _name(backend, given), given["where"]
-    chosen_rows(backend.app.outboxes.find(name), name, where)
+    rows_to_send(backend.app.outboxes.find(name), name, where)
     return Question(f"Send rows of {name} again?", f"Its handler gets each row that matches: {where}")
 
 
@@ -194,7 +194,7 @@ async def ask_to_resend(backend: Backend, given: Given) -> Question:
     _OUTBOX,
     Parameter("where", about="A condition, such as 'day >= 7 and shop == \"a\"'.", needed=True, metavar="TEXT"),
     asks=ask_to_resend,
-    tells=lambda given, found: f"{counted(found['resent'], 'row')} will be sent again by {given['outbox']}.",
+    tells=lambda given, found: f"{amount(found['resent'], 'row')} will be sent again by {given['outbox']}.",
     refusals={ContextError: Refusal(409, "NotResendable")},
 )
 async def resend(backend: Backend, given: Given) -> Any:
@@ -229,7 +229,7 @@ async def rebuild(backend: Backend, given: Given) -> Any:
 async def _ask_to_drop(backend: Backend, given: Given) -> Question:
     one = await _status(backend, given)
     read_by = f"\nIt is read by {one.read_by} now." if one.read_by else ""
-    aside = f" {counted(one.parked, 'message')} parked will be forgotten." if one.parked else ""
+    aside = f" {amount(one.parked, 'message')} parked will be forgotten." if one.parked else ""
     never = ", and never will" if one.messages or one.older_rows is not None else ""
     left = f"{one.name} has {_count_left(one)} to deliver{never}.{aside}{read_by}"
     return Question(f"Drop {one.name}?", left, found={"declared": one.declared})

@@ -1,4 +1,4 @@
-"""What can be done to pools: their limits are seen and changed, on all machines at once."""
+"""The operations on pools: their limits are seen and changed, on all machines at once."""
 
 from __future__ import annotations
 

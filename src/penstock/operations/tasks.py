@@ -1,4 +1,4 @@
-"""What can be done to reactive tasks and their rows: see `app.tasks` for what each verb does.
+"""The operations on reactive tasks and their rows: see `app.tasks` for what each verb does.
 
 Owns how a filter of rows is read. A request changes many rows in parts, a command all of them.
 """
@@ -16,7 +16,7 @@ from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord
 from penstock.app import App, Backend
 from penstock.errors import DataError, UsageError, ValueInvalid
 from penstock.jobs.job import JobStatus, job_uuid
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Refusals, Run, ask_of
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
@@ -171,7 +171,7 @@ async def _ask(verb: Verb, backend: Backend, given: Given) -> Question:
 def _changing(verb: Verb, done: str) -> Callable[[Run], Operation]:
     def tell(_given: Given, found: Any) -> str:
         count = found["found"]
-        return f"{counted(found['changed'], 'row')} {done}, of {count:,}." if count else "There are no such rows."
+        return f"{amount(found['changed'], 'row')} {done}, of {count:,}." if count else "There are no such rows."
 
     meant = Refusal(400, "FilterEmpty", "{what} Say which, or send everything: true.")
     refusals = {**_TABLE_UNKNOWN, UsageError: meant}

@@ -36,16 +36,16 @@ class BackfillProgress:
         failed = said.pop("failed")
         return cls(**said | {"order": tuple(said["order"]), "failed": None if failed is None else tuple(failed)})
 
-    def reached(self, number: int) -> BackfillProgress:
+    def at_number(self, number: int) -> BackfillProgress:
         return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
 
     def at(self, place: str) -> BackfillProgress:
         """After the row at a place, which got no number."""
         return replace(self, after=place)
 
-    def counted(self, place: str, number: int | None = None) -> BackfillProgress:
+    def after_row(self, place: str, number: int | None = None) -> BackfillProgress:
         """After the row at a place, which gets the next number, or this one."""
-        return self.at(place).reached(self.number + 1 if number is None else number)
+        return self.at(place).at_number(self.number + 1 if number is None else number)
 
 
 def new_backfill(order: tuple[str, ...] = (), epoch: int = 0) -> str:

@@ -108,7 +108,7 @@ class Message(Generic[T]):
 
 
 def message_id(outbox: str, change: CapturedChange) -> str:
-    """The id of a message, made of values that survive a restored dump, in which numbers are given anew."""
+    """The id of a message, made of values that survive a restored dump, unlike numbers."""
     when = "" if change.seq < 0 else change.changed_at.isoformat()
     said = ("penstock", "outbox", outbox, "row" if change.seq < 0 else str(change.seq), when, change.key or "")
     return str(uuid5(NAMESPACE_URL, "/".join(said)))

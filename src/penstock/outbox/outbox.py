@@ -63,7 +63,7 @@ class Outbox:
     def __post_init__(self) -> None:
         self._check_words()
         self._check_numbers()
-        if self.definition is not None and self.partition_by in self.definition.encrypted:
+        if self.definition is not None and self.partition_by in self.definition.ciphertext_columns:
             self._refuse(f"partition_by: {self.partition_by} is encrypted, so that equal values are not known")
 
     @property
@@ -137,8 +137,8 @@ class Outbox:
             column = self.definition.column(name)
             if column.optional:
                 self._refuse(f"order_by: {name} may be None, which has no place in an order", "Order by other columns.")
-            if column.unordered:
-                self._refuse(f"order_by: {name} {column.unordered} and has no order", "Order by other columns.")
+            if column.order_obstacle:
+                self._refuse(f"order_by: {name} {column.order_obstacle} and has no order", "Order by other columns.")
 
     def _check_numbers(self) -> None:
         given: Any
@@ -182,7 +182,7 @@ class MessageCriteria:
 
     condition: Condition | None = None  # which rows; None if the triggers say that exactly
     kinds: tuple[str, ...] = ()  # which kinds of changes are messages
-    # of which columns one differs in an update that is a message; empty if the triggers see to that
+    # the columns whose change makes an update a message; empty if the triggers see to that
     fields: tuple[str, ...] = ()
 
     def text(self) -> str:

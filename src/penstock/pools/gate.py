@@ -19,7 +19,7 @@ class Gate:
     rate_limit: RateLimit | None = None  # how many jobs of the pool start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
     rate: RateState | None = None  # the token count of the pool's rate limit
-    # when the next key may start a job of those that wait for tokens only, and have no turn therefore
+    # when the next key may start a job that waits for tokens only, and has no turn therefore
     opens_at: datetime | None = None
 
 
@@ -50,7 +50,7 @@ def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -
     The key that runs the fewest jobs comes first; ties go to the key that got the fewest places now, then to the next.
     """
     found = Passage()
-    allowed = {turn.key: _allowed(gate, turn, now) for turn in turns}
+    allowed = {turn.key: _allowance(gate, turn, now) for turn in turns}
     left = min(room, room if gate.rate_limit is None else max(0, peek(gate.rate_limit, gate.rate, now)))
     line = [(turn.running, place, turn.key) for place, turn in enumerate(turns) if allowed[turn.key] > 0]
     heapify(line)
@@ -65,10 +65,10 @@ def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -
     return found
 
 
-def passed(
+def recount(
     gate: Gate, turns: Sequence[WaitingKey], found: Passage, started: Mapping[str, int], now: datetime
 ) -> Passage:
-    """The same if fewer jobs have started than could: some that wait may be held, or canceled."""
+    """The passage if fewer jobs have started than could: some that wait may be held, or canceled."""
     if found.counts == started:
         return found
     less = Passage(dict(started), found.last)
@@ -76,7 +76,7 @@ def passed(
     return less
 
 
-def _allowed(gate: Gate, turn: WaitingKey, now: datetime) -> int:
+def _allowance(gate: Gate, turn: WaitingKey, now: datetime) -> int:
     if not turn.key:
         return turn.waiting
     number = turn.waiting

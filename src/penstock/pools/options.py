@@ -26,7 +26,7 @@ class Duplicate:
     """The policy when there is work with the same key."""
 
     # return its id; refuse the new one; or, while it is pending, put the new one in its place: ``replace``, and
-    # ``debounce``, which counts the delay anew
+    # ``debounce``, which restarts the delay
     does: OnDuplicate = "return"
     max_wait: timedelta | None = None  # how long it may be put off by that, from when the first was enqueued
 
@@ -54,7 +54,7 @@ class WorkOptions(TypedDict, total=False):
     max_wait: timedelta | None
 
 
-def changed_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptions:
+def change_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptions:
     """Options with others in their place; they are checked."""
     names = WorkOptions.__annotations__
     if unknown := sorted(options.keys() - names.keys()):
@@ -62,7 +62,7 @@ def changed_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOptio
             f"Work in a pool has no option {unknown[0]!r}.", fix=f"Options are {', '.join(sorted(names))}."
         )
     for name, value in options.items():
-        if not (_allowed(name, value) if value is not None else name not in _NEVER_NONE):
+        if not (_is_allowed(name, value) if value is not None else name not in _NEVER_NONE):
             raise ValueInvalid(f"{name} takes {_WORDS[name]}, not {value!r}.")
     if options.get("on_complete") is not None:
         _check_on_complete(options["on_complete"])
@@ -109,7 +109,7 @@ _WORDS = {
 }
 
 
-def _allowed(name: str, value: Any) -> bool:
+def _is_allowed(name: str, value: Any) -> bool:
     match name:
         case "retry":
             return isinstance(value, bool | Retry)
@@ -133,7 +133,7 @@ def _check_on_complete(function: Any) -> None:
     taken = function.signature.parameters
     if taken != _CALLED_WITH:
         raise DeclarationError(
-            f"{function.name} takes {', '.join(taken) or 'nothing'} beside its ctx; an on_complete takes "
+            f"{function.name} takes {', '.join(taken) or 'nothing'} after its ctx; an on_complete takes "
             f"{', '.join(_CALLED_WITH)}.",
             fix="Write (ctx: MutationCtx, work_id: WorkId, result: WorkResult[…], context: …).",
         )

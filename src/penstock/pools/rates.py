@@ -120,7 +120,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
     The clock that is furthest ahead counts: one behind it gets tokens that are left, and brings none.
     """
     _check_count(policy, count)
-    before, step = _settled(policy, state, in_utc(now)), _step(policy)
+    before, step = _refill(policy, state, in_utc(now)), _step(policy)
     full, needed = capacity(policy) * before.parts, count * before.parts
     lowest = -max_reserved(policy) * before.parts if reserve else 0
     # A reservation counts when it may begin: tokens above the capacity until then are lost, as always.
@@ -135,7 +135,7 @@ def take(policy: RateLimit, state: RateState | None, now: datetime, count: int =
 
 def peek(policy: RateLimit, state: RateState | None, now: datetime) -> int:
     """Whole tokens that are left; below zero if more are reserved."""
-    settled = _settled(policy, state, in_utc(now))
+    settled = _refill(policy, state, in_utc(now))
     return settled.value // settled.parts
 
 
@@ -176,13 +176,13 @@ def _period_words(period: timedelta) -> str:
     return f"{period.total_seconds():g} s"
 
 
-def _settled(policy: RateLimit, state: RateState | None, now: datetime) -> RateState:
+def _refill(policy: RateLimit, state: RateState | None, now: datetime) -> RateState:
     """The token count now, or at the latest time seen if that is later."""
     parts, full = _parts(policy), capacity(policy) * _parts(policy)
     if state is None:
         return RateState(full, parts, now)
     moment = max(state.moment, now)
-    # A policy that was declared anew may divide tokens otherwise, and allow fewer to be reserved: less than a
+    # A policy that was declared again may divide tokens otherwise, and allow fewer to be reserved: less than a
     # part is lost, and a debt beyond that is forgiven, or a slow policy would be closed for centuries.
     value = max(state.value * parts // state.parts, -max_reserved(policy) * parts)
     return RateState(min(value + _come(policy, state.moment, moment), full), parts, moment)

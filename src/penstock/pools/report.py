@@ -17,7 +17,7 @@ _NAMES = {"success": "succeeded", "retrying": "retries"}  # of numbers that are 
 
 @dataclass(slots=True)
 class Tally:
-    """Attempts that have ended since the last report; those that are retried count as well."""
+    """Attempts that have ended since the last report; retried ones count as well."""
 
     succeeded: int = 0
     failed: int = 0
@@ -38,6 +38,6 @@ class Tally:
         return round((self.failed + self.retries) / self.completed, _DIGITS) if self.completed else None
 
     def permanent_failure_rate(self) -> float | None:
-        """The share of failed jobs among those that ended for good; None if none has."""
+        """The share of failed jobs among the ones that ended for good; None if none has."""
         ended = self.completed - self.retries
         return round(self.failed / ended, _DIGITS) if ended else None

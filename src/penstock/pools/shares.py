@@ -28,7 +28,7 @@ class Need:
     full: bool = False  # whether it has had no place free for a while, whatever the pool
 
     @property
-    def unused(self) -> int:
+    def slots_without_job(self) -> int:
         """How many of its slots it has no job for."""
         return max(0, max(0, self.held - self.running) - min(self.waiting, self.places))
 
@@ -41,7 +41,7 @@ class Member:
     wanted: int  # how many more they want
 
 
-def lent(members: Sequence[Member], name: str) -> int:
+def lend(members: Sequence[Member], name: str) -> int:
     """The limit of a pool of a group, with slots lent by the others.
 
     Its own slots are its own whenever they are free. It borrows slots that nobody else wants; a paused pool gets none.
@@ -75,7 +75,7 @@ def change(need: Need) -> int:
         return 0 if patient else useful
     if need.idle:
         return -free
-    return -min(need.unused, need.lacking) if need.spare else 0
+    return -min(need.slots_without_job, need.lacking) if need.spare else 0
 
 
 def _share(need: Need) -> int:

@@ -1,6 +1,6 @@
-"""Constants of expressions: a Python value beside a field, checked and brought into the form that stores take.
+"""Constants of expressions: a Python value compared with a field, checked and brought into the form that stores take.
 
-Owns the Python values that may stand beside each kind of field. Leaves the values of columns to `schema.fields`.
+Owns the Python values that each kind of field takes. Leaves the values of columns to `schema.fields`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def constant_for(kind: Kind, column: Column | None, value: Any) -> Constant:
     except PenstockError as error:
         raise ConstantInvalid(f"{value!r} cannot stand there: {error}") from error
     except (ValueError, TypeError, OverflowError) as error:
-        raise ConstantInvalid(f"{value!r} is not a value of it. {_expected(kind, column)}") from error
+        raise ConstantInvalid(f"{value!r} is not a value of it. {_hint(kind, column)}") from error
 
 
 def plain_constant(value: Any) -> Constant:
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _expected(kind: Kind, column: Column | None) -> str:
+def _hint(kind: Kind, column: Column | None) -> str:
     if column is not None and column.choices:
         members = getattr(column.decode, "__members__", None)
         names = [f"{column.decode.__name__}.{name}" for name in members] if members else map(repr, column.choices)  # type: ignore[union-attr]

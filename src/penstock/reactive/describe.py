@@ -36,21 +36,21 @@ def explain(condition: ex.Condition, values: Values) -> Iterator[Finding]:
         yield from explain(condition.condition, values)
     else:
         leaf = condition.condition if isinstance(condition, ex.Not) else condition
-        yield Finding(str(condition), outcome, tuple(_found(leaf, values)))  # type: ignore[arg-type]
+        yield Finding(str(condition), outcome, tuple(_values_in(leaf, values)))  # type: ignore[arg-type]
 
 
-def _found(leaf: ex.Leaf, values: Values) -> Iterator[tuple[str, str]]:
+def _values_in(leaf: ex.Leaf, values: Values) -> Iterator[tuple[str, str]]:
     seen = set()
     for term in ex.terms_of(leaf):
         for part in dict.fromkeys((term, *ex.operands(term))) if isinstance(term, ex.Arithmetic) else (term,):
             if not isinstance(part, ex.Constant) and part not in seen:
                 seen.add(part)
-                yield str(part), shown(part, values)
+                yield str(part), show(part, values)
                 if isinstance(part, ex.Length):
-                    yield str(part.of), shown(part.of, values)
+                    yield str(part.of), show(part.of, values)
 
 
-def shown(term: ex.Term, values: Values) -> str:
+def show(term: ex.Term, values: Values) -> str:
     value = term.read(values)
     text = "None" if value is None else FORMS[term.kind].shown(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

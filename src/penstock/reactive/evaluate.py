@@ -1,7 +1,7 @@
 """The values of expressions for a row, in Python: for each kind the classes that hold it, its forms and its texts.
 
 Leaves what a node makes of values to `expression`. No row makes evaluation fail: a value that does not fit its column
-counts as absent. Values have one form, which `row_values` makes of a row and `stored_value` of a value as a store's
+counts as absent. Values have one form, which `row_values` makes of a row and `decode_stored` of a value as a store's
 `Dialect` gives it.
 """
 
@@ -46,7 +46,7 @@ def _finite(value: Decimal | int) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON as `Values` has it; None if it is invalid."""
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_no_number)
@@ -137,7 +137,7 @@ FORMS: dict[Kind, Form] = {
     ),
     # Drivers have classes of their own.
     Kind.UUID: Form("a UUID", UUID, lambda value: UUID(int=value.int), str, UUID, shown=str),
-    Kind.JSON: Form("a str, a number, True, False, a list or a dict", (str, bytes), parsed, shown=_show_json),
+    Kind.JSON: Form("a str, a number, True, False, a list or a dict", (str, bytes), parse_json, shown=_show_json),
     Kind.ENCRYPTED: Form("", str),
 }
 
@@ -147,7 +147,7 @@ def holds(condition: Any, values: Values) -> bool:
     return bool(condition.read(values))
 
 
-def watched(expressions: Iterable[Any], values: Values) -> tuple[Any, ...]:
+def read_each(expressions: Iterable[Any], values: Values) -> tuple[Any, ...]:
     """Values of some terms and conditions; `same` tells whether they have changed."""
     return tuple(one.read(values) for one in expressions)
 

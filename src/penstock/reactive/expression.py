@@ -50,7 +50,7 @@ class Node:
         """The value of a term for a row, or whether a condition is true of it."""
         raise NotImplementedError
 
-    def negated(self) -> str:
+    def negation(self) -> str:
         """The text of the opposite of a condition."""
         return self.opposite.format(self)
 
@@ -186,7 +186,7 @@ class Compare(Node):
     right: Term
 
     def read(self, row: Values) -> bool:
-        kind = compared_as(self)
+        kind = comparison_kind(self)
         left, right = (_as(kind, one.read(row)) for one in (self.left, self.right))
         if self.operator == "==":
             return same(left, right)
@@ -194,12 +194,12 @@ class Compare(Node):
             return False
         return _COMPARED[self.operator](left, right)
 
-    def negated(self) -> str:
+    def negation(self) -> str:
         return f"{self.left} != {self.right}" if self.operator == "==" else f"~({self})"
 
 
 def _as(kind: Kind, value: Any) -> Any:
-    """A whole number as the kind of the number beside it."""
+    """A whole number as the kind of the other number."""
     if kind not in _WIDER or not isinstance(value, int) or isinstance(value, bool):
         return value
     return float(value) if kind is Kind.REAL else Decimal(value)
@@ -300,7 +300,7 @@ class Not(Node):
         return not self.condition.read(row)
 
     def __str__(self) -> str:
-        return self.condition.negated()
+        return self.condition.negation()
 
 
 Leaf = Compare | OneOf | Missing | TextIs | Matches | Has | Holds
@@ -330,7 +330,7 @@ _TIMES: dict[tuple[Operator, Kind, Kind], Kind] = {
 
 
 def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
-    """The kind in which two values are compared; None if they are not. An integer becomes a float beside one."""
+    """The kind in which two values are compared; None if they are not. An integer becomes a float next to one."""
     if left is right:
         return None if left in _UNORDERED and operator != "==" else left
     if {left, right} in ({Kind.INTEGER, Kind.REAL}, {Kind.INTEGER, Kind.DECIMAL}):
@@ -339,7 +339,7 @@ def common_kind(left: Kind, right: Kind, operator: Comparison) -> Kind | None:
     return Kind.JSON if operator == "==" and len(json) == 1 and json <= _LIKE_JSON else None
 
 
-def compared_as(leaf: Compare) -> Kind:
+def comparison_kind(leaf: Compare) -> Kind:
     """The kind in which the two sides are compared; tracing has refused all others."""
     kind = common_kind(leaf.left.kind, leaf.right.kind, "==")
     if kind is None:

@@ -31,7 +31,7 @@ class TaskFilter(Generic[T]):
         key: The id of the row, or its key in a table that another program owns; as text, too. A key of several columns
             is a tuple, and as text an array of JSON.
         table: The table that their task is about.
-        rows: Only rows of that table of which this is true, as they are now: a function of a row, as the filter of a
+        rows: Only rows of that table that meet this condition now: a function of a row, as the filter of a
             task. Rows that are deleted are never among them.
 
     Raises:
@@ -75,7 +75,7 @@ class TaskFilter(Generic[T]):
                    for field in fields(self))  # fmt: skip
 
     def in_states(self, *allowed: str, verb: str) -> TaskFilter[T]:
-        """The same filter for a verb that needs certain states; ValueInvalid if it asks for others."""
+        """This filter for a verb that needs certain states; ValueInvalid if it asks for others."""
         if other := [state for state in self.states or () if state not in allowed]:
             raise ValueInvalid(
                 f"What is {other[0]} cannot be {verb}.",

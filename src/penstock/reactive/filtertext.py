@@ -1,8 +1,8 @@
 """Filters written as text, as a command line and a request give them: ``status == "paid" and amount > 100``.
 
 Owns reading the text, and the allowed part of Python's grammar. Each part is applied to the stand-in that functions of
-a row are called with, so that a text means what the same words mean in a function, and is refused where they are.
-No text is ever run: its tree is walked, and unknown nodes are refused.
+a row are called with. So a text means the same as a function with these words, and is refused where that is. No text is
+ever run: its tree is walked, and unknown nodes are refused.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TextFilter:
     def __init__(self, definition: TableDefinition, text: str) -> None:
         self._at = Site("rows", definition)
         self.text = text
-        self._tree = _parsed(text)
+        self._tree = _parse(text)
         try:
             trace_filter(definition, self, "rows")
         except DeclarationError as error:
@@ -87,7 +87,7 @@ class TextFilter:
         return f"TextFilter({self.text!r})"
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     if not text.strip() or len(text) > MAX_LENGTH:
         raise ValueInvalid(
             f"The filter has {len(text):,} characters.", fix=f"Write a condition on the row, of up to {MAX_LENGTH:,}."
@@ -146,7 +146,7 @@ class _Reading:
 
     # ----- conditions
 
-    def _joined(self, node: ast.BoolOp | ast.BinOp, depth: int) -> Any:
+    def _join(self, node: ast.BoolOp | ast.BinOp, depth: int) -> Any:
         parts = node.values if isinstance(node, ast.BoolOp) else _spine(node)
         return reduce(_JOINED[type(node.op)], [self._stand_in(part, depth) for part in parts])
 
@@ -156,7 +156,7 @@ class _Reading:
             self._no(node, "stands where a condition on the row belongs", "With & and | each needs parentheses")
         return value
 
-    def _compared(self, node: ast.Compare, depth: int) -> Any:
+    def _compare(self, node: ast.Compare, depth: int) -> Any:
         left, parts = self.value(node.left, depth), []
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node, depth)
@@ -190,7 +190,7 @@ class _Reading:
         return [self._fitting(of, one) for one in in_order]
 
     def _fitting(self, beside: Any, value: Any) -> Any:
-        """A constant beside a field. The value of an Enum's member stands for the member."""
+        """A constant next to a field. The value of an Enum's member stands for the member."""
         column: Column | None = object.__getattribute__(beside, "_column") if isinstance(beside, Operand) else None
         kind = None if column is None else column.decode
         if not (isinstance(kind, type) and issubclass(kind, Enum)) or value is None or isinstance(value, StandIn):
@@ -208,18 +208,18 @@ class _Reading:
             self._no(node, "cannot be written here", _POSSIBLE)
         return node.value
 
-    def _computed(self, node: ast.BinOp, depth: int) -> Any:
+    def _compute(self, node: ast.BinOp, depth: int) -> Any:
         if type(node.op) in _JOINED:
-            return self._joined(node, depth)
+            return self._join(node, depth)
         compute = _COMPUTED.get(type(node.op))
         if compute is None:
             self._no(node, "is computed with in a way that the databases do not share", "There are +, - and *")
         left, right = self.value(node.left, depth), self.value(node.right, depth)
         if not all(isinstance(one, StandIn) or type(one) in _NUMBERS for one in (left, right)):
             self._no(node, "computes with what is no number or time", _MAKING)
-        return self._made(node, compute, left, right)
+        return self._make(node, compute, left, right)
 
-    def _signed(self, node: ast.UnaryOp, depth: int) -> Any:
+    def _sign(self, node: ast.UnaryOp, depth: int) -> Any:
         if isinstance(node.op, ast.Not | ast.Invert):
             return ~self._stand_in(node.operand, depth)
         value = self.value(node.operand, depth)
@@ -235,7 +235,7 @@ class _Reading:
             return dict(zip(keys, [self._constant(one, depth) for one in node.values], strict=True))
         values = [self._constant(one, depth) for one in node.elts]
         if isinstance(node, ast.Set):
-            return self._made(node, frozenset, values)
+            return self._make(node, frozenset, values)
         return values if isinstance(node, ast.List) else tuple(values)
 
     def _constant(self, node: ast.expr, depth: int) -> Any:
@@ -246,8 +246,8 @@ class _Reading:
 
     # ----- words
 
-    def _called(self, node: ast.Call, depth: int) -> Any:
-        make = _MAKERS.get(_dotted(node.func))
+    def _call(self, node: ast.Call, depth: int) -> Any:
+        make = _MAKERS.get(_path_of(node.func))
         named = {one.arg: one.value for one in node.keywords}
         if None in named or (named and make is not timedelta):
             self._no(node, "has arguments with names", _POSSIBLE)
@@ -256,7 +256,7 @@ class _Reading:
             options = {str(name): self._constant(one, depth) for name, one in named.items()}
             if make is Decimal and any(isinstance(one, tuple) for one in values):
                 self._no(node, "is no number", 'Write Decimal("1.50")')
-            return self._made(node, make, *values, **options)
+            return self._make(node, make, *values, **options)
         match node.func:
             case ast.Name(id=word) if word in _WORDS and node.args:
                 of, given = self._operand(node.args[0], depth), node.args[1:]
@@ -265,7 +265,7 @@ class _Reading:
             case _:
                 self._no(node, "cannot be called here", f"There are {LISTED}. {_MAKING}")
         if len(given) != METHODS.get(word, 0):
-            self._no(node, f"has {len(given)} arguments beside its field", f"{word} takes {METHODS.get(word, 0)}")
+            self._no(node, f"has {len(given)} arguments after its field", f"{word} takes {METHODS.get(word, 0)}")
         values = [self._constant(one, depth) for one in given]
         if word == "known":
             return of
@@ -273,7 +273,7 @@ class _Reading:
             values = [self._options(of, values[0])]
         return getattr(of, word)(*values)
 
-    def _made(self, node: ast.expr, make: Callable[..., Any], *values: Any, **options: Any) -> Any:
+    def _make(self, node: ast.expr, make: Callable[..., Any], *values: Any, **options: Any) -> Any:
         try:
             return make(*values, **options)
         except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
@@ -289,11 +289,11 @@ class _Reading:
         ast.Constant: _literal,
         ast.Attribute: _inner,
         ast.Subscript: _inner,
-        ast.BoolOp: _joined,
-        ast.BinOp: _computed,
-        ast.UnaryOp: _signed,
-        ast.Compare: _compared,
-        ast.Call: _called,
+        ast.BoolOp: _join,
+        ast.BinOp: _compute,
+        ast.UnaryOp: _sign,
+        ast.Compare: _compare,
+        ast.Call: _call,
         ast.List: _several,
         ast.Tuple: _several,
         ast.Set: _several,
@@ -310,7 +310,7 @@ def _spine(node: ast.expr) -> list[ast.expr]:
     return [node, *reversed(parts)]
 
 
-def _dotted(node: ast.expr) -> str:
+def _path_of(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name):
             return name

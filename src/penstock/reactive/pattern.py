@@ -38,7 +38,7 @@ class PatternInvalid(ValueError):
 
 @lru_cache(maxsize=64)
 def common_pattern(pattern: str) -> str:
-    """The same pattern in the common spelling.
+    """This pattern in the common spelling.
 
     Raises:
         PatternInvalid: Not all understand it alike; the message names the part.
@@ -86,11 +86,11 @@ class _Reader:
                 found.append(branch)
                 branch = ""
             else:
-                part, part_size = self._repeated()
+                part, part_size = self._repetition()
                 branch, size = branch + part, size + part_size
         return f"(?:{'|'.join([*found, branch])})", size
 
-    def _repeated(self) -> tuple[str, int]:
+    def _repetition(self) -> tuple[str, int]:
         first = self._next()
         part, size = self._atom()
         found = _REPEAT.match(self.text, self.at)

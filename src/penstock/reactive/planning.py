@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
-from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, plain_decimal, same, watched
+from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, plain_decimal, read_each, same
 from penstock.reactive.expression import Condition, Expression
 from penstock.reactive.task import Change, TaskSpec, kinds_of
 from penstock.schema.fields import Kind
@@ -22,7 +22,7 @@ Read = Callable[[Kind, Any], Any]
 _FARTHEST = datetime(9999, 1, 1, tzinfo=UTC)
 _LONGEST_PARTITION = 200  # as keys of jobs are
 _EMPTY = '""'  # a job whose key is the empty text has none
-_NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # of which equal ones may be captured differently
+_NUMBERS = {Kind.DECIMAL.value, Kind.REAL.value, Kind.INTERVAL.value}  # equal ones may be captured differently
 _GONE: dict[str, Gone] = {"leave": "left", "delete": "deleted"}
 
 
@@ -69,9 +69,9 @@ class PlannedTask:
 def plan_rows(changes: Iterable[tuple[PlannedTask, CapturedChange]], now: datetime, read: Read) -> list[RowPlan]:
     """One plan for each row, from changes in their order, each with the task that wants to hear of it."""
     plans: dict[tuple[int, str], RowPlan] = {}
-    told = set[tuple[int, str]]()  # rows of which those interests tell that the tasks are declared with
+    told = set[tuple[int, str]]()  # rows told by the interests that the tasks are declared with
     for task, change in changes:
-        kind = _meant(task, change, read)
+        kind = _kind_for(task, change, read)
         if kind is None or change.key is None:
             continue
         place = task.number, change.key
@@ -130,7 +130,7 @@ def forgets_at(spec: TaskSpec, gone: Gone | None, now: datetime) -> datetime | N
 
 def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, read: Read) -> RowPlan:
     spec = task.spec
-    runs, at, partition = kind in heard(spec), _soon(spec, now), None
+    runs, at, partition = kind in hears(spec), _soon(spec, now), None
     if runs and (spec.run_at is not None or spec.partition is not None):
         captured = change.values("after" if change.after is not None else "before")
         if spec.run_at is not None and kind not in _GONE:
@@ -142,7 +142,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
         task=task.number,
         key=change.key or "",
         runs=runs,
-        drops=not runs and (kind in _GONE or kind in heard(spec)),
+        drops=not runs and (kind in _GONE or kind in hears(spec)),
         change=kind,  # type: ignore[arg-type]  # only changes of rows come here
         before=change.before,
         after=change.after,
@@ -156,7 +156,7 @@ def _plan(task: PlannedTask, change: CapturedChange, kind: str, now: datetime, r
     )
 
 
-def heard(spec: TaskSpec) -> tuple[str, ...]:
+def hears(spec: TaskSpec) -> tuple[str, ...]:
     """The kinds of change that a task hears of. One with `run_at` hears of each change of that."""
     return spec.on if spec.run_at is None else (*spec.on, "change")
 
@@ -171,7 +171,7 @@ def _join(known: RowPlan, plan: RowPlan) -> None:
     plan.partition, plan.place, plan.due_at = known.partition, known.place, known.due_at
 
 
-def _meant(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
+def _kind_for(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
     """The kind of change that it is for the task; None if it is none, as far as is known."""
     if task.current:
         return change.kind if task.spec.exact else _kind(task, change, read)
@@ -201,7 +201,7 @@ def _kind(task: PlannedTask, change: CapturedChange, read: Read) -> str | None:
         return None
     if moved or task.expressions is None:
         return "change"
-    looks = [watched(task.expressions, side) for side in (before, after)]
+    looks = [read_each(task.expressions, side) for side in (before, after)]
     return None if same(*looks) else "change"
 
 

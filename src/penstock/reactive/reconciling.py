@@ -1,4 +1,4 @@
-"""Looking at all rows of a task: those that are older than it, and those whose changes nobody could tell.
+"""Looking at all rows of a task: rows older than it, and rows whose changes nobody could tell.
 
 Owns the progress, as text that outlives processes. Leaves reading rows and records to the store.
 """
@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Literal
 
 from penstock.changes.change import read_values
-from penstock.reactive.evaluate import holds, same, watched
-from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, heard, partition_of, values_of
+from penstock.reactive.evaluate import holds, read_each, same
+from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, hears, partition_of, values_of
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec, kinds_of
 
 Part = Literal["rows", "records"]
@@ -30,7 +30,7 @@ class Reconciling:
     looked: int = 0  # how many were looked at
     found: int = 0  # how many of them were to be run, or forgotten
     reprocess: OnVersionChange = "none"  # which rows are run again though nothing of them has changed
-    version: int = 0  # the version that runs them again, of those that a lower one has run
+    version: int = 0  # the version that runs them again, if a lower one has run them
     retimes: bool = False  # whether runs that are still to come get another time, as `run_at` is another one
     audit: bool = False  # whether nothing should be found, as it is only looked whether all is well
 
@@ -47,10 +47,10 @@ class Reconciling:
         given = json.loads(text)
         return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
 
-    def begun(self) -> Reconciling:
+    def begin(self) -> Reconciling:
         return replace(self, part="rows", after=None, looked=0, found=0, audit=False)
 
-    def moved(self, after: str | None, looked: int, found: int) -> Reconciling | None:
+    def advance(self, after: str | None, looked: int, found: int) -> Reconciling | None:
         """After a piece: `after` is None if that was the last of its part. None if all is done."""
         moved = replace(self, after=after, looked=self.looked + looked, found=self.found + found)
         if after is not None:
@@ -95,7 +95,7 @@ def compare_rows(
         if row.key in unread or not _is_meant(task, row, read):
             continue
         is_new = kept is None or kept.gone is not None
-        wanted = ("enter" if is_new else "change") in heard(task.spec)
+        wanted = ("enter" if is_new else "change") in hears(task.spec)
         if wanted and (kept is None or is_new or not _is_as_kept(task, row, kept, read)):
             plan = _of_row(task, row, now, read)
             if plan.runs or kept is not None:
@@ -126,18 +126,18 @@ def compare_records(
             gone: Gone = "left" if key in exist else "deleted"
             if record.gone is None:
                 if gone == "deleted" or task.spec.reconciles or not at.audit:
-                    plans.append(_gone(task, key, record, gone, now, read))
+                    plans.append(_drop(task, key, record, gone, now, read))
             elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
-                plans.append(replace(_gone_again(task, key, record, gone, now, read), version=at.version))
+                plans.append(replace(_drop_again(task, key, record, gone, now, read), version=at.version))
             elif record.gone == "left" and gone == "deleted":
-                plans.append(_noted(task, key, record, now, read))
+                plans.append(_erase(task, key, record, now, read))
         elif (plan := _of_kept(task, row, record, at, now, read)) is not None:
             plans.append(plan)
     return plans
 
 
 def is_found(plan: RowPlan) -> bool:
-    """Whether a plan mends something. A deleted row that had left before is only noted, as nobody captures it."""
+    """Whether a plan repairs something. A deleted row that had left before is only noted, as nobody captures it."""
     return plan.runs or plan.drops
 
 
@@ -175,7 +175,7 @@ def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan
     )
 
 
-def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
+def _drop(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
     kind: Change = "leave" if gone == "left" else "delete"
     runs = kind in task.spec.on
     captured = {} if record.after is None else read_values(record.after)
@@ -194,10 +194,10 @@ def _gone(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, 
     )
 
 
-def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
+def _drop_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
     captured = record.after if record.after is not None else record.before
     return replace(
-        _gone(task, key, record, gone, now, read),
+        _drop(task, key, record, gone, now, read),
         runs=True,
         drops=False,
         change=record.change or "leave",
@@ -207,9 +207,9 @@ def _gone_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: date
     )
 
 
-def _noted(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
+def _erase(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
     """A row that had left is deleted; a run that waits because it left still runs."""
-    return replace(_gone(task, key, record, "deleted", now, read), runs=False, drops=False)
+    return replace(_drop(task, key, record, "deleted", now, read), runs=False, drops=False)
 
 
 def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
@@ -231,4 +231,4 @@ def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
         return False  # rows that are captured whole may have other columns now, which nobody watches
     if run_at is not None and then[run_at] != now[run_at]:
         return False
-    return same(*(watched(expressions, values_of(task, text, read)) for text in (kept.after, row.after)))
+    return same(*(read_each(expressions, values_of(task, text, read)) for text in (kept.after, row.after)))

@@ -19,20 +19,20 @@ _NAMES = {node: name for name, node in ex.NODES.items()}
 
 def signature(expression: ex.Expression) -> str:
     """The text of an expression; equal texts mean equal expressions."""
-    return json.dumps(_written(expression), ensure_ascii=True, separators=(",", ":"))
+    return json.dumps(_write(expression), ensure_ascii=True, separators=(",", ":"))
 
 
 def read_signature(text: str) -> Any:
     return _read(json.loads(text))
 
 
-def _written(node: Any) -> Any:
+def _write(node: Any) -> Any:
     if isinstance(node, ex.Constant):
         return ["constant", node.kind.value, FORMS[node.kind].write(node.value)]
     name = _NAMES.get(type(node))
     if name is None:
-        return node.value if isinstance(node, Kind) else list(map(_written, node)) if isinstance(node, tuple) else node
-    return [name, *(_written(getattr(node, one.name)) for one in fields(node))]
+        return node.value if isinstance(node, Kind) else list(map(_write, node)) if isinstance(node, tuple) else node
+    return [name, *(_write(getattr(node, one.name)) for one in fields(node))]
 
 
 def _read(given: Any) -> Any:

@@ -1,7 +1,7 @@
 """Stand-ins: the arguments of a filter or a watch in place of a row. They record its comparisons.
 
-Owns what stands in for values and for something true or false, the words that take these, and how everything is refused
-that would need to know a value now. Leaves calling the functions to `tracing`.
+Owns the stand-ins for values and conditions, the words that take these, and the refusal of everything that would need a
+value now. Leaves calling the functions to `tracing`.
 """
 
 from __future__ import annotations
@@ -107,17 +107,17 @@ class StandIn:
     __rmatmul__ = __rlshift__ = __rrshift__ = _not_computed
 
     def __and__(self, other: object) -> Clause:
-        return self._joined(ex.Every, other)
+        return self._join(ex.Every, other)
 
     def __or__(self, other: object) -> Clause:
-        return self._joined(ex.Some, other)
+        return self._join(ex.Some, other)
 
     def __rand__(self, other: object) -> NoReturn:
         self._at.refuse(f"{self!r} is joined with {other!r}, which is no condition on the row", _JOINED)
 
     __ror__ = __rand__
 
-    def _joined(self, by: type[ex.Every | ex.Some], other: object) -> Clause:
+    def _join(self, by: type[ex.Every | ex.Some], other: object) -> Clause:
         """Conditions that were joined in the same way before are not nested."""
         if not isinstance(other, StandIn):
             self.__rand__(other)
@@ -135,13 +135,13 @@ class StandIn:
 class Clause(StandIn):
     __slots__ = ()
 
-    def _compared(self, _other: object) -> NoReturn:
+    def _refuse_comparison(self, _other: object) -> NoReturn:
         self._at.refuse(
             f"{self!r} is true or false already and is not compared", "Use it as it is, or with ~ before it"
         )
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compared
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_comparison
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse_comparison
     __hash__ = StandIn.__hash__
 
     def __getattr__(self, name: str) -> Any:
@@ -182,7 +182,7 @@ def _asks_text(test: ex.TextTest) -> Any:
 
 def _computes(operator: ex.Operator, *, swapped: bool = False) -> Any:
     def method(one: Operand, other: object) -> Operand:
-        return one._computed(operator, *((other, one) if swapped else (one, other)))  # noqa: SLF001 - a method
+        return one._compute(operator, *((other, one) if swapped else (one, other)))  # noqa: SLF001 - a method
 
     return method
 
@@ -310,7 +310,7 @@ class Operand(StandIn):
 
     def _check_readable(self) -> None:
         if self._node.kind is Kind.ENCRYPTED:
-            fix = "Compare a field beside it, such as an HMAC of the value; .is_none() can be asked"
+            fix = "Compare another field, such as an HMAC of the value; .is_none() can be asked"
             self._at.refuse(f"{self!r} is encrypted, so the database cannot compare it", fix)
 
     def _constant(self, value: Any) -> ex.Constant:
@@ -320,7 +320,7 @@ class Operand(StandIn):
         except ConstantInvalid as error:
             self._at.refuse(f"{self!r} is compared with something else: {str(error).rstrip('.')}")
 
-    def _computed(self, operator: ex.Operator, left: object, right: object) -> Operand:
+    def _compute(self, operator: ex.Operator, left: object, right: object) -> Operand:
         self._check_readable()
         try:
             terms = [node_of(one) if isinstance(one, Operand) else plain_constant(one) for one in (left, right)]
@@ -376,12 +376,12 @@ class Row:
     def __setattr__(self, name: str, value: object) -> None:
         self._at.refuse(f"it sets {name}; a filter or watch changes nothing")
 
-    def _misused(self, *_others: object) -> NoReturn:
+    def _refuse_use(self, *_others: object) -> NoReturn:
         self._at.refuse("the row as a whole is used as a value", "Name its fields, such as row.status")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _misused
-    __bool__ = __hash__ = __iter__ = __len__ = __contains__ = __getitem__ = __call__ = __invert__ = _misused
-    __str__ = __format__ = _misused
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _refuse_use
+    __bool__ = __hash__ = __iter__ = __len__ = __contains__ = __getitem__ = __call__ = __invert__ = _refuse_use
+    __str__ = __format__ = _refuse_use
 
 
 def term_of(value: object) -> ex.Term | None:

@@ -56,8 +56,8 @@ class ReactiveTask:
     keep_for: timedelta = timedelta(days=1)  # see `cleanup`
     version: int = 1  # of its handler
     on_version_change: OnVersionChange = "none"  # the rows that run again when a higher version is declared
-    resets: bool = True  # whether a change lets attempts count anew
-    reconciles: bool = True  # whether rows are looked at anew when `condition` or `watch` have changed
+    resets: bool = True  # whether a change resets the count of attempts
+    reconciles: bool = True  # whether rows are looked at again when `condition` or `watch` have changed
 
     def __post_init__(self) -> None:
         self._check_words()
@@ -77,7 +77,7 @@ class ReactiveTask:
             column: Any = getattr(self, word)
             if column is not None and (not isinstance(column, str) or column not in self.definition.positions):
                 self._refuse(f"{word} is a column, and the table has no column {column!r}")
-        if self.key in self.definition.encrypted:
+        if self.key in self.definition.ciphertext_columns:
             self._refuse(f"key: {self.key} is encrypted, so that equal values are not known")
         if self.run_at is not None and self.definition.column(self.run_at).kind is not Kind.DATETIME:
             self._refuse(f"run_at: {self.run_at} is no column of points in time")
@@ -110,12 +110,12 @@ class ReactiveTask:
 
     @property
     def wants_row(self) -> bool:
-        """Whether rows are captured whole, as handlers are given those that are gone."""
+        """Whether rows are captured whole, as handlers are given rows that are gone."""
         return not {"leave", "delete"}.isdisjoint(self.on)
 
     @property
     def signature(self) -> str:
-        """Text that differs if rows have to be looked at anew."""
+        """Text that differs if rows have to be looked at again."""
         condition = "" if self.condition is None else signature(self.condition)
         watch = "" if self.watch is None else self.watch.signature
         said = [self.definition.name, condition, watch, self.run_at, sorted(self.on)]

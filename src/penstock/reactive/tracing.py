@@ -47,7 +47,7 @@ class Watch:
 def trace_filter(definition: TableDefinition, function: Callable[[Any], Any], what: str) -> Condition:
     """The condition that a function of a row records; DeclarationError names the part that cannot be translated."""
     at = Site(what, definition)
-    condition: Condition = _called_twice(at, function, lambda value: condition_of(value, at))
+    condition: Condition = _call_twice(at, function, lambda value: condition_of(value, at))
     return condition
 
 
@@ -109,7 +109,7 @@ def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
         at.refuse(f"{watch!r} is no tuple", 'Write a tuple, such as ("status",)')
     if not watch:
         at.refuse("it is empty, so no change would ever count", "Leave it out to watch the whole row")
-    named = [_watched(at, one) for one in watch]
+    named = [_trace_watch(at, one) for one in watch]
     texts = [signature(expression) for _, expression in named]
     for place, text in enumerate(texts):
         if text in texts[:place]:
@@ -117,7 +117,7 @@ def trace_watch(definition: TableDefinition, watch: Any, what: str) -> Watch:
     return Watch(tuple(name for name, _ in named), tuple(expression for _, expression in named))
 
 
-def _watched(at: Site, one: object) -> tuple[str, Expression]:
+def _trace_watch(at: Site, one: object) -> tuple[str, Expression]:
     if isinstance(one, str):
         found: Any = Row(at)
         for step, name in enumerate(one.split(".")):
@@ -130,11 +130,11 @@ def _watched(at: Site, one: object) -> tuple[str, Expression]:
         term = term_of(value)
         return condition_of(value, at) if term is None else term
 
-    found = _called_twice(at, one, expression)
+    found = _call_twice(at, one, expression)
     return str(found), found
 
 
-def _called_twice(at: Site, function: object, expression: Callable[[object], Any]) -> Any:
+def _call_twice(at: Site, function: object, expression: Callable[[object], Any]) -> Any:
     """A second call shows whether the function depends on time or chance."""
     if not callable(function):
         at.refuse(f"{function!r} is no function of a row", "Write lambda row: row.status == ...")

@@ -22,7 +22,7 @@ from penstock.schema.stored import (
     index_name,
     is_synced,
     next_name,
-    required_name,
+    not_null_name,
     unique_keys,
 )
 from penstock.schema.table import TableDefinition
@@ -83,10 +83,10 @@ class Difference:
     @property
     def new(self) -> dict[str, Column]:
         """Columns that are declared, and not stored."""
-        return {name: step.column for name, step in added_columns(self.steps).items()}
+        return {name: step.column for name, step in columns_to_add(self.steps).items()}
 
     @property
-    def required(self) -> dict[str, Column]:
+    def columns_without_value(self) -> dict[str, Column]:
         """Columns that are declared as required, while rows have no value for them."""
         empty = {name for guard in self.guards if guard.rule in {"any", "null"} for name in guard.columns}
         return {column.name: column for column in self.definition.columns if column.name in empty}
@@ -94,7 +94,7 @@ class Difference:
     @property
     def needs_file(self) -> bool:
         """Whether a push leaves or refuses a part, for which a migration file is written."""
-        return bool(self.gone or self.retyped or self.required)
+        return bool(self.gone or self.retyped or self.columns_without_value)
 
 
 class _Comparison(Difference):
@@ -145,8 +145,8 @@ class _Comparison(Difference):
         if unique:
             listed = " or ".join(f"({', '.join(columns)})" for columns in unique)
             self._problem(
-                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, of which several rows "
-                "may have the same.",
+                f"{self.definition.table.__name__} declares ({key}) as the key of {self.table}, but several rows "
+                "may have the same one.",
                 f"The columns that tell its rows apart are {listed}; or create a unique index of ({key}) with the "
                 "program that owns the table.",
             )
@@ -247,7 +247,7 @@ class _Comparison(Difference):
             if not column.generated and "~" not in key:
                 self.gone[column.name] = column
             where = f"{self.table}.{column.name}"
-            renamed = self._renamed_to(column)
+            renamed = self._rename_question(column)
             if column.nullable or column.filled or column.generated:
                 self.notes.append(f"{where} is stored, but not declared any more; it is left alone.{renamed}")
             else:
@@ -257,17 +257,17 @@ class _Comparison(Difference):
                     column=column.name,
                 )
 
-    def _renamed_to(self, gone: StoredColumn) -> str:
+    def _rename_question(self, gone: StoredColumn) -> str:
         """The question whether a new column of the same type is one that is gone."""
         types = {column.name: self.declared.columns[key].type for key, column in self._columns()}
-        new = [name for name in added_columns(self.steps) if types[name].casefold() == gone.type.casefold()]
+        new = [name for name in columns_to_add(self.steps) if types[name].casefold() == gone.type.casefold()]
         return f" Did you rename it to {' or '.join(new)}? Then run penstock migration new." if new else ""
 
     # ----- choices
 
     def _compare_choices(self, column: Column, stored: StoredTable, *, new: bool) -> None:
         name = choices_name(self.table, column.name)
-        leftovers = {next_name(name), required_name(self.table, column.name)} & stored.checks.keys()
+        leftovers = {next_name(name), not_null_name(self.table, column.name)} & stored.checks.keys()
         self.steps += [ColumnStep("drop check", column, name=leftover) for leftover in sorted(leftovers)]
         found = stored.checks.get(name)
         if not column.choices:
@@ -319,7 +319,7 @@ class _Comparison(Difference):
     def _guard_unique(self, index: Index, added: set[str]) -> None:
         if not index.unique:
             return
-        new = added_columns(self.steps)
+        new = columns_to_add(self.steps)
         if any(new[name].fill is None for name in index.columns if name in added):
             return  # the new column is NULL in all rows, so none of them counts; or there must be no rows at all
         self.guards.append(
@@ -384,7 +384,7 @@ class IndexStep:
 Step = CreateTable | ColumnStep | IndexStep
 
 
-def added_columns(steps: Sequence[Step]) -> dict[str, ColumnStep]:
+def columns_to_add(steps: Sequence[Step]) -> dict[str, ColumnStep]:
     """The steps that add columns, by the column's name."""
     return {step.column.name: step for step in steps if isinstance(step, ColumnStep) and step.do == "add"}
 

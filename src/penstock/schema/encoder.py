@@ -32,9 +32,9 @@ from pydantic_core import (
 from penstock.errors import ValueInvalid
 from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
-from penstock.schema.tighten import made_of
+from penstock.schema.tighten import make_from
 from penstock.values import encode_json
-from penstock.wire.schemas import changed, fields_of, replace
+from penstock.wire.schemas import change_schema, fields_of, replace
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -84,7 +84,7 @@ class Encoder:
         self.schema, self._strict = schema, False if result else None
         self._config: Any = {**_CONFIG, "ser_json_inf_nan": "strings"} if result else _CONFIG
         self._options: dict[str, Any] = {"by_alias": True, "warnings": False}
-        self._stored = self._changed()
+        self._stored = self._change_schema()
         self.validator = read(self._stored)
         self._serializer = self._serializer_of(self._stored)
         self._proof = proof_of(self._stored, given=given)
@@ -125,10 +125,10 @@ class Encoder:
                 if _hides(field["schema"]):
                     found.update({name, field.get("serialization_alias", name)})
 
-        changed(self._stored, note)
+        change_schema(self._stored, note)
         return frozenset(found)
 
-    def masked(self, stored: Any) -> Any:
+    def mask(self, stored: Any) -> Any:
         """A stored value, as JSON has it, with a mask for each secret; or all of it if it cannot be read."""
         if not self.secrets:
             return stored
@@ -140,10 +140,10 @@ class Encoder:
 
     @cached_property
     def _tagging(self) -> SchemaSerializer | None:
-        found = self._changed(tagging=True)
+        found = self._change_schema(tagging=True)
         return None if found == self._stored else self._serializer_of(found)
 
-    def _changed(self, *, tagging: bool = False) -> CoreSchema:
+    def _change_schema(self, *, tagging: bool = False) -> CoreSchema:
         def change(node: dict[str, Any]) -> None:
             if node.get("type") == "json" or node.get("computed_fields"):
                 self._options["round_trip"] = True  # only for these, as it takes time
@@ -151,10 +151,10 @@ class Encoder:
                 self._difference = _difference  # as marshal writes subclasses like bytes
             _store(node, self._config, tagging=tagging)
 
-        return changed(self.schema, change)
+        return change_schema(self.schema, change)
 
     def _serializer_of(self, schema: CoreSchema) -> SchemaSerializer:
-        return made_of(schema, lambda: SchemaSerializer(schema, self._config))
+        return make_from(schema, lambda: SchemaSerializer(schema, self._config))
 
     def change(self, text: str | bytes, value: Any) -> str | None:
         """How a value would change until it is read; None if it would not."""
@@ -187,7 +187,7 @@ def _difference(one: Any, other: Any) -> str | None:
     for step, mine, theirs in parts or ():
         if (found := _difference(mine, theirs)) is not None:
             return f".{step}{found}"
-    return None if parts is not None or _told(one) == _told(other) else f" changes, being a {kind.__name__}"
+    return None if parts is not None or _mark(one) == _mark(other) else f" changes, being a {kind.__name__}"
 
 
 def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
@@ -209,8 +209,8 @@ def _parts(one: Any, other: Any) -> Iterable[tuple[Any, Any, Any]] | None:
     return [(name, getattr(one, name, None), getattr(other, name, None)) for name in names]
 
 
-def _told(value: Any) -> Any:
-    """What tells a value from all others of its class, where `==` does not."""
+def _mark(value: Any) -> Any:
+    """The mark of a value that tells it from others of its class, where `==` does not."""
     if isinstance(value, float | complex | Decimal | time):
         return repr(value)  # NaN, minus zero, the digits of a decimal
     if isinstance(value, datetime):
@@ -295,12 +295,12 @@ def _tag(node: dict[str, Any], *, tagging: bool) -> None:
         for name, choice in zip(names, choices, strict=True)
     ]
     ref, metadata = node.pop("ref", None), node.pop("metadata", None)
-    plain: Any = {**node, "choices": list(map(_tagged, names, choices)) if tagging else choices}
+    plain: Any = {**node, "choices": list(map(_with_tag, names, choices)) if tagging else choices}
     read = core_schema.union_schema([*((one, TAGGED) for one in either), (plain, "")], mode="left_to_right")
     replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
 
 
-def _tagged(name: str, choice: Any) -> Any:
+def _with_tag(name: str, choice: Any) -> Any:
     def write(value: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         return {name: handler(value)}
 

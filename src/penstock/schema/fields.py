@@ -102,7 +102,7 @@ class Column:
     info: FieldInfo | None = field(default=None, repr=False, compare=False)
 
     @property
-    def unordered(self) -> str:
+    def order_obstacle(self) -> str:
         """Why no database can order its values; empty if one can."""
         return {Kind.JSON: "is stored as JSON", Kind.ENCRYPTED: "is encrypted"}.get(self.kind, "")
 

@@ -57,9 +57,9 @@ class Id(str, Generic[T]):
     def __get_pydantic_core_schema__(cls, source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         target = target_of(source)
         if is_several(target):
-            return core_schema.no_info_plain_validator_function(partial(_checked_key, target), metadata={ID_OF: target})
+            return core_schema.no_info_plain_validator_function(partial(_check_key, target), metadata={ID_OF: target})
         return core_schema.no_info_after_validator_function(
-            partial(_checked, target),
+            partial(_check, target),
             core_schema.str_schema(strict=True, max_length=1024),
             serialization=core_schema.to_string_ser_schema(),
             metadata={ID_OF: target},
@@ -77,7 +77,7 @@ class Id(str, Generic[T]):
 RowId = Id[T] | int | UUID | tuple[Any, ...]
 
 
-def _checked(target: Any, text: str) -> Id[Any]:
+def _check(target: Any, text: str) -> Id[Any]:
     """A text as an id of a table, which may be named before its class exists."""
     prefix = id_prefix_of(target)
     if prefix is not None and not is_id(prefix, text):
@@ -87,11 +87,11 @@ def _checked(target: Any, text: str) -> Id[Any]:
             {"table": prefix},
         )
     if prefix is None and hasattr(target, "__declared__"):
-        _checked_key(target, text)
+        _check_key(target, text)
     return Id(text)
 
 
-def _checked_key(target: Any, given: Any) -> Any:
+def _check_key(target: Any, given: Any) -> Any:
     """A text, or for several key columns a tuple or an array of JSON, as an id of a table of another program."""
     try:
         return target.__check_id__(given)

@@ -18,7 +18,7 @@ _INTEGERS_TOO = (Kind.DECIMAL, Kind.BOOLEAN)  # as the change feed may have thei
 _HEX = "\\x"
 
 
-def declared_key(table: str, key: object, fields: Collection[str]) -> tuple[str, ...]:
+def check_key(table: str, key: object, fields: Collection[str]) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, (tuple, list)) else ()
     if not columns or not all(isinstance(column, str) for column in columns):
         raise DeclarationError(
@@ -37,7 +37,7 @@ def encode_one(table: str, column: Column, given: Any) -> Any:
     """The key that an id stands for, of a table with one key column, in the form a store takes."""
     try:
         as_fed = column.kind is Kind.BYTES and isinstance(given, str) and given.startswith(_HEX)
-        return column.encode(_bytes(given) if as_fed else _checked(column, given))
+        return column.encode(_bytes(given) if as_fed else _check(column, given))
     except (ValueError, TypeError):  # pydantic's error is a ValueError
         raise wrong_id(given, table, f"Pass an id of {table}, as insert and rows of it give it.") from None
 
@@ -50,7 +50,7 @@ def check_several(table: str, key: Sequence[Column], given: Any) -> tuple[Any, .
     found = []
     for column, value in zip(key, given, strict=True):
         try:
-            found.append(_bytes(value) if column.kind is Kind.BYTES else _checked(column, value))
+            found.append(_bytes(value) if column.kind is Kind.BYTES else _check(column, value))
         except (ValueError, TypeError):  # pydantic's error is a ValueError
             why = f"{whose}: {value!r} is no {column.name}, which is {column.kind.value}"
             raise wrong_id(given, table, "Pass the values as rows have them.", why) from None
@@ -62,7 +62,7 @@ def wrong_id(given: Any, table: str, fix: str, why: str = "") -> IdInvalid:
     return IdInvalid(f"{given!r} is not an id of table {table}{why}.", fix=fix, table=table)
 
 
-def _checked(column: Column, value: Any) -> Any:
+def _check(column: Column, value: Any) -> Any:
     if value is None:
         raise TypeError(value)
     as_json = type(value) is int and (column.kind in _INTEGERS_TOO or bool(column.choices))

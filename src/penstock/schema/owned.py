@@ -79,13 +79,13 @@ def travelling(definition: TableDefinition, stored: StoredTable | None) -> dict[
     """
     pairs = [(one, stored and stored.columns.get(one.name)) for one in definition.columns]
     return {
-        column.name: (one.base if one.base == NUMERICS else one.plain) if one.base else _spelled(column, one.type)
+        column.name: (one.base if one.base == NUMERICS else one.plain) if one.base else _spelling(column, one.type)
         for column, one in pairs
-        if one and (_travels(column, one) if one.base else _spelled(column, one.type))
+        if one and (_travels(column, one) if one.base else _spelling(column, one.type))
     }
 
 
-def _spelled(column: Column, declared: str) -> str:
+def _spelling(column: Column, declared: str) -> str:
     """The spelling of a column of SQLite by its declared type. SQLAlchemy declares `DATETIME`, Django `datetime`."""
     if column.kind is Kind.UUID:
         return "hex" if re.search(r"char\w*\s*\(\s*32\s*\)", declared, re.IGNORECASE) else ""

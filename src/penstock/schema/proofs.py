@@ -1,7 +1,7 @@
 """Proofs: which values come back from JSON as they are, told without reading them back.
 
-Scalars do that a validator has just passed. An instance may have been changed since it was made, or be of a subclass,
-so that its class and those of its fields are looked at. All other values are read back.
+Scalars do that a validator has just passed. An instance may be of a subclass, or changed since it was made. So its
+class and its fields' classes are looked at. All other values are read back.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Rule = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What callers may do with the rows of a table, declared as an attribute of its class.
+    """The rights of callers to the rows of a table, declared as an attribute of its class.
 
     A rule is a function of a row and the caller's `Identity` that says whether it is allowed. One that compares fields
     as the filter of a reactive task does becomes part of the SQL; any other runs in Python, on each row that is read.

@@ -86,7 +86,7 @@ def choices_name(table: str, column: str) -> str:
     return _fit(f"{table}_{column}_choices")
 
 
-def required_name(table: str, column: str) -> str:
+def not_null_name(table: str, column: str) -> str:
     """The name of the temporary CHECK by which PostgreSQL proves that a column holds no NULL."""
     return _fit(f"{table}_{column}~required")
 

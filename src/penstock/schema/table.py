@@ -39,7 +39,7 @@ from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
-from penstock.schema.keys import check_several, declared_key, encode_one, wrong_id
+from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
 from penstock.schema.tighten import tighten
 
@@ -130,7 +130,7 @@ class Table(BaseModel, metaclass=_Frozen):
         live: bool | None = None,
         **unknown: Any,
     ) -> None:
-        with _placed(cls):
+        with _add_place(cls):
             if unknown:
                 raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
             cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
@@ -153,7 +153,7 @@ class Table(BaseModel, metaclass=_Frozen):
         try:
             schema = tighten(handler(source))
         except PydanticUserError as error:
-            with _placed(cls):
+            with _add_place(cls):
                 raise DeclarationError(
                     f"Table {cls.__name__}: a field cannot be stored: {error.message.partition('. ')[0]}.",
                     fix="Use a type that pydantic validates, such as a BaseModel or a dataclass.",
@@ -252,7 +252,7 @@ class TableDefinition:
         return {index: (*first, *(name for name in self.key if name not in first)) for index, first in columns}
 
     @cached_property
-    def encrypted(self) -> tuple[str, ...]:
+    def ciphertext_columns(self) -> tuple[str, ...]:
         """The columns that hold ciphertext."""
         return tuple(column.name for column in self.columns if column.kind is Kind.ENCRYPTED)
 
@@ -288,13 +288,13 @@ class TableDefinition:
         """Rows from their fields as stored. Those of a managed table are trusted, and not validated again."""
         if self.managed:
             return list(map(make_row, repeat(self.table), rows, repeat(self._names)))
-        return [self._validated(fields) for fields in rows]
+        return [self._validate(fields) for fields in rows]
 
     @cached_property
     def _names(self) -> set[str]:
         return set(self.positions)
 
-    def _validated(self, fields: dict[str, Any]) -> Table:
+    def _validate(self, fields: dict[str, Any]) -> Table:
         row = self.table.__pydantic_validator__.validate_python(aware(fields), strict=False)
         row.__dict__.setdefault("id", Id(fields[self.key[0]]) if len(self.key) == 1 else self.key_in(row.__dict__))
         return cast("Table", row)
@@ -343,7 +343,7 @@ def _define(table: type[Table]) -> TableDefinition:
         try:
             table.model_rebuild()
         except PydanticUndefinedAnnotation as error:
-            with _placed(table):
+            with _add_place(table):
                 raise DeclarationError(
                     f"Table {table.__name__}: a field's type names {error.name!r}, which does not exist in its module.",
                     fix="Import it, or correct its name.",
@@ -351,7 +351,7 @@ def _define(table: type[Table]) -> TableDefinition:
     declared = table.__declared__
     columns = [*SYSTEM_FIELDS] if declared.managed else []
     for name, info in table.model_fields.items():
-        with _placed(table, name):
+        with _add_place(table, name):
             columns.append(column_of(declared.sql_name, name, info))
             _check_default(table, columns[-1])
     definition = TableDefinition(
@@ -380,7 +380,7 @@ def _declare(
         )
     if not managed and not (source and key):
         raise DeclarationError(f"Table {cls.__name__}: managed=False needs source= and key=.")
-    columns = ("id",) if managed else declared_key(cls.__name__, key, cls.model_fields)
+    columns = ("id",) if managed else check_key(cls.__name__, key, cls.model_fields)
     sql_name = source or name or snake_case(cls.__name__)
     if managed:
         check_name(f"Table {cls.__name__}", sql_name)
@@ -396,7 +396,7 @@ def _declare(
             check_name(f"Table {cls.__name__}: field", field_name)
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
-    return _Declared(sql_name, columns, managed, live, written_at(cls))
+    return _Declared(sql_name, columns, managed, live, place_of_class(cls))
 
 
 def _indexes(cls: type[Table]) -> Iterator[Index]:
@@ -405,7 +405,7 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
         for name, index in vars(owner).items():
             if not isinstance(index, Index):
                 continue
-            with _placed(cls, name):
+            with _add_place(cls, name):
                 check_name(f"Table {cls.__name__}: index", name)
                 unknown = [column for column in index.columns if column not in names]
                 if unknown:
@@ -420,7 +420,7 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
 def _rules(cls: type[Table]) -> Rules | None:
     declared = ((name, one) for owner in reversed(cls.__mro__) for name, one in vars(owner).items())
     found = {name: one for name, one in declared if isinstance(one, Rules)}
-    with _placed(cls, [*found, ""][0]):
+    with _add_place(cls, [*found, ""][0]):
         if len(found) > 1:
             names = ", ".join(found)
             raise DeclarationError(f"Table {cls.__name__} has rules twice: {names}.", fix="Write one Rules(…).")
@@ -431,8 +431,8 @@ def _check_ordered(definition: TableDefinition) -> None:
     indexes = {f"index {index.name}": index.columns for index in definition.indexes.values()}
     for what, names in {"its key": definition.key, **indexes}.items():
         for name in names:
-            with _placed(definition.table, what.rpartition(" ")[2]):
-                if has := definition.column(name).unordered:
+            with _add_place(definition.table, what.rpartition(" ")[2]):
+                if has := definition.column(name).order_obstacle:
                     raise DeclarationError(
                         f"Table {definition.table.__name__}: {what} contains {name}, which {has} and has no order.",
                         fix="Store what is looked for in a field of its own, such as an HMAC of the value.",
@@ -489,7 +489,7 @@ class Written:
         return place(self.file, self.line + next(found, 0))
 
 
-def written_at(cls: type) -> Written | None:
+def place_of_class(cls: type) -> Written | None:
     """The place of a class, whose body has just run. Two tables of one name in one module are refused."""
     frames = [one for one, _line in walk_stack(None) if one.f_globals.get("__name__") == cls.__module__]
     body = next((one for one in frames if one.f_code.co_name == "<module>"), None)
@@ -509,13 +509,13 @@ def written_at(cls: type) -> Written | None:
 
 
 @contextmanager
-def _placed(table: type[Table], name: str = "") -> Iterator[None]:
+def _add_place(table: type[Table], name: str = "") -> Iterator[None]:
     """Say in the errors of a declaration in which file and line it is."""
     try:
         yield
     except DeclarationError as error:
         declared = table.__dict__.get("__declared__")
-        written = declared.written if declared else written_at(table)
+        written = declared.written if declared else place_of_class(table)
         if written is not None and "place" not in error.facts:
             error.facts["place"], subject = written.place(name), f"Table {table.__name__}"
             rest = error.what.removeprefix(subject) if error.what.startswith(subject) else f": {error.what}"

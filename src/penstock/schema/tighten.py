@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core
 
 from penstock.values import INT64_MAX, INT64_MIN
 from penstock.wire.integers import is_int64, of_text
-from penstock.wire.schemas import changed, replace
+from penstock.wire.schemas import change_schema, replace
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ def tighten(schema: CoreSchema) -> CoreSchema:
 
     The first wrong item refuses a collection: a list of millions of errors would take seconds and gigabytes.
     """
-    return changed(changed(schema, refuse_lookalikes), _tighten)
+    return change_schema(change_schema(schema, refuse_lookalikes), _tighten)
 
 
 def strict_validator(schema: CoreSchema) -> SchemaValidator:
     """A validator of arguments: classes are strict and refuse unknown keys, unless their config says otherwise."""
-    return plain_validator(changed(tighten(schema), _make_strict))
+    return plain_validator(change_schema(tighten(schema), _make_strict))
 
 
 def take_text_integers(node: dict[str, Any]) -> None:
@@ -55,10 +55,10 @@ def take_text_integers(node: dict[str, Any]) -> None:
 def plain_validator(schema: CoreSchema, *, strict: bool = False) -> SchemaValidator:
     """A validator of results and of columns: bytes are read from base 64."""
     config = core_schema.CoreConfig(val_json_bytes="base64", strict=strict)
-    return made_of(schema, lambda: SchemaValidator(schema, config))
+    return make_from(schema, lambda: SchemaValidator(schema, config))
 
 
-def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
+def make_from(schema: CoreSchema, make: Callable[[], T]) -> T:
     """Make a validator or a serializer of a changed schema."""
     classes: set[Any] = set()
 
@@ -66,7 +66,7 @@ def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
         if node.get("type") in _CLASSES and "cls" in node:
             classes.add(node["cls"])
 
-    changed(schema, note)
+    change_schema(schema, note)
     # A complete class lends the validator that it was made with, which knows nothing of the change.
     complete = [cls for cls in classes if cls.__dict__.get("__pydantic_complete__")]
     try:
@@ -81,7 +81,7 @@ def made_of(schema: CoreSchema, make: Callable[[], T]) -> T:
 def mixes_bytes(schema: CoreSchema) -> bool:
     """Whether a union has texts and bytes, which only a tag tells apart in JSON."""
     found = list[bool]()
-    changed(schema, lambda node: found.append({"str", "bytes"} <= set(map(_kind, node.get("choices", ())))))
+    change_schema(schema, lambda node: found.append({"str", "bytes"} <= set(map(_kind, node.get("choices", ())))))
     return any(found)
 
 

@@ -53,7 +53,7 @@ class Access:
         given = Headers(scope=scope).get(REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
         exchange = scope[_KEY] = Exchange(request_id, self._opening.config.dev)
-        with self._opening.followed(), self._opening.request():
+        with self._opening.follow(), self._opening.request():
             await self._answer(scope, exchange, receive, send)
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:

@@ -26,8 +26,8 @@ from penstock.operations.operation import Given, Noun, Operation, Parameter
 from penstock.server.access import admit, exchange_of
 from penstock.server.adminwords import read_words, values_of
 from penstock.server.answers import Answer, answer_error, name_of, refusal
-from penstock.server.audited import audited
-from penstock.server.http import not_routed, opened, send_answer, send_json
+from penstock.server.audited import audit
+from penstock.server.http import not_routed, open_backend, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
@@ -42,7 +42,7 @@ _live = Noun("live")
 
 @_live.lists(Parameter("limit", "page"))
 async def _show_watched(backend: Backend, given: Given) -> Any:
-    """Show the watched queries of this process, those that cost most first."""
+    """Show the watched queries of this process, the most expensive first."""
     limit = given["limit"]
     found = sorted(backend.live_queries.report(), key=lambda one: one.seconds, reverse=True)
     told = [one._replace(arguments=one.arguments[:_LONGEST])._asdict() for one in found[:limit]]
@@ -59,12 +59,12 @@ def admin_mount(opening: Opening) -> Mount:
 def _gate(app: ASGIApp, config: Config) -> ASGIApp:
     """Checks the token before the route is looked up."""
 
-    async def gated(scope: Scope, receive: Receive, send: Send) -> None:
+    async def check_token(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":  # there are routes of no other kind
             admit(Request(scope), config.admin_token)
         await app(scope, receive, send)
 
-    return gated
+    return check_token
 
 
 class Admin:
@@ -76,7 +76,7 @@ class Admin:
 
     def route(self, operation: Operation) -> Route:
         async def endpoint(request: Request) -> Response:
-            with self._opening.traced(request.headers):
+            with self._opening.trace(request.headers):
                 try:
                     return await self._answer(request, operation)
                 except (Refused, errors.TryAgain, errors.InputError, *_NOT_FOUND) as error:
@@ -88,17 +88,17 @@ class Admin:
 
     async def _answer(self, request: Request, operation: Operation) -> Response:
         words = await read_words(request, operation, self._config)
-        given, backend = values_of(words, operation), await opened(self._opening)
+        given, backend = values_of(words, operation), await open_backend(self._opening)
         with _refusing(operation, given):
             async with self._places.take("It", limited=not operation.changes):  # a change ends by itself in time
                 if operation.changes:
                     act = f"admin: {operation.noun} {operation.verb}"
-                    async with audited(backend.engine, "the admin token", "edit", act, words) as outcome:
+                    async with audit(backend.engine, "the admin token", "edit", act, words) as outcome:
                         value = await operation.run(backend, given)
                         outcome.told = "Done."
                 else:
                     value = await operation.run(backend, given)
-        return send_json(await asyncio.to_thread(_encoded, operation, value))  # it may be thousands of rows
+        return send_json(await asyncio.to_thread(_encode, operation, value))  # it may be thousands of rows
 
     def _refusal(self, request: Request, error: Refused | errors.PenstockError) -> Answer:
         exchange = exchange_of(request)
@@ -109,7 +109,7 @@ class Admin:
         return refusal(status, exchange.error, str(error))
 
 
-def _encoded(operation: Operation, value: Any) -> bytes:
+def _encode(operation: Operation, value: Any) -> bytes:
     return encode_result(operation.answers(value), Format.CLEAN)
 
 

@@ -1,7 +1,7 @@
 """The words of a request to the admin interface: in the URL of a GET, or in the JSON body of a POST.
 
-Owns reading the words and refusing those that are unknown, so that a filter with a spelling mistake picks nothing, and
-not everything. Leaves their meaning to the operations.
+Owns reading the words and refusing unknown ones, so that a filter with a spelling mistake picks nothing, and not
+everything. Leaves their meaning to the operations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def values_of(words: Given, operation: Operation) -> dict[str, Any]:
     found = {one.name: _value_of(words.get(one.name), one, in_url=not operation.changes) for one in operation.takes}
     for one in operation.takes:
         if one.needed and found[one.name] is None:
-            raise _refused(f"{one.name} is missing.")
+            raise _refusal(f"{one.name} is missing.")
     return found
 
 
@@ -118,13 +118,13 @@ def _value_of(word: Any, one: Parameter, *, in_url: bool) -> Any:
     if word is None:
         return _LIMITS[one.kind][0] if one.kind in _LIMITS else None
     if in_url and not form.several and len(word) != 1:
-        raise _refused(f"{one.name} is said twice.")
+        raise _refusal(f"{one.name} is said twice.")
     values = word if isinstance(word, list) and (in_url or form.several) else [word]
     if in_url:
         values = [form.in_url(text) for text in values]
     if not values or not all(form.fits(value, one) for value in values):
         least, most = _range_of(one)
-        raise _refused(
+        raise _refusal(
             f"{one.name} must be {form.must_be}.".format(least=least, most=most, choices=" or ".join(one.choices))
         )
     if one.kind == "name":
@@ -136,5 +136,5 @@ def _value_of(word: Any, one: Parameter, *, in_url: bool) -> Any:
     )
 
 
-def _refused(message: str) -> Refused:
+def _refusal(message: str) -> Refused:
     return Refused(400, "BadRequest", message)

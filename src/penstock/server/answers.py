@@ -44,7 +44,7 @@ class Exchange:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What its log events say of the call."""
+        """The facts that its log events say of the call."""
         return {"function": self.function, "request_id": self.request_id}
 
 

@@ -1,6 +1,6 @@
 """``/openapi.json`` and ``/docs``: the public functions, for programs and for people.
 
-Both are made at the first request, and are the same for all callers. The page needs nothing beside itself.
+Both are made at the first request, and are the same for all callers. The page needs nothing else.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Asgi(Starlette):
         api = Api(opening, written)
         super().__init__(
             routes=[
-                Mount("/api", app=_for_web_pages(_routed(api.routes(), {Refused: refuse, TryAgain: refuse}), origins)),
-                Mount("/rest", app=_for_web_pages(_routed(api.rest_routes(), {Exception: refuse_plainly}), origins)),
+                Mount("/api", app=_for_web_pages(_route(api.routes(), {Refused: refuse, TryAgain: refuse}), origins)),
+                Mount("/rest", app=_for_web_pages(_route(api.rest_routes(), {Exception: refuse_plainly}), origins)),
                 *health_routes(opening),
                 *docs_routes(opening),
                 metrics_route(opening),
@@ -140,7 +140,7 @@ class _MountedCors(CORSMiddleware):
             await super().send(message, send, request_headers)
 
 
-def _routed(routes: Sequence[BaseRoute], handlers: Mapping[type[Exception], ExceptionHandler]) -> ASGIApp:
+def _route(routes: Sequence[BaseRoute], handlers: Mapping[type[Exception], ExceptionHandler]) -> ASGIApp:
     router = Router(routes, redirect_slashes=False)
     return ExceptionMiddleware(router, handlers={HTTPException: not_routed, **handlers})
 
@@ -187,7 +187,7 @@ class _SocketDoor:
         await Socket(websocket, client, self._opening, self._written).run()
 
     def _client(self, scope: Scope, version: str) -> str | None:
-        """What a client says of itself; None if it is refused."""
+        """The facts that a client says of itself; None if it is refused."""
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         if origin and not self._may_call(origin, headers.get("host", "")):

@@ -22,7 +22,7 @@ class Outcome:
 
 
 @asynccontextmanager
-async def audited(engine: Engine, who: str, role: str, act: str, about: Mapping[str, Any]) -> AsyncIterator[Outcome]:
+async def audit(engine: Engine, who: str, role: str, act: str, about: Mapping[str, Any]) -> AsyncIterator[Outcome]:
     """Log an act, for a block that does it and says how it ended.
 
     Args:

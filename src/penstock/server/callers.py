@@ -1,4 +1,4 @@
-"""Who sends a request, or talks over a web socket: by its token, its API key or the admin token."""
+"""The caller who sends a request, or talks over a web socket: by its token, its API key or the admin token."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class WebSocketFrames(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self.conn.reader.buffer.clear()
         self._message.clear()
-        self._taken()
+        self._after_take()
 
     # ----- messages
 
@@ -110,7 +110,7 @@ class WebSocketFrames(WebSocketsSansIOProtocol):
         if self.close_sent:
             return
         self._untaken += len(message)
-        handed: Any = {"type": "websocket.receive", "bytes": message, SIZE: self._size, TAKEN: self._taken}
+        handed: Any = {"type": "websocket.receive", "bytes": message, SIZE: self._size, TAKEN: self._after_take}
         self.queue.put_nowait(handed)
         if not self.read_paused:
             self.read_paused = True
@@ -118,7 +118,7 @@ class WebSocketFrames(WebSocketsSansIOProtocol):
 
     # ----- turns
 
-    def _taken(self) -> None:
+    def _after_take(self) -> None:
         self._untaken = 0
         self._take_turn()
 

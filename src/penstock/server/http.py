@@ -110,14 +110,14 @@ class Api:
 
     async def _call_plainly(self, request: Request) -> Response:
         """Call a function as REST has it: the bare result, and a real status for errors."""
-        dispatch = (await opened(self._opening)).dispatch
+        dispatch = (await open_backend(self._opening)).dispatch
         path = exchange_of(request).function = function_path(path_in_url(request))
         kind, call = await read_plain_call(request, self._config, dispatch, path)
         _, credentials = await self._caller(request)
         return send_json(await dispatch.call(path, kind, call.args, caller=credentials.caller, finish=call.encode))
 
     async def _take_snapshot(self, _request: Request) -> Response:
-        number = await (await opened(self._opening)).dispatch.snapshots.take()
+        number = await (await open_backend(self._opening)).dispatch.snapshots.take()
         return send_json(to_json({"ts": u64_text(number)}))
 
     async def _query_at(self, request: Request) -> Response:
@@ -160,7 +160,7 @@ class Api:
     async def _end_work(self, request: Request) -> Response:
         """End work that waits for an outside system; the caller has its token."""
         ending, token = await read_body(request, self._config, ending_in), request.path_params["token"]
-        jobs = (await opened(self._opening)).scheduler
+        jobs = (await open_backend(self._opening)).scheduler
         try:
             if ending.error is None:
                 told = await jobs.complete(token, ending.result)
@@ -187,19 +187,19 @@ class Api:
         return await backend.dispatch.call_queries(queries, at, credentials.caller)
 
     async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
-        """What answers calls, and who has sent one."""
-        backend = await opened(self._opening)
+        """The backend that answers calls, and the caller of one."""
+        backend = await open_backend(self._opening)
         try:
             return backend, await credentials_of(request, backend.tokens, self._config.admin_token)
         except Unauthenticated as error:
             raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
-        async def traced(request: Request) -> Response:
-            with self._opening.traced(request.headers):
+        async def trace(request: Request) -> Response:
+            with self._opening.trace(request.headers):
                 return await endpoint(request)
 
-        return Route(path, traced, methods=methods or ["POST"])
+        return Route(path, trace, methods=methods or ["POST"])
 
 
 async def refuse(request: Request, error: Exception) -> Response:
@@ -221,7 +221,7 @@ def health_routes(opening: Opening) -> list[Route]:
             return send_answer(refusal(503, "ShuttingDown", "This server is shutting down."))
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
-                await (await opened(opening)).engine.store.ping()
+                await (await open_backend(opening)).engine.store.ping()
         except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot serve
             event("server.not_ready", logging.WARNING, error=f"{type(error).__name__}: {error}")
             return send_answer(refusal(503, "NotReady", "The database does not answer."))
@@ -248,7 +248,7 @@ async def not_routed(request: Request, error: Exception) -> Response:
     return send_answer(refusal(status, "BadRequest", "This request cannot be served.", headers))
 
 
-async def opened(opening: Opening) -> Backend:
+async def open_backend(opening: Opening) -> Backend:
     """The backend; an error that opens none is logged and refused."""
     try:
         return await opening.backend()

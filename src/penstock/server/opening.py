@@ -1,7 +1,7 @@
 """The backend behind the doors: given by the program, or opened with the server and closed with it.
 
-Owns opening, closing, and waiting for the calls that are under way. A server that is mounted in another
-program, which does not pass its lifespan on, opens it at the first request, and closes it when the event loop ends.
+Owns opening, closing, and waiting for the calls that are under way. Another program may mount a server without passing
+its lifespan on. It then opens at the first request, and closes when the event loop ends.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Opening:
         assert self._backend is not None  # noqa: S101 - opened, or raised
         return self._backend
 
-    def followed(self) -> AbstractContextManager[None]:
+    def follow(self) -> AbstractContextManager[None]:
         """The trace of a new call, for a block."""
         return Following(self._clock.uuid7()) if self._watched else nullcontext()
 
-    def traced(self, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
+    def trace(self, headers: Mapping[str, str]) -> AbstractContextManager[Any]:
         """The trace that a caller with OpenTelemetry names, for a block."""
         tracing = None if self._backend is None else self._backend.engine.journal.tracing
         return nullcontext() if tracing is None else tracing.incoming(headers)
@@ -110,8 +110,8 @@ class Opening:
         for one in self.endless:
             one.hang_up()
 
-    async def hung_up(self) -> None:
-        """Wait for a moment until those who have such an answer have been told that the server stops."""
+    async def await_goodbyes(self) -> None:
+        """Wait for a moment until clients with such an answer know that the server stops."""
         if self.endless:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
@@ -137,7 +137,7 @@ class Opening:
         self.drain()
         if self._watching is not None:
             self._watching.cancel()
-        await self.hung_up()
+        await self.await_goodbyes()
         if self._held is not None and self._backend is not None:
             self._backend.engine.begin_stop()
         await self.idle()

@@ -146,7 +146,7 @@ def path_in_url(request: Request) -> str:
 async def read_body(
     request: Request, config: Config, read: Callable[[Body], T], *, limit: int | None = None, empty: bytes = b""
 ) -> T:
-    """What is read from the JSON object in a body; away from the event loop if it is large.
+    """The values read from the JSON object in a body; away from the event loop if it is large.
 
     Args:
         request: The request.

@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             _listening(
                 asgi,
-                http=limited_connections(most_connections(config)),
+                http=connections_up_to(most_connections(config)),
                 ws=WebSocketFrames,
                 ws_ping_interval=_PING_SECONDS,
                 ws_ping_timeout=_PONG_SECONDS,
@@ -140,7 +140,7 @@ class _Server(uvicorn.Server):
         await asyncio.gather(self._stop_serving(sockets), services)
 
     async def _stop_serving(self, sockets: list[socket.socket] | None) -> None:
-        await self._opening.hung_up()  # or uvicorn ends web sockets, with a code that clients report as an error
+        await self._opening.await_goodbyes()  # or uvicorn ends web sockets, with a code that clients report as an error
         await super().shutdown(sockets=sockets)
 
     @contextmanager
@@ -158,7 +158,7 @@ class _Server(uvicorn.Server):
 
 
 class _MetricsServer(uvicorn.Server):
-    """Leaves signals to the server beside it."""
+    """Leaves signals to the other server."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -221,7 +221,7 @@ def most_connections(config: Config) -> int | None:
     return max(files // 2, files - config.max_connections - _OTHER_FILES)
 
 
-def limited_connections(most: int | None) -> type[asyncio.Protocol]:
+def connections_up_to(most: int | None) -> type[asyncio.Protocol]:
     """Uvicorn's connections, `most` of them at once, and none that stays open without a request."""
     return type("Connection", (_Limited, AutoHTTPProtocol), {"most": most})
 

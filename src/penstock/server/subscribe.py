@@ -52,7 +52,7 @@ class WrittenAnswers:
             error, written = answer.error, b""
             if error is None:
                 try:
-                    written = success(encode_result(function.signature.marked(answer.result), form))
+                    written = success(encode_result(function.signature.mark(answer.result), form))
                 except ResultInvalid as unsayable:
                     error = unsayable
             forms[form] = written if error is None else function_error(error, exchange)
@@ -85,7 +85,7 @@ class EventStream(Response):
                 self._leave()
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_left(receive))
+        sending, leaving = asyncio.create_task(self._send_events(send)), asyncio.create_task(_wait_until_left(receive))
         self._sending = sending
         self._opening.add(self)
         try:
@@ -122,7 +122,7 @@ async def answer_events(
             yield b":\n\n"
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,6 +1,6 @@
-"""Watches the change feed: logs readers that are behind, and mends interests that do not capture. A part of the pruner.
+"""Watches the change feed for the pruner: logs readers that are behind, and repairs interests that do not capture.
 
-It also logs tasks and outboxes without an interest, which it cannot mend. Each fault is logged once. `changes/lag`
+It also logs tasks and outboxes without an interest, which it cannot repair. Each fault is logged once. `changes/lag`
 decides which readers are behind.
 """
 
@@ -26,8 +26,8 @@ _PAUSE = 60.0
 _DEAF_LOOKS = 2
 _FIXES: dict[State, str] = {
     "held": "Run penstock release with the name of its table, once its schema is changed.",
-    "missing": "Find out who dropped its triggers, or added a partition; penstock makes them anew.",
-    "disabled": "Find out who switched its triggers off; penstock makes them anew.",
+    "missing": "Find out who dropped its triggers, or added a partition; penstock makes them again.",
+    "disabled": "Find out who switched its triggers off; penstock makes them again.",
     "altered": "Declare it in a form that fits the table.",
     "gone": "Make the table again, or declare it no more.",
 }

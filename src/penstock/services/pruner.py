@@ -50,10 +50,10 @@ class Pruner(Service):
             raise failed
         return self._pause()
 
-    async def _guarded_tick(self) -> float:
+    async def _safe_tick(self) -> float:
         """A tick if a part is due; signals, which come with every job, cause none."""
         early = self._pause()
-        return early if early > 0 else await super()._guarded_tick()
+        return early if early > 0 else await super()._safe_tick()
 
     def _pause(self) -> float:
         return max(0.0, min(self._due.values()) - self.clock.monotonic())

@@ -103,7 +103,7 @@ class Reconciler:
             self._audited_at = self._clock.monotonic()
         rows, looked, after = step
         found = sum(map(is_found, rows))
-        moved = at.moved(after, looked, found)
+        moved = at.advance(after, looked, found)
         if not await write_plans(self._store.tasks, rows, move, now, [Progress(task, moved)]):
             return False, at
         if rows:
@@ -135,7 +135,7 @@ class Reconciler:
         self, task: PlannedTask, number: int, source: Source, at: Reconciling, position: Position, now: datetime
     ) -> _Plans | None:
         async with reading(self._store.begin_read) as session:
-            unread = await self._store.changes.unread(session, position, number, _UNREAD)
+            unread = await self._store.changes.after(session, position, number, _UNREAD)
             if unread is None:
                 return None
             limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
@@ -175,7 +175,7 @@ def _log_end(task: TaskRow, audit: bool, looked: int, found: int) -> None:
         log_event("task.audit_found", logging.ERROR, task=task.plan.name, looked=looked, found=found)
 
 
-# ----- plans, of which the database may refuse some
+# ----- plans; the database may refuse some
 
 
 async def write_plans(

@@ -38,7 +38,7 @@ class Rescue:
         await self._store.synchronize()  # a clock that runs ahead would end the leases of others
         now = self._clock.now()
         rescued = 0
-        for lease in await self._store.leases.expired(now):
+        for lease in await self._store.leases.find_expired(now):
             if lease == own:
                 continue
             try:
@@ -54,7 +54,7 @@ class Rescue:
     async def _rescue(self, lease: int, now: datetime) -> None:
         lost: list[tuple[Job, Settlement]] = []
         count = await self._store.leases.rescue(lease, now, partial(self._settle_lost, lost))
-        self._engine.journal.lost(lost)
+        self._engine.journal.note_losses(lost)
         log_event("worker.rescued", logging.WARNING, lease=lease, jobs=count)
 
     def _settle_lost(self, settled: list[tuple[Job, Settlement]], jobs: list[Job]) -> list[Settlement]:

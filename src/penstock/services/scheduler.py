@@ -76,12 +76,12 @@ class CronScheduler(Service):
         self._vain = 0
         return min(self._poll, self._until_next())
 
-    async def _guarded_tick(self) -> float:
+    async def _safe_tick(self) -> float:
         """A tick, unless a signal asks for one a moment after the last look."""
         early = self._looked_at + _LEAST - self.clock.monotonic()
         if early > 0 and not self._vain and self._until_next() > 0:
             return min(early, self._until_next())
-        return await super()._guarded_tick()
+        return await super()._safe_tick()
 
     def _until_next(self) -> float:
         if self.next_at is None:

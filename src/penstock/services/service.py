@@ -79,14 +79,14 @@ class Service:
     async def _run(self) -> None:
         while not self._stopping:
             self.wake.clear()
-            pause = await self._guarded_tick()
+            pause = await self._safe_tick()
             if self._killed:  # but the tick swallowed the cancellation
                 return
             if pause > 0 and not self._stopping:
                 await self.clock.wait(self.wake, pause)
         await self.finish()
 
-    async def _guarded_tick(self) -> float:
+    async def _safe_tick(self) -> float:
         try:
             pause = await self.tick()
         except BaseException as error:
@@ -149,10 +149,10 @@ class LeasedService(Service):
         raise NotImplementedError
 
     @asynccontextmanager
-    async def _limited(self, purpose: str) -> AsyncIterator[None]:
+    async def _limit_tick(self, purpose: str) -> AsyncIterator[None]:
         """Raise DatabaseUnavailable in a tick that does not end while the lease is not renewed either."""
         try:
-            async with self._lease.limited():
+            async with self._lease.limit_tick():
                 yield
         except TimeoutError as error:
             raise DatabaseUnavailable(f"The database did not answer in time to {purpose}.") from error

@@ -11,8 +11,8 @@ from penstock.jobs.job import Job
 from penstock.store.nouns.jobs import Room
 
 
-def left_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
-    """The rooms that are left beside these jobs. Those that only wait for their on_complete need none."""
+def remaining_rooms(rooms: Sequence[Room], taken: Sequence[Job]) -> list[Room]:
+    """The rooms that these jobs leave. Jobs that only wait for their on_complete need none."""
     used = Counter(job.pool for job in taken if job.ending is None)
     return [replace(room, room=room.room - used[room.pool], running=room.running + used[room.pool]) for room in rooms]
 
@@ -66,7 +66,7 @@ def _parts(rooms: Sequence[Room], places: int) -> list[int]:
 
 
 def gates_in_line(rooms: Sequence[Room], waiting: Collection[str], opened: Collection[str]) -> list[list[Room]]:
-    """The rooms of pools at whose gates jobs wait: first those that were not opened yet at this claim."""
+    """The rooms of pools at whose gates jobs wait: first the ones that were not opened yet at this claim."""
     gated = [room for room in rooms if room.pool in waiting]
     return [[room for room in gated if (room.pool in opened) == again] for again in (False, True)]
 

@@ -20,7 +20,7 @@ def not_open() -> ContextError:
     return ContextError("The backend is closed.", fix="Use it inside async with app.open().")
 
 
-def left_behind() -> ContextError:
+def call_after_end() -> ContextError:
     """The error of a statement that was under way when its function ended."""
     return ContextError(
         "The function that made this call has ended, so the call was stopped.", fix="Await all calls of a ctx."
@@ -47,7 +47,7 @@ class Statement:
     bounded: bool = True
     reads: bool = False  # whether it is known to change nothing
     by_name: bool = False  # whether its rows are read by name; those of SQLite are plain tuples otherwise
-    # the same for many rows, of which no two have the same last parameter: each of its parameters is a list. None where
+    # the same for many rows, no two with the same last parameter: each of its parameters is a list. None where
     # many statements are as fast
     many: Statement | None = None
     of: TableDefinition | None = field(default=None, compare=False)  # the table whose rows it gives

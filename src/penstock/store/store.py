@@ -54,7 +54,7 @@ class Signals(Protocol):
         """Tell the services of all processes that there is work; coalesced, after commit, never waits."""
 
     def wrote(self, tables: set[str]) -> None:
-        """The same after rows of tables were written, if live queries of any process read one of these."""
+        """Tell live queries of any process that rows of tables were written, if they read one of these."""
 
     def subscribe(self, event: asyncio.Event) -> None:
         """Set an event at each wake-up."""

@@ -125,8 +125,8 @@ class TestApp(Backend):
     async def __aenter__(self) -> Self:
         store = self.engine.store
         try:
-            if self._folder is None and self._is_first and await store.catalog.applied_migrations():
-                self.clock.make_new_ids()  # beside what an earlier test has left there
+            if self._folder is None and self._is_first and await store.catalog.list_migrations():
+                self.clock.make_new_ids()  # in addition to what an earlier test has left there
             await self.start()
         except BaseException:
             await store.close()
@@ -137,7 +137,7 @@ class TestApp(Backend):
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
-        self.worker.on_claimed = self._claimed
+        self.worker.on_claimed = self._on_claim
         for outbox in relay.outboxes:
             outbox.on_failed = lambda name, trouble: self._failures.append((name, trouble))
         return self
@@ -159,7 +159,7 @@ class TestApp(Backend):
             self._folder.cleanup()
 
     def with_identity(self, identity: Identity | None = None, **claims: Any) -> CallerBackend:
-        """This app for calls of a user, of whom it is enough to say the subject: ``app.with_identity(subject="ada")``.
+        """This app for calls of a user, named by the subject alone: ``app.with_identity(subject="ada")``.
 
         Args:
             identity: The user; without it and without claims, a caller who has not signed in.
@@ -201,15 +201,15 @@ class TestApp(Backend):
             if plan:
                 await self.plan()
                 await self.relay.drain()
-            # Jobs that end beside a claim leave places, and make jobs ready, that the claim has not seen.
-            busy, attempts = bool(self.worker.unsettled or self.worker.running), self._attempts
+            # Jobs that end during a claim leave places, and make jobs ready, that the claim has not seen.
+            busy, attempts = bool(self.worker.open_outcomes or self.worker.running), self._attempts
             pause = await self.worker.tick()
             if self._attempts - before > _MOST_JOBS:
                 raise AssertionError(f"more than {_MOST_JOBS} jobs ran, and there is no end in sight")
             if self.worker.running:
                 await self.worker.wait_for_jobs()
                 continue
-            if busy or self._attempts > attempts or self.worker.unsettled or not pause:
+            if busy or self._attempts > attempts or self.worker.open_outcomes or not pause:
                 continue
             times = (await self._next_run_at(), await self.relay.next_at() if plan else None)
             next_run_at = min((at for at in times if at is not None), default=None)
@@ -311,7 +311,7 @@ class TestApp(Backend):
             waiting = [job.options.task for job in await self.jobs("pending", _MOST_JOBS) if job.run_at <= now]
             times = (found, *(here.get(task) for task in waiting if task is not None))
             found = min((one for one in times if one is not None), default=None)
-        held = {} if found is None or found <= now else await self.engine.store.tasks.held(now)
+        held = {} if found is None or found <= now else await self.engine.store.tasks.list_held(now)
         paused = {task for task, until in held.items() if until is None}
         if not paused:
             return found
@@ -325,12 +325,12 @@ class TestApp(Backend):
             return found  # something waits at a gate, and only the worker knows for how long
         return min(left, default=None)
 
-    def _claimed(self, jobs: Sequence[Job]) -> None:
+    def _on_claim(self, jobs: Sequence[Job]) -> None:
         """Count the attempts that the worker makes, and record those of reactive tasks.
 
         A run that a hold puts off before its handler is called is no attempt.
         """
-        self.engine.journal.started(jobs)
+        self.engine.journal.note_starts(jobs)
         now, holds = self.clock.now(), self.engine.pauses
         jobs = [job for job in jobs if job.options.task is None or not holds.has(job.options.task, now)]
         self._attempts += len(jobs)

@@ -88,21 +88,21 @@ class Groups:
 
     def count(self) -> Coroutine[Any, Any, dict[Any, int]]:
         """The number of rows in each group."""
-        return self._rows.scope.track(self._grouped("count", None))
+        return self._rows.scope.track(self._group("count", None))
 
     def sum(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The sum of a column in each group."""
-        return self._rows.scope.track(self._grouped("sum", column))
+        return self._rows.scope.track(self._group("sum", column))
 
     def min(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The least value of a column in each group."""
-        return self._rows.scope.track(self._grouped("min", column))
+        return self._rows.scope.track(self._group("min", column))
 
     def max(self, column: str) -> Coroutine[Any, Any, dict[Any, Any]]:
         """The greatest value of a column in each group."""
-        return self._rows.scope.track(self._grouped("max", column))
+        return self._rows.scope.track(self._group("max", column))
 
-    async def _grouped(self, what: str, column: str | None) -> dict[Any, Any]:
+    async def _group(self, what: str, column: str | None) -> dict[Any, Any]:
         rows, found = self._rows, {}
         for row in await rows.fetch(what, column):
             key = tuple(rows.decode(name, value) for name, value in zip(rows.columns, row, strict=False))

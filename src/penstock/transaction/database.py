@@ -17,7 +17,7 @@ from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of
 from penstock.transaction.scan import Scan
-from penstock.transaction.tracking import OfRun, tracked
+from penstock.transaction.tracking import OfRun, track_calls
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -89,12 +89,12 @@ class DatabaseWriter(DatabaseReader):
         """
         return self._scope.track(self._insert(row, more))
 
-    @tracked
+    @track_calls
     async def insert_many(self, rows: Iterable[T]) -> list[Id[T]]:
         """Store many new rows, in order; their ids. Raises the errors of `insert`."""
         return [await self._insert(row) for row in rows]
 
-    @tracked
+    @track_calls
     async def patch(self, table: type[T], row_id: RowId[T], /, *more: Never, **changes: Any) -> T:
         """Change some fields of a row; the row as it is then.
 
@@ -117,7 +117,7 @@ class DatabaseWriter(DatabaseReader):
             row = validate_row(definition, {name: fields[name] for name in table.model_fields} | changes)
             return cast("T", await self._write(statements, key, old, row, tuple(changes), rule))
 
-    @tracked
+    @track_calls
     async def replace(self, table: type[T], row_id: RowId[T], row: T) -> T:
         """Change all fields of a row to those of another; the row as it is then. Raises the errors of `patch`."""
         if type(row) is not table:
@@ -132,7 +132,7 @@ class DatabaseWriter(DatabaseReader):
             names = tuple(name for name in table.model_fields if name not in left)
             return cast("T", await self._write(statements, key, old, row, names, rule))
 
-    @tracked
+    @track_calls
     async def delete(self, table: type[T], row_id: RowId[T]) -> None:
         """Delete a row.
 

@@ -45,7 +45,7 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
                 fix='Wait until it has, or enqueue with on_duplicate="return".',
                 job=other,
             )
-        if await keys.replace(transaction, holder, _delayed(job, holder, duplicate), transaction.now):
+        if await keys.replace(transaction, holder, _delay(job, holder, duplicate), transaction.now):
             transaction.wakes = True
             return holder.job_id
     raise Conflict(f"The key {key!r} of pool {job.pool} was taken and freed repeatedly by other transactions.")
@@ -64,7 +64,7 @@ async def _lets_go(transaction: Transaction, job: NewJob, holder: KeyHolder) -> 
     return may_be_lost and await keys.free(transaction, job.pool, key, holder.job_id)
 
 
-def _delayed(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
+def _delay(job: NewJob, holder: KeyHolder, duplicate: Duplicate) -> NewJob:
     """The job, no later than the job that it replaces may wait at most."""
     if duplicate.max_wait is None or holder.enqueued_at is None:
         return job

@@ -2,9 +2,9 @@
 
 It is no secret: its holder can read the values of the last row in the columns of that order.
 
-A journal is the list of the ends of the pages that one run of a function has read for its client, in the order of its
-calls. A later run that gets it reads pages with the same ends, so pages that were joined at their cursors stay joined.
-It comes from the client, so it bears on nothing but pages whose options come from there too.
+A journal lists the ends of the pages that one run of a function has read for its client, in the order of its calls. A
+later run that gets it reads pages with the same ends, so pages that were joined at their cursors stay joined. It comes
+from the client, so it bears on nothing but pages whose options come from there too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PaginationOptions(BaseModel):
         num_items: Rows per page, from 1 to 10,000; 100 by default. A page with an end has as many as there are.
         cursor: None for the first page; then the `continue_cursor` of the page before.
         end_cursor: The end of the page, a cursor of the same query; by default it ends after `num_items` rows.
-        maximum_rows_read: Rows to read at most, those that a filter drops included; by default the rows that the
+        maximum_rows_read: Rows to read at most, with the ones that a filter drops; by default the rows that the
             transaction may still read. A page that would read more ends early. One that has an end is read to there,
             and marked `SplitRecommended`.
         maximum_bytes_read: The same for bytes.

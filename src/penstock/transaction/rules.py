@@ -101,11 +101,11 @@ async def rule_of(scope: Scope, statements: TableStatements, verb: Verb) -> Call
     key = (statements.definition.table, verb)
     known = transaction.rules.get(key)
     if known is None or known.given[-1] is not given[-1]:
-        known = transaction.rules[key] = _traced(statements, verb, function, given)
+        known = transaction.rules[key] = _trace(statements, verb, function, given)
     return known
 
 
-def _traced(statements: TableStatements, verb: Verb, function: Any, given: tuple[Any, ...]) -> CallersRule:
+def _trace(statements: TableStatements, verb: Verb, function: Any, given: tuple[Any, ...]) -> CallersRule:
     try:
         said = trace_rule(statements.definition, function, given, f"The rule for {verb}")
     except DeclarationError as error:
@@ -115,11 +115,11 @@ def _traced(statements: TableStatements, verb: Verb, function: Any, given: tuple
 
 
 async def _facts(scope: Scope, rules: Rules) -> Any:
-    """What the rules need to know, read once, and again after writes to a table that it was read from."""
+    """The facts that the rules need, read once, and again after writes to a table that they were read from."""
     transaction, ask = scope.transaction, rules.facts
     known = transaction.facts.get(ask)
     if known is None:
-        async with scope.held():
+        async with scope.hold():
             noted, rows = len(transaction.read_set.ranges), transaction.rows
             transaction.rows = {}  # so that each row that is read is noted
             try:

@@ -161,7 +161,7 @@ class Scan(Generic[T]):
 
         Raises:
             CursorInvalid: A cursor is malformed, or of another query.
-            ValueInvalid: `num_items` is no such number, or is given beside `options`, as is `cursor`.
+            ValueInvalid: `num_items` is no such number, or is given together with `options`, as is `cursor`.
         """
         if options is not None:
             if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
@@ -210,7 +210,7 @@ class Scan(Generic[T]):
                 f"group_by{columns!r} needs an index whose next columns are these.",
                 fix=f"Choose an index with with_index(…); the next columns here are {', '.join(following) or 'none'}.",
             )
-        return Groups(self._aggregated(columns))
+        return Groups(self._aggregation(columns))
 
     # ----- the caller's part
 
@@ -221,10 +221,10 @@ class Scan(Generic[T]):
         if not self._scope.ruled or self._statements.definition.rules is None:
             return self._scope.track(step(self, *args, **kwargs))
 
-        async def ruled() -> R:
+        async def call() -> R:
             return await step(await self._for_caller(), *args, **kwargs)
 
-        return self._scope.track(ruled())
+        return self._scope.track(call())
 
     async def _for_caller(self) -> Scan[T]:
         rule = await rule_of(self._scope, self._statements, "read")
@@ -237,7 +237,7 @@ class Scan(Generic[T]):
         return Scan(*of, where, None if is_exact else rule)
 
     def _matching(self, condition: Condition) -> Scan[T]:
-        """The last step of penstock's own queries: the rows of which a condition is true, chosen by the database.
+        """The last step of penstock's own queries: the rows that meet a condition, chosen by the database.
 
         Where it cannot say the condition exactly, Python chooses among them.
         """
@@ -333,7 +333,7 @@ class Scan(Generic[T]):
             if kept == most:
                 break
         if self._filters:
-            practices.filtered(self._table.__name__, read, kept)
+            practices.note_filter(self._table.__name__, read, kept)
 
     async def _pieces(
         self, segments: Sequence[Segment], piece: int, most: int | None = None, *, noted: bool = True
@@ -402,7 +402,7 @@ class Scan(Generic[T]):
             found = [row async for row in self._rows()]
         else:
             found = list(self._decode(await self._read_most(self._all_left)))
-        practices.collected(self._table.__name__, len(found))
+        practices.note_collect(self._table.__name__, len(found))
         return found
 
     @property
@@ -509,13 +509,13 @@ class Scan(Generic[T]):
     async def _count(self) -> int:
         if self._in_python:
             return len([row async for row in self._rows()])
-        return cast("int", await aggregate(self._aggregated(), "count"))
+        return cast("int", await aggregate(self._aggregation(), "count"))
 
     async def _aggregate(self, what: str, column: str) -> Any:
         self._refuse_filter(what)
-        return await aggregate(self._aggregated(), what, column)
+        return await aggregate(self._aggregation(), what, column)
 
-    def _aggregated(self, columns: tuple[str, ...] = ()) -> Aggregated:
+    def _aggregation(self, columns: tuple[str, ...] = ()) -> Aggregated:
         return Aggregated(self._scope, self._statements, self._read_of(self._segment), self._segment, columns)
 
     def _refuse_filter(self, what: str) -> None:
@@ -552,7 +552,7 @@ def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any
             raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
         if value == Range():
             raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        lower, upper = _bound(statements, name, value.lower, 0), _bound(statements, name, value.upper, 1)
+        lower, upper = _make_bound(statements, name, value.lower, 0), _make_bound(statements, name, value.upper, 1)
         return Segment(tuple(prefix), lower, upper)
     return Segment(tuple(prefix))
 
@@ -570,7 +570,7 @@ def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
     )
 
 
-def _bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None, end: int) -> Bound | None:
+def _make_bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None, end: int) -> Bound | None:
     if given is None:
         return None
     value, inclusive = given

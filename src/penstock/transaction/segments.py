@@ -1,7 +1,7 @@
 """Pieces of an index's order: equal first columns, and bounds on the next one. Every read is a sequence of them.
 
-Owns the parts of a range: the rest after a row, and the rows between two, are a few segments, each of which an index
-serves. Pure: values in, conditions out.
+Owns the parts of a range: the rest after a row, and the rows between two, are a few segments, each served by an index.
+Pure: values in, conditions out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One database transaction that several mutations use, one after another: each can be undone alone.
 
-Owns the shared state: the rows that are known, the changes that are kept back to be sent together, and for each
-a part, with a savepoint once it needs one. Each sees what those before it have done, as if they had committed.
+Owns the shared state: the known rows, the changes kept back to be sent together, and for each mutation a part, with a
+savepoint once it needs one. Each sees what those before it have done, as if they had committed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class NeedsSavepoint(Exception):
 
 
 class Part:
-    """What one mutation does. Most end well, so only a careful part spends statements on savepoints."""
+    """The part of one mutation. Most end well, so only a careful part spends statements on savepoints."""
 
     def __init__(self, shared: Shared, *, careful: bool) -> None:
         self._shared = shared
@@ -149,7 +149,7 @@ class Part:
         """End after an error: nothing of it stays. Whether that took a savepoint."""
         self._end()
         if self._sent and self._shared.failure is None:
-            await self._shared.surely(self._undone(_SAVEPOINT))
+            await self._shared.surely(self._undo(_SAVEPOINT))
         return self._sent
 
     def _end(self) -> None:
@@ -217,7 +217,7 @@ class Part:
         """Undo all since a savepoint, before which nothing was kept back."""
         self._own.clear()
         self._keys.clear()
-        await self._call(lambda: self._undone(name))
+        await self._call(lambda: self._undo(name))
 
     async def commit(self) -> None:
         raise ContextError("This transaction is shared and cannot end alone.")
@@ -227,7 +227,7 @@ class Part:
 
     # ----- steps
 
-    async def _undone(self, savepoint: str) -> None:
+    async def _undo(self, savepoint: str) -> None:
         if not self._careful:
             self._shared.failure = NeedsSavepoint()
             raise self._shared.failure

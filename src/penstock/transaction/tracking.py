@@ -50,7 +50,7 @@ class Calls:
             raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
 
     def abandon(self) -> Sequence[Coroutine[Any, Any, Any]]:
-        """End a run; the calls it left. Those that nobody has begun are closed, others are left to their tasks."""
+        """End a run; the calls it left. Calls that nobody has begun are closed, others are left to their tasks."""
         self.ended = True
         left = [call for call in self._calls if _is_unfinished(call)]
         self._calls = []
@@ -67,7 +67,7 @@ class OfRun:
     _calls: Calls
 
 
-def tracked(method: F) -> F:
+def track_calls(method: F) -> F:
     """Remember each call of a method, with the `_calls` of its object."""
 
     @functools.wraps(method)

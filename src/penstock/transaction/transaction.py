@@ -42,7 +42,7 @@ _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=()
 
 
 class Home(Protocol):
-    """What all transactions of an open app share."""
+    """The values that all transactions of an open app share."""
 
     store: Store
     statements: Statements
@@ -147,7 +147,7 @@ class Transaction:
     def identity(self) -> Identity | None:
         """The identity of the caller. What depends on it concerns no other caller."""
         self.read_set.identity = True
-        practices.asked_identity()
+        practices.note_identity()
         return self.caller.identity
 
     def time(self, every: timedelta | None) -> datetime:
@@ -209,15 +209,15 @@ class Transaction:
     def note_range(self, read: RangeRead) -> None:
         self.read_set.ranges.append(read)
         if len(self.read_set.ranges) > self._config.max_ranges_read:
-            raise self._exceeded("read", "ranges", self._config.max_ranges_read, _READ_LESS)
+            raise self._excess("read", "ranges", self._config.max_ranges_read, _READ_LESS)
 
     def count_read(self, rows: int, size: int) -> None:
         self._rows_read += rows
         self.bytes_read += size
         if self._rows_read > self._config.max_rows_read:
-            raise self._exceeded("read", "rows", self._config.max_rows_read, _READ_LESS)
+            raise self._excess("read", "rows", self._config.max_rows_read, _READ_LESS)
         if self.bytes_read > self._config.max_bytes_read:
-            raise self._exceeded("read", "bytes", self._config.max_bytes_read, _READ_LESS)
+            raise self._excess("read", "bytes", self._config.max_bytes_read, _READ_LESS)
 
     @property
     def rows_counted(self) -> tuple[int, int]:
@@ -264,18 +264,18 @@ class Transaction:
         self._bytes_written += size
         self._rows_written += 1
         if self._rows_written > self._config.max_rows_written:
-            raise self._exceeded("written", "rows", self._config.max_rows_written, "Write in several transactions.")
+            raise self._excess("written", "rows", self._config.max_rows_written, "Write in several transactions.")
         if self._bytes_written > self._config.max_bytes_written:
-            raise self._exceeded("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
+            raise self._excess("written", "bytes", self._config.max_bytes_written, "Write in several transactions.")
 
     def add_job(self, job: NewJob) -> None:
         """Enqueue a job when this transaction commits."""
         config, fix = self._config, "Schedule in several transactions."
         self._bytes_scheduled += text_bytes(job.args)
         if len(self.jobs) >= config.max_jobs_scheduled:
-            raise self._exceeded("scheduled", "jobs", config.max_jobs_scheduled, fix)
+            raise self._excess("scheduled", "jobs", config.max_jobs_scheduled, fix)
         if self._bytes_scheduled > config.max_bytes_scheduled:
-            raise self._exceeded("scheduled", "bytes of arguments", config.max_bytes_scheduled, fix)
+            raise self._excess("scheduled", "bytes of arguments", config.max_bytes_scheduled, fix)
         self.jobs.append(job)
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
@@ -298,10 +298,10 @@ class Transaction:
         """Request that a job be canceled when this transaction commits."""
         if len(self.cancels) >= self._config.max_jobs_scheduled:
             fix = "Cancel in several transactions."
-            raise self._exceeded("asked to cancel", "jobs", self._config.max_jobs_scheduled, fix)
+            raise self._excess("asked to cancel", "jobs", self._config.max_jobs_scheduled, fix)
         self.cancels.append(job_id)
 
-    def _exceeded(self, done: str, what: str, limit: int, fix: str) -> errors.LimitExceeded:
+    def _excess(self, done: str, what: str, limit: int, fix: str) -> errors.LimitExceeded:
         """The error of a transaction that does too much; it cannot be swallowed, since more would follow."""
         error = errors.LimitExceeded(f"One transaction has {done} more than {limit} {what}.", fix=fix, limit=limit)
         self.failure = error
@@ -340,8 +340,8 @@ class Transaction:
 class Scope(Calls):
     """The calls of one run of a function in a transaction: one at a time, and none left un-awaited.
 
-    While a sub-transaction runs, its parent's scope is held, so that calls of the parent that run beside it wait and
-    are not undone with it. Calls of the parent from inside of it would wait for ever, and are refused.
+    While a sub-transaction runs, its parent's scope is held. So concurrent calls of the parent wait and are not undone
+    with it. Calls of the parent from inside of it would wait for ever, and are refused.
     """
 
     __slots__ = ("_hold", "lock", "ruled", "transaction", "writable")
@@ -364,7 +364,7 @@ class Scope(Calls):
         return super().track(call)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def hold(self) -> AsyncIterator[None]:
         async with self.lock:
             self._hold = object()
             token = _holds.set((*_holds.get(), self._hold))

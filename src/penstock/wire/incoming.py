@@ -114,14 +114,14 @@ def _resolve(value: Any, depth: int, tag: str | None = None) -> Any:
         if isinstance(value, list):
             return [_resolve(item, depth + 1, tag) for item in value]
         if any(key.startswith("$") for key in value):
-            return _tagged(value, tag)
+            return _untag(value, tag)
         return {key: _resolve(item, depth + 1, tag) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueInvalid("A number is too large for a float.", fix="Send infinity with the tag $float.")
     return value
 
 
-def _tagged(value: dict[str, Any], tag: str | None) -> Any:
+def _untag(value: dict[str, Any], tag: str | None) -> Any:
     if len(value) != 1:
         name = next(key for key in value if key.startswith("$"))
         raise ValueInvalid(f"The key {name!r} begins with a dollar, which is reserved for tags.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
-from penstock.wire.schemas import changed, replace
+from penstock.wire.schemas import change_schema, replace
 
 INT64 = "penstock.int64"  # in the metadata of a schema
 Way = Callable[[Any], Any]
@@ -53,7 +53,7 @@ def marker(schema: CoreSchema, definitions: Iterable[CoreSchema] = ()) -> Way | 
     whole = core_schema.definitions_schema(schema, [*definitions])
     if f"'{INT64}'" not in repr(whole):
         return None
-    validator = SchemaValidator(changed(whole, _mark))
+    validator = SchemaValidator(change_schema(whole, _mark))
 
     def mark(value: Any) -> Any:
         try:
@@ -73,7 +73,7 @@ def _mark(node: dict[str, Any]) -> None:
         case {"type": "model" | "dataclass", "cls": cls}:
             other = core_schema.is_instance_schema(cls, ref=node.get("ref"))
         case {"serialization": written}:  # it leaves as its serializer says
-            other = changed(written.get("return_schema", core_schema.any_schema()), _mark)
+            other = change_schema(written.get("return_schema", core_schema.any_schema()), _mark)
         case {"type": "function-plain"}:
             other = core_schema.any_schema()
         case {

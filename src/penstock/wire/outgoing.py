@@ -80,10 +80,10 @@ def format_of(name: Any, client: str) -> Format:
 
 
 def encode_result(value: Any, form: Format) -> bytes:
-    return _written(_WRITERS[form], value)
+    return _write(_WRITERS[form], value)
 
 
-def _written(writer: _Writer, value: Any) -> bytes:
+def _write(writer: _Writer, value: Any) -> bytes:
     try:
         return to_json(writer(value))
     except Unsayable as error:
@@ -139,7 +139,7 @@ def _real(value: float) -> Any:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _tagged_real(value: float) -> Any:
+def _tag_real(value: float) -> Any:
     return float(value) if is_plain_float(value) else tag_float(value)
 
 
@@ -158,7 +158,7 @@ class _Writer:
         self.check_key, self._strict = check_key, strict
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
-            float: _tagged_real if tags else _real,
+            float: _tag_real if tags else _real,
             Large: tag_integer if tags else lambda value: str(int(value)),
             bytes: tag_bytes if tags else lambda value: tag_bytes(value)["$bytes"],
             dict: self.mapping,
@@ -202,7 +202,7 @@ class _Writer:
     def sequence(self, values: Any) -> list[Any]:
         return [value if type(value) in _AS_THEY_ARE else self(value) for value in values]
 
-    def unordered(self, values: Any) -> list[Any]:
+    def sort_set(self, values: Any) -> list[Any]:
         """A set, in an order that does not depend on how it came about."""
         return sorted(self.sequence(values), key=to_json)
 
@@ -217,7 +217,7 @@ class _Writer:
             ((bytes, bytearray, memoryview), self._ways[bytes]),
             (Mapping, self.mapping),
             (_SEQUENCES, self.sequence),
-            (_SETS, self.unordered),
+            (_SETS, self.sort_set),
             (tuple(_AS_THEY_ARE - {bool, NoneType}), lambda value: value),
         ):
             if issubclass(kind, bases):  # type: ignore[arg-type]  # a class, or several
@@ -295,7 +295,7 @@ class Shape:
 
     def read(self, value: Any) -> Any:
         """The object as names and values not yet written, or the value that stands for it."""
-        found = value.root if self.root else self._written(value) if self.whole else self._fields(value)
+        found = value.root if self.root else self._write(value) if self.whole else self._fields(value)
         if self.large is not None and (self.root or isinstance(found, dict)):
             found = self.large(found)
         if self.key and isinstance(found, dict):
@@ -320,10 +320,10 @@ class Shape:
         for name, key in self.computed.items():
             found[key] = getattr(value, name)
         if self.special:
-            found.update(self._written(value, self.special))
+            found.update(self._write(value, self.special))
         return found
 
-    def _written(self, value: Any, only: frozenset[str] | None = None) -> Any:
+    def _write(self, value: Any, only: frozenset[str] | None = None) -> Any:
         assert self.adapter is not None  # noqa: S101 - what is special was found in its schema
         include = None if only is None else set(only)
         exclude = set(_SYSTEM) if self.timed else None

@@ -15,9 +15,9 @@ OPAQUE = frozenset(
 _BY_NAME = frozenset({"fields", "choices"})
 
 
-def changed(schema: CoreSchema, change: Change) -> CoreSchema:
+def change_schema(schema: CoreSchema, change: Change) -> CoreSchema:
     """A copy of a schema, in which `change` has changed each node, the inner ones first."""
-    return cast("CoreSchema", _changed(schema, change))
+    return cast("CoreSchema", _change(schema, change))
 
 
 def replace(node: dict[str, Any], other: Any) -> None:
@@ -32,19 +32,19 @@ def fields_of(node: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     return fields.items() if isinstance(fields, dict) else [(one["name"], one) for one in fields]
 
 
-def _changed(node: Any, change: Change) -> Any:
+def _change(node: Any, change: Change) -> Any:
     if isinstance(node, list | tuple):
-        return type(node)(_changed(item, change) for item in node)
+        return type(node)(_change(item, change) for item in node)
     if not isinstance(node, dict):
         return node
-    copy = {key: _changed_part(key, value, change) for key, value in node.items()}
+    copy = {key: _change_part(key, value, change) for key, value in node.items()}
     change(copy)
     return copy
 
 
-def _changed_part(key: str, value: Any, change: Change) -> Any:
+def _change_part(key: str, value: Any, change: Change) -> Any:
     if key in OPAQUE:
         return value
     if key in _BY_NAME and isinstance(value, dict):  # names are the user's: a field may be called config
-        return {name: _changed(item, change) for name, item in value.items()}
-    return _changed(value, change)
+        return {name: _change(item, change) for name, item in value.items()}
+    return _change(value, change)

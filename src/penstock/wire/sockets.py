@@ -35,7 +35,7 @@ _CHUNK = 5_000_000  # characters
 _DECODED = 4  # times the limit of arguments: a call that is longer is not decoded
 _MOST_BRACKETS = 2**20  # of a message that is decoded
 _MOST_PARTS = 100_000  # queries that one message adds and removes
-# Fields with plain values, beside one another. Quotes in texts have backslashes before them, so it is in none.
+# Fields with plain values, next to one another. Quotes in texts have backslashes before them, so it is in none.
 _FIELD = rb'\s*+"\w++"\s*+:\s*+(?:null|0|[1-9]\d{0,15}+|"[^"\\\x00-\x1f\x7f-\xff]*+")\s*+'
 _PLAIN_FIELDS = re.compile(rb"(?<=[{,])(%b(?:,%b)*)(?=[,}])" % (_FIELD, _FIELD))
 _TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}])', re.DOTALL)
@@ -63,7 +63,7 @@ class Connect(_Incoming):
 
 
 class Authenticate(_Incoming):
-    """Who the client says that it is from now on."""
+    """The identity that the client claims from now on."""
 
     type: Literal["Authenticate"]
     token_type: Literal["User", "Admin", "None"]
@@ -109,7 +109,7 @@ class Call(_Incoming):
 
 
 class Event(_Incoming):
-    """What the client tells of itself."""
+    """An event that the client tells of itself."""
 
     type: Literal["Event"]
 

@@ -17,7 +17,7 @@ from penstock.api.callers import for_ctx_readers, for_functions, for_programs
 from penstock.api.declaring import KINDS, CronDecorator, check_options, ctx_word
 from penstock.api.pools.workpool import Workpool
 from penstock.calls.enqueue.jobs import JobCalls
-from penstock.calls.run.ctxkinds import check_ctx, named, refuse_bare
+from penstock.calls.run.ctxkinds import check_ctx, label, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
 from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
@@ -36,7 +36,7 @@ _PLANNED_AT = "planned_at"
 
 
 class CronOptions(TypedDict, total=False):
-    """The options of a cron beside its schedule; see `Crons.declare`."""
+    """The options of a cron, without its schedule; see `Crons.declare`."""
 
     timezone: str | None
     catch_up: CatchUp
@@ -153,7 +153,7 @@ class Crons:
                 ``catch_up``: the policy for planned times that were missed: ``"skip"`` runs none of them,
                 ``"one"`` only the latest, ``"all"`` each of them, one after another.
                 ``overlap``: the policy for a planned time that comes while a run is under way: ``"skip"`` leaves it
-                out, ``"wait"`` decides anew when that run has ended, which is the default with ``catch_up="all"``.
+                out, ``"wait"`` decides again when that run has ended, which is the default with ``catch_up="all"``.
                 ``jitter``: the longest delay of a run; each cron always waits the same part of it.
                 ``pool``: a workpool, with options if need be, in which its jobs run.
                 ``retry``: for an action outside of pools, when to try again after it raised.
@@ -163,7 +163,7 @@ class Crons:
         """
         if name in self._declared:
             raise DeclarationError(f"There are two crons called {name!r}.", fix="Give one of them another name.")
-        declared = _declared_cron(name, schedule, function, args, options)
+        declared = _make_cron(name, schedule, function, args, options)
         function.check_job(f"Cron {name!r}", guards=False)
         if self._registry.find(function.name) is not function:
             raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
@@ -206,7 +206,7 @@ class Crons:
             DeclarationError: The name, the schedule or an option cannot be.
             ArgumentsInvalid: The function does not take these arguments.
         """
-        declared = _declared_cron(name, schedule, function, args, options)
+        declared = _make_cron(name, schedule, function, args, options)
         function.check_job(f"Cron {name!r}", guards=False)
         calls.check_function(function)
         plan = _plan_of_declared(calls, declared)
@@ -257,7 +257,7 @@ class Crons:
 
     @for_programs()
     async def run(self, calls: JobCalls, name: str) -> JobId:
-        """Run a cron now, beside its schedule, even while it is paused; the id of the job.
+        """Run a cron now, even while it is paused; the id of the job.
 
         Raises:
             DataError: There is no such cron, or a run of it is under way.
@@ -276,7 +276,7 @@ class Crons:
             return [CronMove(replace(kept, job_id=uuid, planned_at=now), run_of(kept.plan, now, now, uuid))]
 
         if not await calls.store.crons.start(name, now, decide):
-            raise _unknown(name)
+            raise _no_such_cron(name)
         calls.store.signals.notify()
         return job_id(uuid)
 
@@ -300,7 +300,7 @@ async def _pause(calls: JobCalls, name: str, *, pause: bool) -> None:
     if not await calls.write(
         lambda one: one.change_cron(one.store.crons.pause(one.session, name, one.now, pause=pause))
     ):
-        raise _unknown(name)
+        raise _no_such_cron(name)
 
 
 def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
@@ -324,13 +324,13 @@ def _status(kept: KeptCron, state: str | None, scope: CronScope) -> CronStatus:
     )
 
 
-def _unknown(name: str) -> DataError:
+def _no_such_cron(name: str) -> DataError:
     return DataError(
         f"The database knows no cron {name!r}.", fix="See penstock crons, or start the program that declares it once."
     )
 
 
-def _declared_cron(
+def _make_cron(
     name: str,
     schedule: AnySchedule,
     function: AnyFunction,
@@ -421,7 +421,7 @@ def _kind_of(handler: Any) -> Any:
     kind = KINDS.get(ctx_word(handler))
     if kind is None:
         raise DeclarationError(
-            f"@app.cron: {named(handler)} does not say whether it is a mutation or an action.",
+            f"@app.cron: {label(handler)} does not say whether it is a mutation or an action.",
             fix="Write (ctx: MutationCtx) or (ctx: ActionCtx), or put @app.internal_mutation between.",
         )
     return kind

@@ -66,12 +66,12 @@ class Tokens:
             ProviderUnavailable: The keys of its issuer cannot be fetched.
         """
         if len(token) > _LONGEST or not token.isascii():
-            raise _refused(f"This is no token: it has more than {_LONGEST} characters, or some that no token has.")
+            raise _refusal(f"This is no token: it has more than {_LONGEST} characters, or some that no token has.")
         digest = sha256(token.encode()).digest()
         known = self._known.pop(digest, None)
         if known is None or not self.holds(known):
             known = await (self._verify_key(token) if token.startswith(PREFIX) else self._verify(token))
-        self._known[digest] = known  # the last one, so that those which nobody sends go first
+        self._known[digest] = known  # the last one, so that unused ones go first
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         return known
@@ -81,7 +81,7 @@ class Tokens:
         return (verified.expires_at is None or self._clock.now() < verified.expires_at) and verified.holds()
 
     async def redeem(self, sign_in: SignIn, code: str) -> Identity:
-        """Who has signed in at a provider, for the code with which it has sent them back.
+        """Redeem the code that a provider has sent back for the identity that signed in.
 
         Raises:
             AccessDenied: The provider refuses the code.
@@ -96,7 +96,7 @@ class Tokens:
         found = {"azp": wanted["azp"], **claims, "iss": issuer_url(str(claims["iss"]))}
         wrong = [name for name, value in wanted.items() if found.get(name) != value]
         if wrong:
-            raise _refused(f"The ID token has another {' and '.join(wrong)}.")
+            raise _refusal(f"The ID token has another {' and '.join(wrong)}.")
         return identity_of(claims, flat=False)
 
     async def close(self) -> None:
@@ -111,12 +111,12 @@ class Tokens:
         """Verify an API key. It may be revoked at any time, so it is looked for again soon."""
         row, now = await self._api_keys.find(hash_of(key)), self._clock.now()
         if row is None or (row.expires_at is not None and row.expires_at <= now):
-            raise _refused("The API key is unknown, revoked or expired.", fix="Look at penstock keys.")
+            raise _refusal("The API key is unknown, revoked or expired.", fix="Look at penstock keys.")
         until = self._clock.monotonic() + _KEYS_EVERY
         return Verified(identity_of_key(row.name, row.scopes), row.expires_at, lambda: self._clock.monotonic() < until)
 
     async def _verify(self, token: str) -> Verified:
-        keys = self._keys_for(_unverified(token)["payload"])
+        keys = self._keys_for(_decode_unverified(token)["payload"])
         key_id, claims = await self._claims(keys, token, keys.provider.application_id)
         expires_at = self._check_times(claims)
         identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
@@ -126,11 +126,11 @@ class Tokens:
         """The id of the key of a token, and its claims, after a check of its signature and its audience."""
         import jwt  # noqa: PLC0415 - see `KeySet`
 
-        key_id = _unverified(token)["header"].get("kid", "")
+        key_id = _decode_unverified(token)["header"].get("kid", "")
         key_id = SHARED if getattr(keys.provider, "secret", "") else key_id
         key = await keys.find(key_id)
         if key is None:
-            raise _refused(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
+            raise _refusal(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
         try:
             claims = jwt.decode(
                 token,
@@ -147,7 +147,7 @@ class Tokens:
                 },
             )
         except jwt.PyJWTError as error:
-            raise _refused(f"The token was refused: {error}.") from error
+            raise _refusal(f"The token was refused: {error}.") from error
         return key_id, _readable(claims)
 
     def _keys_for(self, claims: dict[str, Any]) -> KeySet:
@@ -160,7 +160,7 @@ class Tokens:
             if same and (provider.application_id is None or provider.application_id in audiences):
                 return keys
         listed = ", ".join(repr(keys.provider) for keys in self._key_sets) or "none"
-        raise _refused(
+        raise _refusal(
             f"No provider of this app is the issuer {issuer!r} of tokens for {audience!r}.",
             fix=f"Compare with App(auth=[…]). Configured: {listed}.",
             reason="NoAuthProvider",
@@ -170,20 +170,20 @@ class Tokens:
         now = self._clock.now()
         expires_at = min(_time(claims["exp"]), _LAST) + _LEEWAY
         if expires_at <= now:
-            raise _refused("The token has expired.")
+            raise _refusal("The token has expired.")
         for name in ("nbf", "iat"):
             if name in claims and _time(claims[name]) > now + _LEEWAY:
-                raise _refused(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
+                raise _refusal(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
         return expires_at
 
 
-def _unverified(token: str) -> dict[str, Any]:
+def _decode_unverified(token: str) -> dict[str, Any]:
     import jwt  # noqa: PLC0415 - see `KeySet`
 
     try:
         return jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
-        raise _refused("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
+        raise _refusal("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
 
 
 def _readable(claims: dict[str, Any]) -> dict[str, Any]:
@@ -194,9 +194,9 @@ def _readable(claims: dict[str, Any]) -> dict[str, Any]:
     try:
         text = json.dumps(claims, ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
-        raise _refused("The token has a claim with a number or a text that no client can read.") from error
+        raise _refusal("The token has a claim with a number or a text that no client can read.") from error
     if not claims["sub"].strip() or "\0" in claims["sub"]:
-        raise _refused("The token names nobody: its sub is empty.")
+        raise _refusal("The token names nobody: its sub is empty.")
     found: dict[str, Any] = json.loads(text, parse_int=lambda said: int(said) if len(said) < _DIGITS else said)
     return found
 
@@ -205,10 +205,10 @@ def _time(claim: Any) -> datetime:
     try:
         return datetime.fromtimestamp(float(claim), UTC)
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise _refused("The token has a claim that should be a time, and is not.") from error
+        raise _refusal("The token has a claim that should be a time, and is not.") from error
 
 
-def _refused(what: str, *, fix: str = _FIX, reason: str = "Unauthenticated") -> Unauthenticated:
+def _refusal(what: str, *, fix: str = _FIX, reason: str = "Unauthenticated") -> Unauthenticated:
     error = Unauthenticated(what, fix=fix, reason=reason)
     error.at_the_door = True
     return error

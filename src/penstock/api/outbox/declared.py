@@ -72,11 +72,11 @@ class DeclaredOutbox:
             fields=outbox.fields if ordered or not exact else (),
         )
 
-    def masked(self, content: Any) -> Any:
+    def mask(self, content: Any) -> Any:
         """The content of a message without what annotations call secrets."""
         outbox = self.outbox
         if outbox.definition is None:
-            return payload_of(self.handler, outbox).masked_one("payload", content)
+            return payload_of(self.handler, outbox).mask_one("payload", content)
         hidden = {column.name for column in outbox.definition.columns if column.secrets}
         return {**content, **dict.fromkeys(hidden & content.keys(), MASKED)} if isinstance(content, dict) else content
 

@@ -37,7 +37,7 @@ async def check_outboxes(
         one.messages(dialect)
     known = {row.plan.name: row for row in await store.outboxes.list()} if len(outboxes) else {}
     names = {one.outbox.definition.name for one in outboxes if one.outbox.definition is not None}
-    tables = await store.catalog.stored_tables(sorted(names)) if names else {}
+    tables = await store.catalog.read_tables(sorted(names)) if names else {}
     wanted = []
     for one in outboxes:
         outbox, row = one.outbox, known.get(one.outbox.name)
@@ -74,7 +74,7 @@ async def declare_outboxes(engine: Engine, outboxes: Outboxes) -> None:
         captured = await _capture(engine, [(one, row) for one, row in rows if _is_said_by(one.outbox, row)])
         for one, row in rows:
             if not row.ready and (one.outbox.definition is None or row.id in captured):
-                await store.outboxes.prepared(row.id)
+                await store.outboxes.note_prepared(row.id)
     await engine.learn_order()
     await _tell_of_others(engine, outboxes)
 

@@ -19,12 +19,12 @@ from penstock.api.callers import for_programs, for_writers
 from penstock.api.declaring import KINDS, check_options, ctx_word
 from penstock.api.guests import Guests
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.api.outbox.rebuilding import chosen_rows, rebuild, resend, reset_of
+from penstock.api.outbox.rebuilding import rebuild, resend, reset_of, rows_to_send
 from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import payload_of, run_of
-from penstock.calls.run.ctxkinds import named, refuse_bare
+from penstock.calls.run.ctxkinds import label, refuse_bare
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import DataError, DeclarationError, ValueInvalid
 from penstock.functions.function import AnyFunction, MutationFunction, name_of
@@ -69,7 +69,7 @@ class OutboxOptions(TypedDict, total=False):
 
 
 class Outboxes:
-    """Declares the outboxes of an app, and lists and changes those that a database knows, and their messages.
+    """Declares the outboxes of an app; lists and changes the outboxes of a database, and their messages.
 
     Methods that look after outboxes take the ctx of an action, or the backend of a program. With that of a mutation or
     a query each of them raises `ContextError`. An outbox is named with or without its module; each of them raises
@@ -146,8 +146,8 @@ class Outboxes:
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
-            DeclarationError: At import: the filter cannot be translated, an option cannot be, there is an outbox of
-                this name, or the type of the handler's ctx does not say whether it is an action or a mutation.
+            DeclarationError: At import: the filter or an option is invalid, the name is taken, or the type of the
+                handler's ctx does not say whether it is an action or a mutation.
         """
         refuse_bare("outbox", source, "Booking")
 
@@ -176,8 +176,8 @@ class Outboxes:
     async def send(self, calls: JobCalls, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Send a message to a topic; see `Sender.send`, which ``ctx.outbox`` is, for what else it may raise.
 
-        The ctx is one of a mutation or an action, the backend of a program, or a connection of psycopg, psycopg2,
-        asyncpg, SQLAlchemy, Django, sqlite3 or aiosqlite. With a connection the message is part of your own
+        The ctx is one of a mutation or an action, or the backend of a program. It may be a connection of psycopg,
+        psycopg2, asyncpg, SQLAlchemy, Django, sqlite3 or aiosqlite. With a connection the message is part of your own
         transaction. On a sync connection there is nothing to await.
 
         Args:
@@ -231,7 +231,7 @@ class Outboxes:
 
     @for_programs(_ADMIN)
     async def retry(self, calls: JobCalls, name: str, numbers: Sequence[int] | None = None) -> int:
-        """Try failed messages again now, with their attempts counted anew; the number of messages.
+        """Try failed messages again now, with their attempts counted from zero; the number of messages.
 
         Parked messages come next, in their order: behind older rows, and before unread messages. While the next message
         waits for its own attempt, they wait with it. An outbox that was halted because its reader was lost goes on
@@ -325,7 +325,7 @@ class Outboxes:
 
     @for_programs(_ADMIN)
     async def rebuild(self, calls: JobCalls, name: str) -> None:
-        """Rebuild the projection of a mutation handler: clear it, and write it anew from the present rows.
+        """Rebuild the projection of a mutation handler: clear it, and write it again from the present rows.
 
         Its `reset` runs, and the outbox begins with all rows again, in one transaction. Messages that were set aside
         are deleted. If this is interrupted, nothing has happened.
@@ -351,13 +351,13 @@ class Outboxes:
             DeclarationError: `where` cannot be translated; if it is a text, `ValueInvalid`.
         """
         row = await outbox_of(calls.store, name)
-        return await resend(calls.runner, row, chosen_rows(self.find(row.plan.name), row.plan.name, where))
+        return await resend(calls.runner, row, rows_to_send(self.find(row.plan.name), row.plan.name, where))
 
     @for_programs(_ADMIN)
     async def drop(self, calls: JobCalls, name: str) -> None:
         """Delete an outbox: its cursor, the messages it has set aside, and its capture.
 
-        A program that still declares it makes it anew at its next start.
+        A program that still declares it creates it again at its next start.
 
         Raises:
             DatabaseBusy: Others hold locks on its table; nothing has happened.
@@ -436,14 +436,14 @@ def _kind_of(handler: Any, name: str) -> type[AnyFunction]:
     word = ctx_word(handler, takes=2)
     if word not in KINDS:
         raise DeclarationError(
-            f"Outbox {name!r}: {named(handler)} does not say what kind of function it is.",
+            f"Outbox {name!r}: {label(handler)} does not say what kind of function it is.",
             fix="Write (ctx: ActionCtx, row: Booking) if it calls the outside world, (ctx: MutationCtx, row: Booking) "
             "if it only writes this database.",
         )
     is_async = inspect.iscoroutinefunction(handler)
     if word.startswith("Sync") is is_async:
         raise DeclarationError(
-            f"Outbox {name!r}: {named(handler)} takes a {word}.",
+            f"Outbox {name!r}: {label(handler)} takes a {word}.",
             fix="async def takes ActionCtx or MutationCtx of penstock, and def those of penstock.sync.",
         )
     return KINDS[word]

@@ -67,7 +67,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     relays have it again when the lease expires.
     """
     store = engine.store
-    lease = Lease(engine, f"rebuild {name}", _lost, fenced=True)
+    lease = Lease(engine, f"rebuild {name}", _on_lost, fenced=True)
     await lease.keep()
     log_event("outbox.rebuilding", outbox=name, lease=lease.number)
     row: OutboxRow | None = None
@@ -92,7 +92,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
             raise OutboxNotFound(f"Outbox {name} was dropped meanwhile.")
 
     try:
-        async with _kept(engine, lease):
+        async with _keep_alive(engine, lease):
             await Runner(engine, CONTEXTS).mutation(_ResetCall(reset, {}, hold=hold, begin_anew=begin_anew))
     finally:
         if lease.number is not None:
@@ -118,7 +118,7 @@ class _ResetCall(Call):
 
 
 @contextlib.asynccontextmanager
-async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
+async def _keep_alive(engine: Engine, lease: Lease) -> AsyncIterator[None]:
 
     async def renew() -> None:
         while True:
@@ -134,7 +134,7 @@ async def _kept(engine: Engine, lease: Lease) -> AsyncIterator[None]:
         await asyncio.gather(keeper, return_exceptions=True)
 
 
-async def _lost(_lease: int, _reason: str) -> None:
+async def _on_lost(_lease: int, _reason: str) -> None:
     """The next attempt holds the outbox again, under another lease."""
 
 
@@ -151,13 +151,13 @@ async def _all_rows(engine: Engine, row: OutboxRow | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Rows of a table of which a condition is true."""
+    """Rows of a table that meet a condition."""
 
     definition: TableDefinition
     condition: Condition
 
 
-def chosen_rows(declared: DeclaredOutbox | None, name: str, where: str | RowFilter[Any]) -> Chosen:
+def rows_to_send(declared: DeclaredOutbox | None, name: str, where: str | RowFilter[Any]) -> Chosen:
     """The rows of an outbox that are to be sent again."""
     if declared is None:
         raise ContextError(

@@ -15,7 +15,7 @@ from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
 from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
 from penstock.functions.function import find_named
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.message import KIND_OF, TOPIC, message_id
 from penstock.outbox.outbox import reader_name
@@ -53,11 +53,11 @@ class OutboxStatus:
         halted: Whether it, or a key of it, waits for a message whose attempts are used up, or for somebody to look
             after it.
         position: Its position in the change feed, as `move` takes it; None if it has none any more.
-        messages: How many messages are still to be delivered, those that wait or are halted included and those parked
-            not; of each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
+        messages: How many messages are still to be delivered, with waiting and halted ones and without parked ones; of
+        each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
         seconds: The age of the oldest of these.
         waiting: How many wait for others of their key, or for older rows. While these come in an order, changes of rows
-            that were handed over are counted too, here and in `messages`, and are passed by in the end.
+        that were handed over count too, here and in `messages`.
         waits_for: The number of keys that wait for a failed message.
         parked: How many were put aside, as their attempts were used up.
         older_rows: How many of the rows that were there before it were sent, if it is sending those; None if not.
@@ -230,7 +230,7 @@ async def messages_of(
         size += sum(map(_size, put))
         following, more = put[-1].change.seq if put else following, len(put) == at_once
     if declared is not None:
-        found = [replace(one, content=declared.masked(one.content)) for one in found]
+        found = [replace(one, content=declared.mask(one.content)) for one in found]
     return OutboxPage(found, following if more else None)
 
 
@@ -361,7 +361,7 @@ def _content(change: CapturedChange) -> Any:
 
 
 def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[str, str]]:
-    """What a person can do about an outbox, with the command for it, if it has one; `found` are its first messages."""
+    """Advice for a person about an outbox, with the command for it, if it has one; `found` are its first messages."""
     name, again = quote(one.name), ""
     if number := next((it.number for it in found if it.state in {"failing", "halted"}), None):
         said = f"-- {number}" if number < 0 else number
@@ -377,14 +377,14 @@ def advice(one: OutboxStatus, found: Sequence[OutboxMessage]) -> Iterator[tuple[
     elif one.halted and not found:
         yield "It waits for a person. Rebuild it, move it, or retry.", f"penstock outbox rebuild {name}"
     elif one.halted:
-        yield "Messages wait for one whose attempts are used up. Mend the cause and retry it, or skip it.", again
+        yield "Messages wait for one whose attempts are used up. Fix the cause and retry it, or skip it.", again
     elif one.paused:
         told = "It is paused: new messages are kept, and the change feed grows. Resume it."
         yield told, f"penstock outbox resume {name}"
     elif one.error is not None:
         yield "It tries the message again by itself. Retry does so now.", again
     if one.parked:
-        told = f"{counted(one.parked, 'message')} parked: retry or skip them. All others are delivered."
+        told = f"{amount(one.parked, 'message')} parked: retry or skip them. All others are delivered."
         yield told, f"penstock outbox retry {name}"
 
 

@@ -1,4 +1,4 @@
-"""What pools and workers do at one moment, as ``penstock top`` and the dashboard show it."""
+"""The work of pools and workers at one moment, as ``penstock top`` and the dashboard show it."""
 
 from __future__ import annotations
 

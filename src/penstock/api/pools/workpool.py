@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from penstock.api.callers import for_programs, for_readers, for_writers
 from penstock.api.guests import Guests
-from penstock.calls.enqueue.bulk_enqueue import exhausted
+from penstock.calls.enqueue.bulk_enqueue import exhaust
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.enqueue.tokens import complete, fail
 from penstock.calls.run.engine import Engine
@@ -27,7 +27,7 @@ from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataErr
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
-from penstock.pools.options import Duplicate, WorkOptions, changed_options, retry_of
+from penstock.pools.options import Duplicate, WorkOptions, change_options, retry_of
 from penstock.pools.pool import PoolDefinition, check_max_parallelism
 from penstock.pools.results import Completion, Finished, Success, WorkResult, WorkStatus, work_status
 
@@ -42,7 +42,7 @@ _RETRIES = "Work is retried"
 
 
 class Where(TypedDict, total=False):
-    """Conditions on work beside its pool and function; see `JobFilter`."""
+    """Conditions on work, other than its pool and function; see `JobFilter`."""
 
     state: str
     name: str
@@ -78,7 +78,7 @@ class Workpool:
         return f"<pool {self.name}>"
 
     def with_options(self, **options: Unpack[WorkOptions]) -> Workpool:
-        """The same pool, with other options for the work that is enqueued through it.
+        """This pool, with other options for the work that is enqueued through it.
 
         Args:
             **options: Any of these.
@@ -86,7 +86,7 @@ class Workpool:
                 ``on_complete``: a mutation ``(ctx, work_id, result, context)``, run exactly once when the work has
                 ended, in the transaction that ends it; ``result`` is a `Success`, `Failed` or `Canceled`.
                 ``on_complete_retry``: a `Retry` for an ``on_complete`` that raises; five attempts by default.
-                ``context``: a value for ``on_complete`` beside the result; anything that JSON can say.
+                ``context``: a value for ``on_complete``, which it gets with the result; anything that JSON can say.
                 ``run_at``, ``run_after``: a time or a delay before which it does not start.
                 ``name``: its name in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
@@ -105,7 +105,7 @@ class Workpool:
             ValueInvalid: An option cannot have this value.
             DeclarationError: ``on_complete`` is no mutation that takes these arguments.
         """
-        return Workpool(self.definition, self._guests, changed_options(self._options, options))
+        return Workpool(self.definition, self._guests, change_options(self._options, options))
 
     # ----- enqueue
 
@@ -174,7 +174,7 @@ class Workpool:
             ArgumentsInvalid: The function does not take some of them, or they are no mappings; then none is enqueued.
         """
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
-        given = exhausted(arguments) if calls.in_thread else arguments
+        given = exhaust(arguments) if calls.in_thread else arguments
         return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
@@ -192,7 +192,7 @@ class Workpool:
     @for_readers
     def status_batch(self, calls: JobCalls, work_ids: Iterable[JobId]) -> Coroutine[Any, Any, list[WorkStatus | None]]:
         """The status of each, in order; see `status`."""
-        return self._status_batch(calls, exhausted(work_ids) if calls.in_thread else work_ids)
+        return self._status_batch(calls, exhaust(work_ids) if calls.in_thread else work_ids)
 
     @overload
     def result(
@@ -273,7 +273,7 @@ class Workpool:
     async def retry(self, calls: JobCalls, work_id: JobId) -> bool:
         """Run work again that has failed or was canceled; False if it is in another state, or its status has expired.
 
-        The work keeps its id, arguments and options. It is pending now, its attempts are counted anew, and its
+        The work keeps its id, arguments and options. It is pending now, its attempts are counted from zero, and its
         ``on_complete`` is called again at its end. Its status still shows the attempts that failed.
 
         Raises:
@@ -302,7 +302,7 @@ class Workpool:
     async def retry_on_complete(self, calls: JobCalls, work_id: JobId) -> bool:
         """Call the ``on_complete`` of work again that has raised each time; False if it has not, or is unknown.
 
-        The outcome of the work stays as it is. The attempts of ``on_complete`` are counted anew.
+        The outcome of the work stays as it is. The attempts of ``on_complete`` are counted from zero.
 
         Raises:
             ContextError: The ctx is one of a mutation or a query.
@@ -314,7 +314,7 @@ class Workpool:
     async def retry_all_on_complete(
         self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]
     ) -> int:
-        """The same for all work of this pool, the oldest first; the number of jobs. Arguments as for `retry_all`."""
+        """Retry each ``on_complete`` of this pool, the oldest first; their number. Arguments as for `retry_all`."""
         return await calls.retry_all(filter_of(self.name, function, where), on_complete=True)
 
     # ----- end it from outside

@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Any
 
 from penstock.api.pools.activity import hindrance
-from penstock.api.tasks.selection import encoded_key, spellings, task_of
+from penstock.api.tasks.selection import encode_key, spellings, task_of
 from penstock.api.tasks.views import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState
-from penstock.reactive.describe import Finding, shown
+from penstock.reactive.describe import Finding, show
 from penstock.reactive.describe import explain as findings_of
 from penstock.reactive.evaluate import Values, holds, row_values
 from penstock.reactive.expression import TERMS, Expression
@@ -30,7 +30,7 @@ from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.records import Ahead, RecordQuery
 from penstock.store.nouns.tasks import HELD, RecordRow, TaskRow
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_like
+from penstock.store.sql.values import decode_like
 from penstock.transaction.rows import read_row
 
 _READER = "tasks"
@@ -74,9 +74,9 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
     task = task_of(tasks, name)
     name = task.plan.name
     known = next((one for one in own if one.name == name), None)
-    found = await _found(calls, task, known, key)
-    matches, findings = _asked(known, found.row)
-    watched = _watched(calls, known, found.record, found.row)
+    found = await _look_up(calls, task, known, key)
+    matches, findings = _findings(known, found.row)
+    watched = _compare_watched(calls, known, found.record, found.row)
     changed = tuple(one.name for one in watched if one.now is not None and one.then not in {None, one.now})
     names = {one.id: one.plan.name for one in tasks}
     amiss, lag = await _amiss(calls, name), await _lag(calls)
@@ -97,7 +97,7 @@ async def explain(calls: JobCalls, own: Sequence[ReactiveTask], name: str, key: 
 # ----- reading
 
 
-async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
+async def _look_up(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key: Any) -> _Found:
     store, keys = calls.store, await spellings(calls, task, None if known is None else known.definition, key)
 
     async def look(session: Session) -> _Found:
@@ -114,7 +114,7 @@ async def _found(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, key
             ahead=await store.records.ahead(session, found[0].job, calls.now())
             if found and task.plan.spec.partition
             else None,
-            asked=bool(found) and found[0].live and await store.records.asked(session, found[0].job),
+            asked=bool(found) and found[0].live and await store.records.has_cancel_request(session, found[0].job),
         )
 
     return await calls.read(look)
@@ -125,13 +125,13 @@ async def _row(
 ) -> tuple[Table | None, RowInvalid | None]:
     statements = calls.engine.statements.of(known.definition.table, known.definition)
     try:
-        rows = await session.fetch(statements.get(), encoded_key(calls, known.definition, key))
+        rows = await session.fetch(statements.get(), encode_key(calls, known.definition, key))
         return (read_row(statements, rows[0]) if rows else None), None
     except RowInvalid as error:
         return None, error
 
 
-def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:
+def _findings(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:
     if task is None or row is None:
         return None, ()
     if task.condition is None:
@@ -140,7 +140,7 @@ def _asked(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, t
     return holds(task.condition, values), tuple(findings_of(task.condition, values))
 
 
-def _watched(
+def _compare_watched(
     calls: JobCalls, task: ReactiveTask | None, record: RecordRow | None, row: Table | None
 ) -> tuple[WatchedValue, ...]:
     if task is None or task.watch is None:
@@ -150,16 +150,16 @@ def _watched(
     now = None if row is None else row_values(definition, row, kinds)
     then: Values | None = None
     if text is not None:
-        then = captured_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
+        then = decode_like(calls.store.dialect, definition, read_values(text), kinds, now or {})
     return tuple(
-        WatchedValue(name, None if then is None else _shown(one, then), None if now is None else _shown(one, now))
+        WatchedValue(name, None if then is None else _text_of(one, then), None if now is None else _text_of(one, now))
         for name, one in zip(task.watch.names, task.watch.expressions, strict=True)
     )
 
 
-def _shown(expression: Expression, values: Values) -> str:
+def _text_of(expression: Expression, values: Values) -> str:
     if isinstance(expression, TERMS):
-        return shown(expression, values)
+        return show(expression, values)
     return str(holds(expression, values))
 
 
@@ -271,7 +271,7 @@ def _of_changes(seen: _Seen) -> Iterator[str]:
         yield "No planner has ever read the changes: run one, with penstock worker or services=('planner',)."
     elif seen.lag.rows:
         number = f"{seen.lag.rows:,}" if seen.lag.rows < _COUNTED else f"over {_COUNTED:,}"
-        yield f"Planners are {number} changes behind, of which the oldest is of {seen.lag.oldest_at}."
+        yield f"Planners are {number} changes behind; the oldest is of {seen.lag.oldest_at}."
 
 
 _CHANGES = {

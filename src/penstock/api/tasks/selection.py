@@ -27,7 +27,7 @@ from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.store.nouns.records import RecordQuery
 from penstock.store.nouns.tasks import RecordRow, RowKey, TaskRow, from_the_beginning
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_key
+from penstock.store.sql.values import decode_key
 from penstock.values import is_storable
 
 Verb = Literal["retry", "cancel", "skip", "delete"]
@@ -113,7 +113,7 @@ class Selection:
         """A page of them; `ValueInvalid` for `by_due` if a function of rows picks them."""
         if by_due and self._condition is not None:
             raise ValueInvalid("Rows that a function selects are ordered by key.", fix="Leave out order.")
-        place = _opened(after)
+        place = _open_cursor(after)
         if by_due and self.is_plain:
             return await self._page_by_due(limit, place)
         found: list[RecordRow] = []
@@ -121,9 +121,9 @@ class Selection:
             found, place = await self._piece(limit, place)
             if place is None:
                 break
-        return TaskPage([self.named(one) for one in found], None if place is None else json.dumps(place))
+        return TaskPage([self.name_record(one) for one in found], None if place is None else json.dumps(place))
 
-    def named(self, state: RecordRow) -> TaskRecord:
+    def name_record(self, state: RecordRow) -> TaskRecord:
         """A record with the name of its task."""
         return record_of(state, self._names.get(state.task, str(state.task)))
 
@@ -133,7 +133,7 @@ class Selection:
         A part ends early if the database is busy or away after its first piece. Its caller gets the number of them.
         """
         machine = self._calls.engine.machine
-        left, until, place = part.limit, machine.monotonic() + part.seconds, _opened(part.after)
+        left, until, place = part.limit, machine.monotonic() + part.seconds, _open_cursor(part.after)
         found = changed = 0
         while True:
             at_once = int(min(self._at_once, left))
@@ -189,7 +189,7 @@ class Selection:
         assert self._where.table is not None and self._condition is not None  # noqa: PT018, S101 - who asks has looked
         definition = definition_of(self._where.table)
         try:
-            place = None if after is None else captured_key(store.dialect, definition, after)
+            place = None if after is None else decode_key(store.dialect, definition, after)
         except ValueError:
             raise _no_cursor(after) from None
         piece = await store.records.matching(session, definition, self._condition, limit, place)
@@ -209,7 +209,7 @@ class Selection:
             last = found[-1]
             moment = last.run_at.isoformat() if last.live and last.run_at is not None else None
             following = json.dumps([moment, last.task, last.key])
-        return TaskPage([self.named(one) for one in found], following)
+        return TaskPage([self.name_record(one) for one in found], following)
 
     async def _keys(self) -> list[str]:
         """The key of the filter as the change feed may spell it, for each task that it fits."""
@@ -267,7 +267,7 @@ async def pause(calls: JobCalls, name: str) -> str:
 
 
 async def resume(calls: JobCalls, name: str, limit: int | None = None) -> Resumed:
-    """Let a task's runs start again; of those that were put off all are due now, or some."""
+    """Let a task's runs start again; all or some of the rows that were put off are due now."""
     task, runs = task_of(await calls.store.tasks.list(), name), 0
     await calls.store.tasks.pause(task.plan.name, paused=False)
     more = True
@@ -325,8 +325,8 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
 async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
     """The key of a row as the change feed spells it, or may spell it if the table is not known here."""
     if definition is not None:
-        value = encoded_key(calls, definition, key)
-        return [await calls.read(lambda one: calls.store.records.spelled(one, definition, value))]
+        value = encode_key(calls, definition, key)
+        return [await calls.read(lambda one: calls.store.records.spell_key(one, definition, value))]
     if len(task.plan.spec.key) > 1:
         several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
         found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
@@ -334,15 +334,15 @@ async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition 
         found = [json.dumps([key], ensure_ascii=False, default=str)]
         with suppress(ValueError, TypeError):
             found.append(json.dumps([int(key)]))
-    return [*found, *(_LIKE_BYTES.sub(_escaped, text) for text in found if _LIKE_BYTES.search(text))]
+    return [*found, *(_LIKE_BYTES.sub(_escape, text) for text in found if _LIKE_BYTES.search(text))]
 
 
-def _escaped(first: re.Match[str]) -> str:
+def _escape(first: re.Match[str]) -> str:
     """The first character of a text that looks like bytes or an infinity, as SQLite spells it."""
     return f'"\\u{ord(first[1][0]):04x}'
 
 
-def encoded_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
+def encode_key(calls: JobCalls, definition: TableDefinition, key: Any) -> list[Any]:
     """The key of a row as the driver takes it, column by column; `IdInvalid` if it is none of this table."""
     given = str(key) if definition.managed else key
     if len(definition.key) > 1:
@@ -396,7 +396,7 @@ def _own_task(own: Sequence[ReactiveTask], name: str) -> ReactiveTask:
     return found
 
 
-def _opened(after: str | None) -> Any:
+def _open_cursor(after: str | None) -> Any:
     if after is None:
         return None
     try:

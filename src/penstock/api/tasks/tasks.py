@@ -1,4 +1,4 @@
-"""Reactive tasks of an app: declare them, list them and their rows, and change those that a filter picks.
+"""Reactive tasks of an app: declare them, list them and their rows, and change rows that a filter picks.
 
 Owns the options of a declaration and their checks. `reactive/planning` decides what a change calls for, and
 `services/planner/planner` writes it. Methods that look after tasks change jobs and records at rest, which a transaction
@@ -151,7 +151,7 @@ class DeclaredTask:
 
 
 class ReactiveTasks:
-    """Declares the reactive tasks of an app, and lists and changes those that a database knows, and their rows.
+    """Declares the reactive tasks of an app; lists and changes the tasks of a database, and their rows.
 
     Methods that look after tasks take the ctx of an action, or the backend of a program. With that of a mutation or a
     query each of them raises `ContextError`. A task is named with or without its module; each of them raises
@@ -205,7 +205,7 @@ class ReactiveTasks:
                 ``max_wait``: for how long at most further changes put a run off by that, from the first one since the
                 last run of the row began; for ever by default.
                 ``retry``: when it is run again after it raised: five attempts by default, None for one.
-                ``reset_retries_on_data_change``: whether attempts are counted anew when the row has changed.
+                ``reset_retries_on_data_change``: whether attempts are counted from zero when the row has changed.
                 ``timeout``: how long an attempt may take, up to a year; as long as it takes by default.
                 ``pool``: the workpool whose limits it shares; none by default.
                 ``priority``: those with a higher one start first; from -32,000 to 32,000, 0 by default.
@@ -221,19 +221,19 @@ class ReactiveTasks:
                 ``version``: of the handler.
                 ``on_version_change``: the rows to run again when a higher version is declared: ``"none"``,
                 ``"reprocess_failed"`` or ``"reprocess_all"``.
-                ``reconcile_on_trigger_change``: whether all rows are looked at anew when filter or watch have changed.
+                ``reconcile_on_trigger_change``: whether all rows are looked at again when filter or watch have changed.
                 ``batch``: how many rows one call of the handler takes at most, with a `TaskBatchCtx`; one by default.
                 ``linger``: how long the first row of a batch waits for more; not at all by default.
                 ``breaker``: a `CircuitBreaker`, which holds the task when too many of its runs fail; none by default.
 
         Raises:
-            DeclarationError: At import: the filter or the watch cannot be translated, an option cannot be, there is
-                a task of this name, or the handler's ctx is none of a reactive task.
+            DeclarationError: At import: the filter, the watch or an option is invalid, the name is taken, or the
+                handler's ctx is none of a reactive task.
         """
         refuse_bare("reactive_task", table, "Order")
 
         def decorate(handler: Any) -> Any:
-            given, definition = _given_of(options, name_of(handler)), _definition(table, handler)
+            given, definition = _arguments_of(options, name_of(handler)), _definition(table, handler)
             what = f"Reactive task {given['name']}"
             task = ReactiveTask(
                 definition=definition,
@@ -319,7 +319,7 @@ class ReactiveTasks:
         """
         picked = await selection.select(calls, self._own_tasks(), TaskFilter(task=task, key=key))
         async for piece in picked.each():
-            return picked.named(piece[0])
+            return picked.name_record(piece[0])
         return None
 
     @for_programs(_ADMIN)
@@ -331,8 +331,8 @@ class ReactiveTasks:
     async def retry(self, calls: JobCalls, where: _Where, *, everything: bool = False) -> int:
         """Run rows of tasks again, whatever the outcome of their last runs.
 
-        They are due now, and their attempts are counted anew. Their ctx says ``change == "manual"``, unless they were
-        to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
+        They are due now, and their attempts are counted from zero. Their ctx says ``change == "manual"``, unless they
+        were to be run as rows that had left or were deleted. Waiting runs start at once; running rows are run once more
         afterwards.
         """
         return await self._change(calls, "retry", where, everything=everything)
@@ -440,7 +440,7 @@ class ReactiveTasks:
         return (await selection.change_rows(calls, self._own_tasks(), verb, where)).changed
 
 
-def _given_of(options: TaskOptions, handler: str) -> dict[str, Any]:
+def _arguments_of(options: TaskOptions, handler: str) -> dict[str, Any]:
     """The options as `ReactiveTask` takes them; the name of the handler is that of the task by default."""
     check_options("@app.reactive_task", options, TaskOptions)
     given: dict[str, Any] = {word: options[word] for word in _OF_TASK if word in options}  # type: ignore[literal-required]

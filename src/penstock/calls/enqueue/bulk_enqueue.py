@@ -42,14 +42,14 @@ class BulkEnqueue:
     def __iter__(self) -> Iterator[NewJob]:
         if self.first is not None:
             for number, piece in enumerate(self._packed):
-                yield from self._unpacked(self.first, number, piece)
+                yield from self._unpack(self.first, number, piece)
             yield from tuple(self._last)
-        yield from self._made()
+        yield from self._make_jobs()
 
     async def store(self, transaction: Transaction, *, goes_on: bool) -> None:
         """Store all in a transaction; if that `goes_on` after an error, it has none of them then."""
         # The first few may be all: these are made before any is stored.
-        if not goes_on or sum(1 for _ in islice(self._made(), _FEW + 1)) <= _FEW:
+        if not goes_on or sum(1 for _ in islice(self._make_jobs(), _FEW + 1)) <= _FEW:
             await transaction.enqueue(self)
             return
         async with transaction.branch():
@@ -61,7 +61,7 @@ class BulkEnqueue:
             raise self._failed
         return self._ids + job_ids(job.id for job in self._last)
 
-    def _made(self) -> Iterator[NewJob]:
+    def _make_jobs(self) -> Iterator[NewJob]:
         for job in iter(self._next, None):
             if self.first is None:
                 self.first = job
@@ -87,14 +87,14 @@ class BulkEnqueue:
             self._packed.append(zlib.compress(text.encode(), _QUICKLY))
         self._last.clear()
 
-    def _unpacked(self, alike: NewJob, number: int, piece: bytes) -> Iterator[NewJob]:
+    def _unpack(self, alike: NewJob, number: int, piece: bytes) -> Iterator[NewJob]:
         ids = self._ids[number * _PIECE : (number + 1) * _PIECE]
         texts = zlib.decompress(piece).decode().split("\n")
         for text, args in zip(ids, texts, strict=True):
             yield replace(alike, id=job_uuid(text), args=args)
 
 
-def exhausted(given: Iterable[Any]) -> Iterable[Any]:
+def exhaust(given: Iterable[Any]) -> Iterable[Any]:
     """Exhaust an iterable here, in the thread of its caller, where it may wait."""
     if isinstance(given, list | tuple) or not isinstance(given, Iterable):
         return given

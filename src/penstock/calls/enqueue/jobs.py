@@ -58,7 +58,7 @@ class JobCalls:
         return cast("Coroutine[Any, Any, T]", self.answer(call))
 
     def waiting(self, wait: Answer) -> JobCalls:
-        """The same for a caller in a thread."""
+        """Wait for a caller in a thread."""
         return JobCalls(self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
 
     @property
@@ -102,7 +102,7 @@ class JobCalls:
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
         function.check_job()
-        practices.scheduled(function)
+        practices.note_schedule(function)
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
         """A job that runs a function with these arguments; see `maker`."""
@@ -128,7 +128,7 @@ class JobCalls:
         name, place = function.name, rank(run_at, priority, ageing)
         kind: Kind = function.kind.value
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
-        options = self.engine.journal.traced(options)
+        options = self.engine.journal.with_trace(options)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 
@@ -235,7 +235,7 @@ class JobCalls:
         return retried
 
     async def retry_all(self, where: JobFilter, *, on_complete: bool = False) -> int:
-        """The same for all jobs that match a filter; how many."""
+        """Retry all jobs that match a filter; how many."""
         self.check_outside("Jobs are retried")
         found = await self.matching(recallable(where) if on_complete else retriable(where))
         return len(await self.retry(found, on_complete=on_complete))
@@ -262,20 +262,18 @@ class JobCalls:
     async def look(self, uuid: UUID) -> JobStatus | None:
         """The status of a job without secrets; None if it is unknown, or its status has expired."""
         found = await self.find(uuid)
-        return None if found is None else self.masked(found)
+        return None if found is None else self.mask(found)
 
-    def masked(self, job: JobStatus) -> JobStatus:
+    def mask(self, job: JobStatus) -> JobStatus:
         """The status of a job without what the annotations of its functions call secrets."""
         function = self.engine.registry.find(job.function)
         after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)
         if function is not None:
-            args, result = function.signature.encoder.masked(job.args), function.signature.results.masked(job.result)
+            args, result = function.signature.encoder.mask(job.args), function.signature.results.mask(job.result)
             if args is not job.args or result is not job.result:
                 job = replace(job, args=args, result=result)
         if after is not None and job.options.context is not None:
-            context = encode_json(
-                after.signature.masked_one("context", decode_json(job.options.context)), "The context"
-            )
+            context = encode_json(after.signature.mask_one("context", decode_json(job.options.context)), "The context")
             job = replace(job, options=replace(job.options, context=context))
         return job
 
@@ -304,12 +302,12 @@ class JobCalls:
 async def _in_span(tracing: Tracing, pool: str, function: str, call: Coroutine[Any, Any, T]) -> T:
     with tracing.send(pool, function) as span:
         sent = await call
-        tracing.sent(span, cast("Any", sent))
+        tracing.note_ids(span, cast("Any", sent))
         return sent
 
 
 def calls_of(ctx: Any, *, writes: bool = False, otherwise: Callable[[Any], JobCalls] | None = None) -> JobCalls:
-    """The jobs of a ctx or a backend, or those that `otherwise` gives; `ContextError` if there are none."""
+    """The jobs of a ctx or a backend, or else the ones that `otherwise` gives; `ContextError` if there are none."""
     calls = getattr(ctx, "job_calls", None)
     if not isinstance(calls, JobCalls) and otherwise is not None:
         calls = otherwise(ctx)

@@ -12,7 +12,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ArgumentsInvalid, LimitExceeded, TopicNotFound, ValueInvalid
 from penstock.functions.signature import encode_any
 from penstock.outbox.message import check_key, is_topic
-from penstock.transaction.tracking import tracked
+from penstock.transaction.tracking import track_calls
 from penstock.values import encode_json, text_bytes
 
 _WHAT = "The payload of a message"
@@ -26,7 +26,7 @@ class Sender:
     def __init__(self, calls: JobCalls) -> None:
         self._calls = calls
 
-    @tracked
+    @track_calls
     async def send(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Send a message to a topic, now: messages have the order of the statements of their transactions.
 
@@ -50,7 +50,7 @@ class Sender:
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
     """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
     check_key(key)
-    text, limit = _encoded(calls, topic, payload), calls.engine.config.max_job_argument_bytes
+    text, limit = _encode(calls, topic, payload), calls.engine.config.max_job_argument_bytes
     if (size := text_bytes(text)) > limit:
         raise LimitExceeded(
             f"A message to {topic!r} has {size} bytes; one may have {limit}.",
@@ -67,7 +67,7 @@ async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | Non
         )
 
 
-def _encoded(calls: JobCalls, topic: str, payload: Any) -> str:
+def _encode(calls: JobCalls, topic: str, payload: Any) -> str:
     """A payload as JSON that each handler of the topic takes, and the first that says a type reads as the same."""
     readers = [reader() for reader in calls.engine.registry.topics.get(topic, ())]
     if not readers:  # another program has them, which may read it as any class

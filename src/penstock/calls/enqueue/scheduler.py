@@ -15,7 +15,7 @@ from penstock.errors import ContextError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.pools.results import Completion
-from penstock.transaction.tracking import tracked
+from penstock.transaction.tracking import track_calls
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
@@ -31,7 +31,7 @@ class Scheduler:
     def __init__(self, calls: JobCalls) -> None:
         self._calls = calls
 
-    @tracked
+    @track_calls
     async def run_after(
         self,
         delay: timedelta,
@@ -52,7 +52,7 @@ class Scheduler:
         call = self._schedule(self._calls.after(delay, "run_after"), function, args, kwargs)
         return await self._calls.sending(DEFAULT_POOL, function, call)
 
-    @tracked
+    @track_calls
     async def run_at(
         self,
         time: datetime,
@@ -61,11 +61,11 @@ class Scheduler:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> JobId[R]:
-        """The same at a point in time, or at once if it is past. Raises the errors of `run_after`."""
+        """Run a function at a point in time, or at once if it is past. Raises the errors of `run_after`."""
         call = self._schedule(self._calls.at(time, "run_at"), function, args, kwargs)
         return await self._calls.sending(DEFAULT_POOL, function, call)
 
-    @tracked
+    @track_calls
     async def cancel(self, job: JobId) -> None:
         """Ask for a job to be canceled.
 
@@ -77,11 +77,11 @@ class Scheduler:
         """
         await self._calls.cancel([job_uuid(job)])
 
-    @tracked
+    @track_calls
     async def retry(self, job: JobId) -> bool:
         """Run a job again that has failed or was canceled; False if it is in another state, or its status has expired.
 
-        Its attempts begin anew; those that failed stay in its status.
+        Its attempts are counted from zero; failed ones stay in its status.
 
         Raises:
             ContextError: The ctx is one of a mutation; retry in an action, or with a backend.
@@ -89,7 +89,7 @@ class Scheduler:
         """
         return bool(await self._calls.retry([job_uuid(job)]))
 
-    @tracked
+    @track_calls
     async def get(self, job: JobId) -> JobStatus | None:
         """The status of a job; None if it is unknown, or its status has expired.
 
@@ -98,12 +98,12 @@ class Scheduler:
         """
         return await self._calls.look(job_uuid(job))
 
-    @tracked
+    @track_calls
     async def complete(self, token: str, result: Any = None) -> Completion:
         """End a job with success that waits for an outside system; see `Workpool.complete`."""
         return await complete(self._calls, token, result)
 
-    @tracked
+    @track_calls
     async def fail(self, token: str, error: str, *, retryable: bool = True) -> Completion:
         """End an attempt at such a job with failure; see `Workpool.fail`."""
         return await fail(self._calls, token, error, retryable=retryable)

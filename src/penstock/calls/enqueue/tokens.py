@@ -30,7 +30,7 @@ async def complete(calls: JobCalls, token: object, result: Any) -> Completion:
     limit = calls.engine.config.max_result_bytes
 
     def outcome(job: Job) -> Outcome:
-        kept = _encoded(calls, job, result)
+        kept = _encode(calls, job, result)
         if len(kept) > limit:
             raise LimitExceeded(
                 f"The result has {len(kept)} bytes; a job's result may have {limit}.",
@@ -57,7 +57,7 @@ def settle_held(runner: Attempts, told: Literal["expired", "canceled"], jobs: li
     outcome = Outcome(JobEvent.CANCELED) if told == "canceled" else Outcome(JobEvent.RAISED, error=_NOBODY_TOLD)
     for job in jobs:
         log_event("job.told", job=job_id(job.id), attempt=job.attempt, told=told)
-    return _settled(runner, jobs, lambda _: outcome)
+    return _settlements(runner, jobs, lambda _: outcome)
 
 
 async def _redeem(
@@ -72,7 +72,7 @@ async def _redeem(
     token, store, runner = token_of(text), calls.store, calls.runner
 
     async def once() -> Redeemed | None:
-        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settled(runner, jobs, outcome))
+        return await store.tokens.redeem(token, told, runner.now(), lambda jobs: _settlements(runner, jobs, outcome))
 
     redeemed = await runner.attempt(once)
     if redeemed is None:
@@ -85,11 +85,11 @@ async def _redeem(
     return Completion(redeemed.accepted, redeemed.told)
 
 
-def _settled(runner: Attempts, jobs: list[Job], outcome: Callable[[Job], Outcome]) -> list[Settlement]:
+def _settlements(runner: Attempts, jobs: list[Job], outcome: Callable[[Job], Outcome]) -> list[Settlement]:
     return runner.engine.decide([(job, outcome(job)) for job in jobs])
 
 
-def _encoded(calls: JobCalls, job: Job, result: Any) -> str:
+def _encode(calls: JobCalls, job: Job, result: Any) -> str:
     """A result as its function would have returned it, or else any JSON value."""
     function = calls.engine.registry.find(job.function)
     with suppress(ResultInvalid):

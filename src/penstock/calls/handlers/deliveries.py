@@ -29,7 +29,7 @@ from penstock.schema.ids import Id
 from penstock.schema.table import Table, TableDefinition, make_row
 from penstock.store.session import Session
 from penstock.store.sql.dialect import UNFIT, Dialect
-from penstock.store.sql.values import captured_fields, captured_row, captured_value
+from penstock.store.sql.values import decode_capture, decode_fields, row_reader
 
 Seal = Callable[[Session], Awaitable[bool]]
 
@@ -61,16 +61,16 @@ class Messages:
         self._now = ChangeRules(dialect, meaning)
         self.meanings: Mapping[int, str] = {}  # earlier declarations of captures, by the numbers of their interests
         self._earlier: dict[str, ChangeRules] = {}
-        self._fields = None if outbox.definition is None else captured_row(dialect, outbox.definition)
+        self._fields = None if outbox.definition is None else row_reader(dialect, outbox.definition)
         self._columns = frozenset(_columns(outbox))
 
     def kind(self, change: CapturedChange) -> str | None:
         """The kind of a message; None if the change is no message of this outbox."""
         return self._of(change).kind(change)
 
-    def meant(self, change: CapturedChange) -> str | None:
+    def kind_of(self, change: CapturedChange) -> str | None:
         """The kind of a change, also of one that is no message."""
-        return self._of(change).meant(change)
+        return self._of(change).kind_of(change)
 
     def tells(self, kind: str) -> bool:
         """Whether changes of a kind are messages."""
@@ -90,12 +90,12 @@ class Messages:
         column = self._outbox.partition_by
         if column is None or change.kind == TOPIC:
             return change.key
-        left = change.after is None or (change.before is not None and self.meant(change) == "leave")
+        left = change.after is None or (change.before is not None and self.kind_of(change) == "leave")
         text = change.before if left else change.after  # a leave follows the earlier messages of its row
         value = None if text is None else read_values(text).get(column)
         return None if value is None else str(value)
 
-    def given(self, change: CapturedChange, attempt: int, fence: int) -> Any:
+    def argument_of(self, change: CapturedChange, attempt: int, fence: int) -> Any:
         """The handler's argument for a change; DataError if the change does not fit the declaration."""
         if change.kind == TOPIC:
             payload = self._takes.read(change.after)
@@ -145,7 +145,7 @@ class Messages:
         except (*UNFIT, DeclarationError) as error:
             captured = read_values(text)
             known = {name: value for name, value in captured.items() if name in definition.positions}
-            captured_fields(self._dialect, definition, known)  # names the column that cannot be read
+            decode_fields(self._dialect, definition, known)  # names the column that cannot be read
             raise RowInvalid(
                 f"Outbox {self._outbox.name}: the row {captured.get(definition.key[0])} of {definition.name}, as "
                 f"captured, does not fit its declaration: {error}",
@@ -165,7 +165,7 @@ class Messages:
 
 
 class ChangeRules:
-    """Decides which changes are messages by a declaration, and of which kind."""
+    """Decides which changes are messages by a declaration, and their kinds."""
 
     def __init__(self, dialect: Dialect, meaning: MessageCriteria) -> None:
         self._dialect = dialect
@@ -176,12 +176,12 @@ class ChangeRules:
 
     def kind(self, change: CapturedChange) -> str | None:
         """The kind of a message; None if the change is none."""
-        kind = self.meant(change)
+        kind = self.kind_of(change)
         if kind == "change" and kind in self.told and self._fields and not self._differs(change):
             return None
         return kind if kind in self.told else None
 
-    def meant(self, change: CapturedChange) -> str | None:
+    def kind_of(self, change: CapturedChange) -> str | None:
         """The kind of a change, also of one that is no message."""
         if self._condition is None or change.kind in {TOPIC, "truncate", LOST}:
             return change.kind
@@ -200,7 +200,7 @@ class ChangeRules:
         if text is None or self._condition is None:
             return False
         captured = read_values(text)
-        values = {name: captured_value(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
+        values = {name: decode_capture(self._dialect, kind, captured.get(name)) for name, kind in self._kinds.items()}
         return holds(self._condition, values)
 
 

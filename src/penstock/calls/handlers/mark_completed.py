@@ -56,7 +56,7 @@ async def _is_marked(runner: Attempts, running: JobRun) -> bool:
     tasks, machine, job = runner.engine.store.tasks, runner.engine.machine, running.job
     pause, begun, told = _LEAST_PAUSE, machine.monotonic(), False
     while True:
-        found = await runner.attempt(lambda: tasks.marked(running.lease, [job.id]), for_ever=True)
+        found = await runner.attempt(lambda: tasks.read_marks(running.lease, [job.id]), for_ever=True)
         if job.id not in found:
             raise LeaseLost(f"{job_id(job.id)} no longer belongs to this worker.")
         marked = found[job.id]

@@ -126,7 +126,7 @@ class TaskPauses:
     async def look_again(self, store: Store, now: datetime) -> None:
         """Release runs that were put off after their task had been resumed, as resuming it released only the others."""
         due = [task for task, at in self._put_off.items() if now - at >= _LOOK_AGAIN]
-        held = await store.tasks.held(now) if due else {}
+        held = await store.tasks.list_held(now) if due else {}
         for task in due:
             found = 0
             if task not in held or held[task] is not None:  # a held task puts them off again, for a shorter time
@@ -134,7 +134,7 @@ class TaskPauses:
             if found < _RELEASED_AT_ONCE:
                 self._put_off.pop(task, None)
 
-    def ended(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
+    def note_end(self, task: int, job: Job, outcome: Outcome | None, now: datetime) -> None:
         """Learn from the end of an attempt; a mutation that has settled itself has no outcome."""
         watch = self._watched.get(task)
         if watch is None:
@@ -154,7 +154,7 @@ class TaskPauses:
     async def _count(self, store: Store, task: int, watch: _Breaker) -> None:
         """Store failures, and open the breaker if there were too many."""
         breaker, times = watch.breaker, list(watch.failed)
-        last = await store.tasks.failed(task, times, breaker.failures)
+        last = await store.tasks.note_failures(task, times, breaker.failures)
         del watch.failed[: len(times)]
         until = max(times) + breaker.open_for if watch.refused else breaker.opens(last)
         if until is None:

@@ -12,7 +12,7 @@ from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
 from penstock.schema.table import Table
-from penstock.transaction.tracking import tracked
+from penstock.transaction.tracking import track_calls
 
 T = TypeVar("T", bound=Table)
 
@@ -83,7 +83,7 @@ class OfTask(Generic[T]):
     def throttle_all(
         self, delay: timedelta | None = None, *, until: datetime | None = None, local: bool = False
     ) -> None:
-        """Start none of this task's runs for a while, on all machines; those that run go on, this one too.
+        """Start none of this task's runs for a while, on all machines; running ones go on, this one too.
 
         It holds however the handler ends, and over restarts.
 
@@ -106,7 +106,7 @@ class TaskCtx(OfTask[T], ActionCtx):
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
-    @tracked
+    @track_calls
     async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """The row as it is now, if it is as this run was planned for: it matches, and nothing watched has changed.
 
@@ -125,7 +125,7 @@ class TaskCtx(OfTask[T], ActionCtx):
             raise row
         return cast("T", row)
 
-    @tracked
+    @track_calls
     async def mark_completed(self, connection: Any = None) -> None:
         """Complete this run: at once, or as part of a transaction of your own.
 
@@ -155,7 +155,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
-    @tracked
+    @track_calls
     async def get_document(self, fields: Sequence[str] | None = None) -> T:
         """See `TaskCtx.get_document`; in the transaction of this run."""
         run, transaction = self._run, self._scope.transaction
@@ -172,7 +172,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
             return cast("T", run.check(generation, row, fields))
         except TaskConditionFailed as error:
             async with self._scope.lock:
-                meant = await run.meant(transaction, generation, error)
+                meant = await run.error_for(transaction, generation, error)
             raise meant from None
 
 
@@ -207,7 +207,7 @@ class TaskBatchCtx(ActionCtx, Generic[T]):
         self.__dict__.update(ctx.__dict__)
         self.runs = runs
 
-    @tracked
+    @track_calls
     async def get_documents(self, fields: Sequence[str] | None = None) -> dict[TaskBatchRun[T], T]:
         """The rows of those runs that are as they were planned for, as with `TaskCtx.get_document`, asked for at once.
 

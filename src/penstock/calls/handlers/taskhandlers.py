@@ -23,9 +23,9 @@ from penstock.reactive.task import ReactiveTask
 
 
 def task_function(task: ReactiveTask, handler: Any, *, batched: bool) -> Callable[..., Any]:
-    """What the jobs of a task run, under the name of the task's own handler."""
+    """Make the function that the jobs of a task run, under the name of the task's own handler."""
     if inspect.iscoroutinefunction(handler):
-        run = (_batch_awaited if batched else _awaited)(task, handler)
+        run = (_batch_awaited if batched else _async_handler)(task, handler)
     else:
         run = (_batch_in_thread if batched else _in_thread)(task, handler)
     if not batched:  # it takes the fields of a call
@@ -40,17 +40,17 @@ def task_function(task: ReactiveTask, handler: Any, *, batched: bool) -> Callabl
 # ----- one row
 
 
-def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
+def _async_handler(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
     async def run(ctx: ActionCtx | MutationCtx, **given: Any) -> Any:
-        state = _begun(task, ctx._runner.engine, given)  # noqa: SLF001 - its own ctx
-        if (held := state.held()) is not None:
+        state = _begin(task, ctx._runner.engine, given)  # noqa: SLF001 - its own ctx
+        if (held := state.outcome_if_held()) is not None:
             return held
         made: Any = MutationTaskCtx(ctx, state) if isinstance(ctx, MutationCtx) else TaskCtx(ctx, state)
         with state:
             if points.armed:
                 await _reach(task, [state])
             await handler(made)
-        return state.ended()
+        return state.outcome_if_deferred()
 
     return run
 
@@ -58,8 +58,8 @@ def _awaited(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
 def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
     def run(ctx: SyncActionCtx | SyncMutationCtx, **given: Any) -> Any:
         wait = ctx._wait  # noqa: SLF001 - its own ctx
-        state = _begun(task, ctx._twin._runner.engine, given)  # noqa: SLF001 - as above
-        if (held := state.held()) is not None:
+        state = _begin(task, ctx._twin._runner.engine, given)  # noqa: SLF001 - as above
+        if (held := state.outcome_if_held()) is not None:
             return held
         made: Any = (
             SyncMutationTaskCtx(MutationTaskCtx(ctx._twin, state), wait)  # noqa: SLF001 - as above
@@ -70,7 +70,7 @@ def _in_thread(task: ReactiveTask, handler: Any) -> Callable[..., Any]:
             if points.armed:
                 wait(_reach(task, [state]))
             handler(made)
-        return state.ended()
+        return state.outcome_if_deferred()
 
     return run
 
@@ -114,8 +114,8 @@ def _batch(
     """One ctx for the runs that may begin, and the outcomes of the runs that may not."""
     runner, runs, held = ctx._runner, [], []  # noqa: SLF001 - its own ctx
     for call, attempt in calls:
-        state = _begun(task, runner.engine, vars(call))
-        held.append(state.held())
+        state = _begin(task, runner.engine, vars(call))
+        held.append(state.outcome_if_held())
         if held[-1] is None:
             own = ActionCtx(runner, Call(ctx._call.function, {}, job=attempt), ctx._calls)  # noqa: SLF001 - its own ctx
             runs.append(TaskBatchRun[Any](own, state))
@@ -130,8 +130,8 @@ def _ends(batch: TaskBatchCtx[Any], held: list[Outcome | None], error: Exception
 def _end(run: TaskBatchRun[Any], error: Exception | None) -> Any:
     state = run._run  # noqa: SLF001 - its own
     if error is None:
-        return state.ended()
-    meant = state.raised(error)
+        return state.outcome_if_deferred()
+    meant = state.error_of_run(error)
     if meant is not error:
         meant.__cause__ = error
     return meant
@@ -140,7 +140,7 @@ def _end(run: TaskBatchRun[Any], error: Exception | None) -> Any:
 # ----- both
 
 
-def _begun(task: ReactiveTask, engine: Engine, given: Mapping[str, Any]) -> TaskRun:
+def _begin(task: ReactiveTask, engine: Engine, given: Mapping[str, Any]) -> TaskRun:
     return TaskRun(**given, task=task, engine=engine, number=engine.tasks[task.name].id)
 
 

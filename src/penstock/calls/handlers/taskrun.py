@@ -1,6 +1,6 @@
 """One run of a reactive task: its row, the change, and the requests of its handler. All kinds of task ctx share it.
 
-Rows and records of many runs are read in one snapshot, with the requested columns and those that filter and watch need.
+Rows and records of many runs are read in one snapshot, with the requested columns and the columns of filter and watch.
 `TaskRun` decides whether a row is still as its run was planned for; `calls/jobs/job` ends the run.
 """
 
@@ -22,7 +22,7 @@ from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.reactive.evaluate import EPOCH, holds, row_values, same, watched
+from penstock.reactive.evaluate import EPOCH, holds, read_each, row_values, same
 from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
@@ -32,7 +32,7 @@ from penstock.store.nouns.tasks import HELD
 from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import captured_fields, captured_like, captured_values
+from penstock.store.sql.values import decode_captures, decode_fields, decode_like
 from penstock.transaction.rows import read_rows
 
 Asked = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
@@ -69,18 +69,18 @@ class TaskRun(TaskCall):
     @property
     def watched_values(self) -> dict[str, Any]:
         """The watched values by their declared names, as they were when the run was planned."""
-        watch, captured = self.task.watch, self._captured(self.after if self.after is not None else self.before)
+        watch, captured = self.task.watch, self._read_captured(self.after if self.after is not None else self.before)
         if watch is None:
-            return captured_fields(self.engine.store.dialect, self.task.definition, captured)
+            return decode_fields(self.engine.store.dialect, self.task.definition, captured)
         named = dict(zip(watch.names, watch.expressions, strict=True))
-        found = captured_fields(
+        found = decode_fields(
             self.engine.store.dialect,
             self.task.definition,
             {one.column: captured.get(one.column) for one in named.values() if isinstance(one, Field)},
         )
         kinds = kinds_of(self._expressions)
-        values = captured_values(self.engine.store.dialect, self.task.definition, captured, kinds)
-        seen = dict(zip(watch.names, watched(watch.expressions, values), strict=True))
+        values = decode_captures(self.engine.store.dialect, self.task.definition, captured, kinds)
+        seen = dict(zip(watch.names, read_each(watch.expressions, values), strict=True))
         return {
             name: found[one.column] if isinstance(one, Field) else _plain(getattr(one, "kind", None), seen[name])
             for name, one in named.items()
@@ -88,10 +88,10 @@ class TaskRun(TaskCall):
 
     @property
     def previous(self) -> Table | None:
-        definition, captured = self.task.definition, self._captured(self.before)
+        definition, captured = self.task.definition, self._read_captured(self.before)
         if not self.task.wants_row or not captured.keys() >= definition.positions.keys():
             return None
-        fields = captured_fields(self.engine.store.dialect, definition, captured)
+        fields = decode_fields(self.engine.store.dialect, definition, captured)
         if definition.managed and "id" in fields:
             fields["id"] = Id(fields["id"])
         return make_row(definition.table, fields)
@@ -99,23 +99,23 @@ class TaskRun(TaskCall):
     def check(self, generation: int | None, row: Table | None, names: Sequence[str] | None) -> Table:
         """The present row, with these fields or all; TaskConditionFailed if it is not as the run was planned for."""
         if generation != self.generation:
-            raise self._failed("has changed since", "changed")
+            raise self._failure("has changed since", "changed")
         if row is None:
-            raise self._failed("is gone", "gone")
-        captured = self._captured(self.after)
+            raise self._failure("is gone", "gone")
+        captured = self._read_captured(self.after)
         # Values that an earlier declaration did not capture count as unchanged.
-        compared = tuple(one for one in self._heard() if kinds_of((one,)).keys() <= captured.keys())
+        compared = tuple(one for one in self._triggers() if kinds_of((one,)).keys() <= captured.keys())
         parts = (*(() if self.task.condition is None else (self.task.condition,)), *compared)
         values = row_values(self.task.definition, row, kinds_of(parts))
         if self.task.condition is not None and not holds(self.task.condition, values):
-            raise self._failed("does not match any more", "left")
+            raise self._failure("does not match any more", "left")
         if self.after is not None and self.change not in {"leave", "delete"}:
-            then = captured_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
-            if not same(*(watched(compared, one) for one in (then, values))):
-                raise self._failed("has changed since", "changed")
+            then = decode_like(self.engine.store.dialect, self.task.definition, captured, kinds_of(compared), values)
+            if not same(*(read_each(compared, one) for one in (then, values))):
+                raise self._failure("has changed since", "changed")
         return row if names is None else self._part(row, names)
 
-    async def meant(
+    async def error_for(
         self, session: OpenTransaction, generation: int | None, error: TaskConditionFailed
     ) -> PenstockError:
         """The error to raise for a row that does not match this program's declaration.
@@ -132,11 +132,11 @@ class TaskRun(TaskCall):
     def columns(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns to read for these fields and for the check; ValueInvalid for a field the table lacks."""
         definition, condition = self.task.definition, self.task.condition
-        asked = kinds_of((*(() if condition is None else (condition,)), *self._heard()))
+        asked = kinds_of((*(() if condition is None else (condition,)), *self._triggers()))
         wanted = {*definition.key, *(definition.column(name).name for name in names), *asked}
         return tuple(column.name for column in definition.columns if column.name in wanted)
 
-    def held(self) -> Outcome | None:
+    def outcome_if_held(self) -> Outcome | None:
         """The outcome of a run that must not begin, as its task is held or needs a higher version; else None."""
         if self.version > self.task.version:
             why = f"Version {self.version} of its handler is to run it, and this worker has {self.task.version}"
@@ -154,12 +154,12 @@ class TaskRun(TaskCall):
     def throttle(self, delay: timedelta | None, until: datetime | None, now: datetime, *, local: bool) -> None:
         self.engine.pauses.hold(self.number, _moment("throttle_all", delay, until, now), local=local)
 
-    def ended(self) -> Outcome | None:
+    def outcome_if_deferred(self) -> Outcome | None:
         if self.deferred is None:
             return None
         return Outcome(JobEvent.SNOOZED, delay=self._wait(), error="Deferred by its handler")
 
-    def raised(self, error: Exception) -> Exception:
+    def error_of_run(self, error: Exception) -> Exception:
         """The error of a run whose handler has raised this one."""
         if self.deferred is None or isinstance(error, TaskConditionFailed):
             return error
@@ -169,7 +169,7 @@ class TaskRun(TaskCall):
         """Begin the call of the handler; what it raises becomes the error of the run."""
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception) and (meant := self.raised(error)) is not error:
+        if isinstance(error, Exception) and (meant := self.error_of_run(error)) is not error:
             raise meant from error
 
     def log(self, message: str, facts: dict[str, Any], *, of_row: bool = True) -> None:
@@ -186,13 +186,13 @@ class TaskRun(TaskCall):
     def _expressions(self) -> tuple[Any, ...]:
         return () if self.task.watch is None else self.task.watch.expressions
 
-    def _heard(self) -> tuple[Any, ...]:
+    def _triggers(self) -> tuple[Any, ...]:
         """The values whose change causes a further run, so that this one must not handle it."""
         if "change" in self.task.on:
             return self._expressions
         return () if self.task.run_at is None else (Field(self.task.run_at, Kind.DATETIME),)
 
-    def _captured(self, text: str | None) -> dict[str, Any]:
+    def _read_captured(self, text: str | None) -> dict[str, Any]:
         return {} if text is None else read_values(text)
 
     def _part(self, row: Table, names: Sequence[str]) -> Table:
@@ -200,7 +200,7 @@ class TaskRun(TaskCall):
         wanted = dict.fromkeys((*definition.key, *(definition.column(name).name for name in names)))
         return make_row(definition.table, {name: row.__dict__[name] for name in wanted})
 
-    def _failed(self, why: str, reason: str) -> TaskConditionFailed:
+    def _failure(self, why: str, reason: str) -> TaskConditionFailed:
         values = read_values(self.key)
         key, table = values[0] if len(values) == 1 else self.key, self.task.definition.name
         what = f"{self.task.name}: row {key} of {table} {why}."
@@ -213,7 +213,7 @@ def doc_id_of(dialect: Dialect, definition: TableDefinition, key: str) -> Any:
     if definition.managed:
         return Id[Any](values[0])
     captured = dict(zip(definition.key, values, strict=True))
-    return definition.key_in(captured_fields(dialect, definition, captured))
+    return definition.key_in(decode_fields(dialect, definition, captured))
 
 
 def _plain(kind: Kind | None, value: Any) -> Any:
@@ -261,14 +261,14 @@ async def get_documents(
             ids = [run.doc_id for run in runs]
             found = await _rows(session, statements, ids, names)
             return [
-                await _checked(session, run, generations.get(run.key), found.get(row_id), fields)
+                await _check(session, run, generations.get(run.key), found.get(row_id), fields)
                 for run, row_id in zip(runs, ids, strict=True)
             ]
 
     return await runner.attempt(once)
 
 
-async def known_generations(engine: Engine, calls: Asked) -> dict[tuple[int, str], int | None]:
+async def generations_of(engine: Engine, calls: Asked) -> dict[tuple[int, str], int | None]:
     """The generations of runs that are about to share a transaction, if their handlers ask for rows.
 
     They are read before it begins, since each read in it could conflict. `TaskRun.check` compares the row itself, so an
@@ -282,7 +282,7 @@ async def known_generations(engine: Engine, calls: Asked) -> dict[tuple[int, str
     return found
 
 
-def known_ids(engine: Engine, calls: Asked) -> dict[type[Table], dict[Any, None]]:
+def ids_of(engine: Engine, calls: Asked) -> dict[type[Table], dict[Any, None]]:
     """The ids of the rows of these runs, as tables encode them."""
     found: dict[type[Table], dict[Any, None]] = {}
     tasks = {task.name: task.definition for task in engine.reactive.values()}
@@ -303,7 +303,7 @@ def _keys(engine: Engine, calls: Asked) -> dict[str, list[str]]:
     return found
 
 
-async def _checked(
+async def _check(
     session: Session,
     run: TaskRun,
     generation: int | None,
@@ -315,7 +315,7 @@ async def _checked(
     try:
         return run.check(generation, row, fields)
     except TaskConditionFailed as error:
-        return await run.meant(session, generation, error)
+        return await run.error_for(session, generation, error)
 
 
 async def _rows(
@@ -328,20 +328,20 @@ async def _rows(
     if len(keys) > 1 and statements.dialect.any_of:
         with contextlib.suppress(DataError):  # if one row is unreadable, each is read alone
             many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
-            rows = _made(statements, await session.fetch(*many), part)
+            rows = _make_rows(statements, await session.fetch(*many), part)
             return {definition.key_in(row.__dict__): row for row in rows}
     one = statements.get() if part is None else statements.part(part)[0]
     found: dict[Any, Table | PenstockError] = {}
     for row_id, key in zip(ids, keys, strict=True):
         try:
-            rows = _made(statements, await session.fetch(one, statements.key_args(key)), part)
+            rows = _make_rows(statements, await session.fetch(one, statements.key_args(key)), part)
             found |= zip((row_id,), rows, strict=False)  # one row or none
         except DataError as error:
             found[row_id] = error
     return found
 
 
-def _made(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
+def _make_rows(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
     if part is None:
         return list(read_rows(statements, rows))
     return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]

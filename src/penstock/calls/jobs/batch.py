@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.calls.call import Call
 from penstock.calls.handlers.mark_completed import end_of_marked
-from penstock.calls.jobs.job import failure, log_lost, raised, returned, time_limit
+from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result, time_limit
 from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.threads import lingering
@@ -59,7 +59,7 @@ class Batches:
         self._running: dict[asyncio.Task[None], _Gathering] = {}
 
     def add(self, function: AnyFunction, batch: Batch, run: JobRun) -> None:
-        """Run a job together with those that come at the same time or shortly after."""
+        """Run a job together with others that come at the same time or shortly after."""
         key = (function.name, run.job.pool)
         gathering = self._gathering.get(key)
         if gathering is None:
@@ -155,10 +155,10 @@ class Batches:
         if not isinstance(result, Exception):
             try:
                 checked = result if isinstance(result, Outcome) else function.signature.check_result(result)
-                return returned(self._runner.engine, function, checked)
+                return outcome_of_result(self._runner.engine, function, checked)
             except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs
                 result = error
         try:
-            return raised(self._runner, run, result)
+            return outcome_of_error(self._runner, run, result)
         except Exception as error:  # noqa: BLE001 - as above
             return failure(error)

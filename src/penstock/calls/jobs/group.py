@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.calls.handlers.taskrun import Asked, known_generations, known_ids
-from penstock.calls.jobs.job import JobCall, raised
+from penstock.calls.handlers.taskrun import Asked, generations_of, ids_of
+from penstock.calls.jobs.job import JobCall, outcome_of_error
 from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import Runner
 from penstock.errors import Conflict, PenstockError, TryAgain
@@ -55,7 +55,8 @@ class _Member:
 class Groups:
     """Runs one worker's mutation jobs in shared transactions.
 
-    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` those that have to run alone.
+    `ended` gets each job that has ended with its outcome, None if it is settled; `alone` gets each job that has to run
+    alone.
     """
 
     def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:
@@ -130,14 +131,14 @@ class Groups:
             self._alone(run)
 
     async def _share(self, group: list[_Member]) -> None:
-        """Run jobs in one transaction; `group` holds those that have not ended."""
+        """Run jobs in one transaction; `group` holds the jobs that have not ended."""
         self._take(group)
         asked = [(member.function, member.arguments) for member in group]
-        generations = await known_generations(self._runner.engine, asked)
+        generations = await generations_of(self._runner.engine, asked)
         session = await self._runner.begin_write(None, for_ever=True)
         shared: Shared | None = None
         try:
-            shared = Shared(session, await self._ordered(session))
+            shared = Shared(session, await self._tables_in_order(session))
             shared.generations = generations
             await self._know(shared, asked)
             await self._run(shared, group)
@@ -155,7 +156,7 @@ class Groups:
         for member in ended:
             await self._ended(member.run, member.outcome)
 
-    async def _ordered(self, session: Session) -> frozenset[str]:
+    async def _tables_in_order(self, session: Session) -> frozenset[str]:
         """The tables each of whose changes counts. Where updates are never merged, the database is asked each time."""
         engine = self._runner.engine
         if not engine.store.dialect.unless_each:
@@ -168,7 +169,7 @@ class Groups:
             if member.done is None or member.run.job.on_complete is not None:
                 continue
             if (state := member.done[1].state) in FINISHED:  # and was not put off
-                journal.ended(member.run.job, state, now)
+                journal.note_end(member.run.job, state, now)
 
     def _take(self, group: list[_Member]) -> None:
         while self._waiting and len(group) < self._size:
@@ -187,7 +188,7 @@ class Groups:
         engine = self._runner.engine
         if not engine.store.dialect.any_of:
             return
-        keys = known_ids(engine, asked)
+        keys = ids_of(engine, asked)
         for function, arguments in asked:
             for name, table in function.signature.ids.items():
                 if name in arguments:
@@ -198,7 +199,7 @@ class Groups:
                 await shared.know(statements, list(found))
 
     async def _run(self, shared: Shared, group: list[_Member]) -> None:
-        """Run jobs one after another; those that would be too many wait again. Raises _Gone if some have to leave."""
+        """Run jobs one after another; jobs beyond the limit wait again. Raises _Gone if some have to leave."""
         clock, now, rows, size = self._runner.engine.machine, self._runner.now(), 0, 0
         late = asyncio.Event()
         timer = asyncio.get_running_loop().call_later(_PATIENCE, late.set)
@@ -255,7 +256,7 @@ class Groups:
         try:
             with runner.engine.journal.attempts([run.job]):
                 made = JobCall.of(runner, function, run)
-                transaction, result = await runner.shared_mutation(part, made, member.arguments, run.moment)
+                transaction, result = await runner.run_in_part(part, made, member.arguments, run.moment)
             settlement = made.settlement(result, now)
         except Exception as error:
             if isinstance(error, TryAgain) and not error.from_function:
@@ -263,7 +264,7 @@ class Groups:
             if await part.undo():
                 self._careful[function.name] = _CAREFUL
             if shared.failure is None:
-                member.outcome = raised(runner, run, error)
+                member.outcome = outcome_of_error(runner, run, error)
         else:
             part.keep(transaction.rows)
             member.done = transaction, settlement

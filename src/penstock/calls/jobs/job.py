@@ -41,7 +41,7 @@ from penstock.errors import (
 )
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Ending, Job, Outcome, Settlement, job_id
-from penstock.jobs.settle import completed, of_no_use, settle
+from penstock.jobs.settle import complete, of_no_use, settle
 from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.observe.errortext import error_text, message_of, trace_text
 from penstock.observe.logs import event as log_event
@@ -69,7 +69,7 @@ async def run_job(runner: Runner, run: JobRun) -> Outcome | None:
 
 async def _run_job(runner: Runner, run: JobRun) -> Outcome | None:
     if (unread := run.job.options.unread) is not None:
-        return _parked(run.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
+        return _park(run.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
     if run.job.marked:  # by an attempt whose worker died
         return Outcome(JobEvent.RETURNED)
     try:
@@ -98,7 +98,7 @@ async def _attempt(runner: Runner, run: JobRun) -> Outcome | None:
         tell_of_broken(job, error)
         return of_no_use(error)
     if function is None:
-        return _left(runner, job, job.function, "in the program of this worker")
+        return _leave(runner, job, job.function, "in the program of this worker")
     timeout = job.options.timeout
     run.deadline = None if timeout is None else runner.now() + timedelta(seconds=timeout)
     try:
@@ -106,16 +106,16 @@ async def _attempt(runner: Runner, run: JobRun) -> Outcome | None:
             result = await runner.start(JobCall.of(runner, function, run))
         if function.kind is FunctionKind.MUTATION:  # which has settled its job
             if job.on_complete is None and result.state in FINISHED:  # and was not put off
-                runner.engine.journal.ended(job, result.state, runner.now())
+                runner.engine.journal.note_end(job, result.state, runner.now())
             return None
-        return _held(function, run, result) if run.issued else returned(runner.engine, function, result)
+        return _hold(function, run, result) if run.issued else outcome_of_result(runner.engine, function, result)
     except Exception as error:
         if isinstance(error, LeaseLost) and not error.from_function:
             raise
         void = runner.engine.store.tokens.void
         if run.issued and not await runner.attempt(lambda: void(job.id, job.attempt), for_ever=True):
             return None  # an external system has completed it already
-        return raised(runner, run, error)
+        return outcome_of_error(runner, run, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class JobCall(_EndsJob):
 
     def settlement(self, result: Any, now: datetime) -> Settlement:
         """The settlement of the job, once its mutation has returned."""
-        return settle(self.job.job, returned(self.engine, self.function, result), now, 0.0, self.engine.keep)
+        return settle(self.job.job, outcome_of_result(self.engine, self.function, result), now, 0.0, self.engine.keep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class _CompletionCall(_EndsJob):
         return await self._read(b'{"kind":"success","value":' + result.encode() + b"}")
 
     def finish(self, result: Any) -> Settlement:  # noqa: ARG002 - nobody asks for it
-        return completed(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
+        return complete(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
 
     async def _read(self, result: bytes) -> Arguments:
         """Check its arguments from JSON: ``work_id``, ``result`` and ``context``."""
@@ -200,21 +200,21 @@ async def _complete(runner: Runner, run: JobRun, outcome: Outcome | None) -> Out
     assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
     function = engine.known.find(job.on_complete, job.options.program)
     if function is None:
-        return _left(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
+        return _leave(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
     try:
         call = _CompletionCall(
             function, job.args, caller_of_job(function), engine=engine, lease=run.lease, ended=job, ending=ending
         )
         await runner.mutation(call)
         if settled is not None and settled.failed is not None:
-            engine.journal.attempted(job, settled.event)
-            engine.journal.failed(job, settled)
-        engine.journal.ended(job, ending.state, ending.finished_at)
+            engine.journal.note_attempt(job, settled.event)
+            engine.journal.note_failure(job, settled)
+        engine.journal.note_end(job, ending.state, ending.finished_at)
     except Exception as error:
         if isinstance(error, LeaseLost) and not error.from_function:
             raise
         if isinstance(error, Snooze):
-            return _snoozed(runner, job, error)
+            return _snooze(runner, job, error)
         tell_of_failed_on_complete(job, error)
         return failure(error)
     return None
@@ -240,7 +240,7 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def raised(runner: Runner, run: JobRun, error: Exception) -> Outcome:
+def outcome_of_error(runner: Runner, run: JobRun, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
     job = run.job
     if isinstance(error, Withdrawn):
@@ -250,28 +250,28 @@ def raised(runner: Runner, run: JobRun, error: Exception) -> Outcome:
         and not error.from_function
         and (error.facts.get("function"), error.facts.get("depth")) == (job.function, 0)
     ):
-        return replace(_parked(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
+        return replace(_park(job, f"Overloaded: {error}"), blocks_key=True)  # so another worker need not take it
     if run.cancelled.is_set():
         return Outcome(JobEvent.CANCELED)
     if isinstance(error, TaskConditionFailed) and job.options.task is not None and "reason" in error.facts:
         return Outcome(JobEvent.SKIPPED, error=failure(error).error)
-    return _snoozed(runner, job, error) if isinstance(error, Snooze) else failure(error)
+    return _snooze(runner, job, error) if isinstance(error, Snooze) else failure(error)
 
 
-def _snoozed(runner: Runner, job: Job, error: Snooze) -> Outcome:
+def _snooze(runner: Runner, job: Job, error: Snooze) -> Outcome:
     wait, reason = error.wait(runner.now()), storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
 
 
-def returned(engine: Engine, function: AnyFunction, result: object) -> Outcome:
+def outcome_of_result(engine: Engine, function: AnyFunction, result: object) -> Outcome:
     """Give the outcome of a function that has returned."""
     if isinstance(result, Outcome):  # of a reactive task, which may end otherwise
         return result
     return Outcome(JobEvent.RETURNED, result=result_text(engine, function, result))
 
 
-def _held(function: AnyFunction, run: JobRun, result: object) -> Outcome:
+def _hold(function: AnyFunction, run: JobRun, result: object) -> Outcome:
     """The outcome of a job that an external system will complete."""
     if not run.held:
         raise ContextError(f"{function.name} went on after complete_later had failed.", fix="Let it raise.")
@@ -282,14 +282,14 @@ def _held(function: AnyFunction, run: JobRun, result: object) -> Outcome:
     return Outcome(JobEvent.HELD)
 
 
-def _left(runner: Runner, job: Job, function: str, where: str) -> Outcome:
+def _leave(runner: Runner, job: Job, function: str, where: str) -> Outcome:
     """The outcome of a job whose function this program lacks: any worker that has it may take it at once."""
     left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
     reason = f"FunctionNotFound: no function {function} is declared {where}"
-    return _parked(job, reason, timedelta(0) if left else _PARKED_FOR)
+    return _park(job, reason, timedelta(0) if left else _PARKED_FOR)
 
 
-def _parked(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
+def _park(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
     """The outcome of a job that this worker cannot begin; another one may, or this one later."""
     log_event("job.parked", logging.WARNING, job=job_id(job.id), function=job.function, reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=delay, error=storable(reason))
@@ -302,7 +302,7 @@ def failure(error: BaseException) -> Outcome:
     return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
 
 
-def interrupted(run: JobRun) -> Outcome:
+def outcome_of_interrupt(run: JobRun) -> Outcome:
     """The outcome of a job that was stopped midway. A mutation left no effect; an action that has begun may have."""
     if run.job.kind != "action" or not run.begun or run.job.ending is not None:
         return Outcome(JobEvent.HANDED_BACK)

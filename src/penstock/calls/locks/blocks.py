@@ -49,7 +49,7 @@ class Lock:
     @property
     def lost(self) -> bool:
         """Whether it may have another holder by now. A lost lock stays lost."""
-        return self._holding.lost
+        return self._holding.is_lost
 
     def check(self) -> None:
         """Go on only if the lock is still held. It asks nobody, and costs nothing.
@@ -92,11 +92,11 @@ class LockBlock:
         calls: Calls | None = None,
     ) -> None:
         self._locks = locks
-        self._key = checked_key(key)
-        self._wait = _checked_time(
+        self._key = check_key(key)
+        self._wait = _check_time(
             "wait is a timedelta from 0 to a year", wait, timedelta(0), _LONGEST_WAIT, "timedelta(seconds=3)"
         ).total_seconds()
-        self._lease = _checked_time(
+        self._lease = _check_time(
             "lease is a timedelta from a second to a day", lease, *_LEASES, "timedelta(seconds=15)"
         )
         if on_lost not in ("cancel", "signal"):
@@ -132,7 +132,7 @@ class LockBlock:
             self.holding = None
         if pending and others:
             raise asyncio.CancelledError
-        if (self._interrupted and ended and not others) or (self._cancels and error is None and holding.lost):
+        if (self._interrupted and ended and not others) or (self._cancels and error is None and holding.is_lost):
             raise holding.loss from error
 
     # ----- for both kinds of blocks
@@ -197,13 +197,13 @@ class SyncLockBlock:
             self._wait(self._block.give_back())
         finally:
             self._block.holding = None
-        if error is None and holding.lost:
+        if error is None and holding.is_lost:
             raise holding.loss
 
 
 async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
     """Make sure in a transaction that a lock has this holder, and keep it from others until the transaction ends."""
-    name = checked_key(key)
+    name = check_key(key)
     if type(fence) is not int or not 0 < fence < 2**63:
         raise ValueInvalid(f"A fence is a lock's fencing token, not {fence!r}.", fix="Pass lock.fence.")
     held = await calls.write(lambda transaction: transaction.store.locks.check(transaction, name, fence))
@@ -216,7 +216,7 @@ async def check_fence(calls: JobCalls, key: object, fence: object) -> None:
         )
 
 
-def checked_key(key: object) -> str:
+def check_key(key: object) -> str:
     """A valid key, or `ValueInvalid`."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY or not key.isprintable():
         raise ValueInvalid(
@@ -226,7 +226,7 @@ def checked_key(key: object) -> str:
     return key
 
 
-def _checked_time(word: str, given: object, least: timedelta, most: timedelta, fix: str) -> timedelta:
+def _check_time(word: str, given: object, least: timedelta, most: timedelta, fix: str) -> timedelta:
     if not isinstance(given, timedelta) or not least <= given <= most:
         raise ValueInvalid(f"with_lock: {word}, not {given!r}.", fix=f"Write {fix}.")
     return given

@@ -23,8 +23,8 @@ from penstock.store.nouns.locks import LockRow
 
 T = TypeVar("T")
 
-# Parts of a lease since it was taken or renewed: when to renew it, how soon to try that again, and when a holder who
-# could not renew it gives up, so that its code under the lock has time to end.
+# Parts of a lease since it was taken or renewed: when to renew it, how soon to try that again, and when a holder gives
+# up. Its code under the lock then has time to end.
 _RENEW_PART = 1 / 3
 _AGAIN_PART = 0.05
 _TRUST_PART = 0.8
@@ -63,7 +63,7 @@ class Holding:
         self._reason = ""
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether it may have another holder by now. A lost lock stays lost."""
         return bool(self._reason) or (not self.over.is_set() and self._clock.monotonic() >= self.trusted_until)
 
@@ -83,7 +83,7 @@ class Holding:
             await self.over.wait()
         else:
             await self._clock.wait(self.over, seconds)
-        return self.lost
+        return self.is_lost
 
     def lose(self, reason: str = _LATE) -> None:
         """Note that it is lost."""
@@ -98,7 +98,7 @@ class Holding:
     def end(self) -> None:
         """Stop renewing it: it is about to be released."""
         self.told = None
-        if self.lost:
+        if self.is_lost:
             self.lose()
         self.over.set()
 
@@ -122,7 +122,7 @@ class Locks:
     async def acquire(self, ask: Ask) -> Holding:
         """Take a lock, waiting for it as long as asked; `LockTaken` if another held it all the time."""
         for held in self._held:
-            if held.ask.key == ask.key and held.ask.owner == ask.owner and not held.lost:
+            if held.ask.key == ask.key and held.ask.owner == ask.owner and not held.is_lost:
                 raise ContextError(
                     f"The lock {ask.key!r} is held here already, and a lock cannot be held twice.",
                     fix="Take it once, outside of both blocks, and pass on the lock.",
@@ -239,7 +239,7 @@ class Locks:
         while not await self.clock.wait(holding.over, max(0.0, due - self.clock.monotonic())):
             renewed = await self._renew(holding)
             due = self.clock.monotonic() + lease * (_RENEW_PART if renewed else _AGAIN_PART)
-            if holding.lost:
+            if holding.is_lost:
                 holding.lose()
 
     async def _renew(self, holding: Holding) -> bool:
@@ -263,7 +263,7 @@ class Locks:
             return True  # it is being released, which may be why it was not found
         if not held:
             holding.lose(reason)
-        elif not holding.lost:  # the answer has come in time
+        elif not holding.is_lost:  # the answer has come in time
             holding.trusted_until = before + ask.lease.total_seconds() * _TRUST_PART
         return True
 
@@ -276,7 +276,7 @@ class Locks:
         """
         holding.end()
         releasing = self._do_beside(self._release(holding))
-        if not holding.lost:
+        if not holding.is_lost:
             await asyncio.shield(releasing)
 
     async def _release(self, holding: Holding) -> None:

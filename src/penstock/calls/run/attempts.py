@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.job import NewJob
 from penstock.jobs.retry import Exponential, backoff
-from penstock.observe.timing import Mark, current_spent, spent_on
+from penstock.observe.timing import Mark, current_spent, time_step
 from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
 from penstock.transaction.transaction import Transaction
@@ -67,7 +67,7 @@ class Attempts:
         store, now = self.engine.store, self.now()
         await self.attempt(lambda: store.jobs.enqueue_alone(job, now))
         store.signals.notify()
-        self.engine.journal.enqueued(job, now)
+        self.engine.journal.note_enqueue(job, now)
 
     async def attempt(self, once: Callable[[], Awaitable[R]], what: str = _PENSTOCK, *, for_ever: bool = False) -> R:
         """Run a transaction until it neither conflicts nor loses the database; for the arguments see `Tries`."""
@@ -122,7 +122,7 @@ class Tries:
         self.number += 1
         self._mark = None if self._spent is None else self._spent.mark()
         if self._turn is not None:
-            with spent_on("waits"):
+            with time_step("waits"):
                 self.queue = await self._turn.begin()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
@@ -140,7 +140,7 @@ class Tries:
         if _is_final(error, for_ever=self._for_ever, late=late or self._engine.machine.monotonic() > self._until):
             return False
         if conflicts:
-            self._engine.journal.conflicted(self._what)
+            self._engine.journal.note_conflict(self._what)
         if not (conflicts and self._turn is not None and self._turn.queue is not None):  # there it waits instead
             await pause(self._engine.machine, self.number)
         if self._spent is not None and self._mark is not None:
@@ -227,7 +227,7 @@ class Turn:
         limits = self._admission.limits(*self._of)
         if any(limit.limit < _LOST for limit in limits.values()):
             return EVERY_QUEUE
-        queued = [name for name, limit in limits.items() if limit.queued]
+        queued = [name for name, limit in limits.items() if limit.queue_size]
         return 1 + crc32(queued[-1].encode()) % QUEUES if queued else None
 
     def _leave(self) -> None:
@@ -244,7 +244,7 @@ class _Limit:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
-    def queued(self) -> bool:
+    def queue_size(self) -> bool:
         return self.limit < min(_QUEUED, self._most)
 
     @property
@@ -262,14 +262,14 @@ class _Limit:
             self._waiting.append(turn)
         try:
             await asyncio.wait([turn], timeout=_LONGEST_WAIT)
-            if self.queued:
+            if self.queue_size:
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
                 self.leave()
             turn.cancel()
             raise
-        if not turn.done():  # no run waits long for a slow one that it may run beside
+        if not turn.done():  # no run waits long for a slow one that it may run next to
             turn.cancel()
             self._running += 1
 
@@ -282,7 +282,7 @@ class _Limit:
         if conflict:
             self.limit = max(_LEAST, self.limit * _LESS)
         else:
-            self.limit = min(self._most, self.limit + (_MORE_QUEUED if self.queued else _MORE))
+            self.limit = min(self._most, self.limit + (_MORE_QUEUED if self.queue_size else _MORE))
 
     def leave(self) -> None:
         self._running -= 1

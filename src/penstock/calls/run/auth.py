@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.errors import NotSignedIn
 from penstock.identity.identity import Identity
-from penstock.transaction.tracking import Calls, tracked
+from penstock.transaction.tracking import Calls, track_calls
 from penstock.transaction.words import refuses_other_words
 
 
@@ -20,12 +20,12 @@ class Auth:
         self._calls = calls
         self._read = read
 
-    @tracked
+    @track_calls
     async def get_user_identity(self) -> Identity | None:
         """The identity of the caller; None if nobody has signed in, or the program itself calls."""
         return self._read()
 
-    @tracked
+    @track_calls
     async def require(self) -> Identity:
         """The identity of the caller.
 

@@ -20,7 +20,7 @@ def containing(name: str) -> Iterator[None]:
     """
     task = _task()
     try:
-        with uncanceled(name):
+        with refuse_cancel(name):
             yield
     except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # the last is not of its making
         raise
@@ -33,7 +33,7 @@ def containing(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def uncanceled(name: str) -> Iterator[None]:
+def refuse_cancel(name: str) -> Iterator[None]:
     """Turn a CancelledError into a UsageError if nobody has cancelled this task."""
     try:
         yield

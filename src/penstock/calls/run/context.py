@@ -29,7 +29,7 @@ from penstock.jobs.job import Work
 from penstock.observe import practices
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.tracking import Calls, OfRun, tracked
+from penstock.transaction.tracking import Calls, OfRun, track_calls
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -98,7 +98,7 @@ class QueryCtx(OfRun):
             raise no_work()
         return work
 
-    @tracked
+    @track_calls
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments.
 
@@ -106,11 +106,11 @@ class QueryCtx(OfRun):
             AccessDenied: The function's access does not let the caller in.
             NotSignedIn: The same, and the caller has no identity.
         """
-        async with self._scope.held():
+        async with self._scope.hold():
             call = replace(self._call, function=function)
             await self._runner.check_access(self._scope.transaction, call, function.arguments(args, kwargs))
 
-    @tracked
+    @track_calls
     async def sql(
         self, query: str, /, *, reads: Sequence[type[Table]] | None = None, unruled: bool = False, **values: Any
     ) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ class QueryCtx(OfRun):
             raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
         return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
-    @tracked
+    @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another query in the same snapshot, with its arguments and result checked."""
         call = self._call.inner(function, (args, kwargs))
@@ -177,7 +177,7 @@ class MutationCtx(QueryCtx):
         """Messages to topics, sent if this transaction commits."""
         return Sender(self.job_calls)
 
-    @tracked
+    @track_calls
     async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit with this transaction; whether there were enough, or when there will be.
 
@@ -189,7 +189,7 @@ class MutationCtx(QueryCtx):
         policy = policy_of(self._runner.engine.rate_limits, name)
         return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
 
-    @tracked
+    @track_calls
     async def check_fence(self, key: str, fence: int) -> None:
         """Check that a lock still has this holder, and keep it from others until this transaction has ended.
 
@@ -205,7 +205,7 @@ class MutationCtx(QueryCtx):
         """
         await check_fence(self.job_calls, key, fence)
 
-    @tracked
+    @track_calls
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another mutation as a sub-transaction: if it raises, only its own changes are undone."""
         call = self._call.inner(function, (args, kwargs))
@@ -284,13 +284,13 @@ class ActionCtx(OfRun):
             self._random = random_of(self._runner.engine.clock.seed())
         return self._random
 
-    @tracked
+    @track_calls
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
         call = replace(self._call, function=function)
         await self._runner.check_access_alone(call, function.arguments(args, kwargs))
 
-    @tracked
+    @track_calls
     async def rate_limit(self, name: str, key: str = "", *, count: int = 1, reserve: bool = False) -> RateStatus:
         """Take tokens of a declared rate limit, at once; whether there were enough, or when there will be.
 
@@ -326,21 +326,21 @@ class ActionCtx(OfRun):
         """
         return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
 
-    @tracked
+    @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query in a snapshot of its own."""
         practices.ran("run_query", function)
         result: R = await self._runner.run(self._call.inner(function, (args, kwargs)), FunctionKind.QUERY)
         return result
 
-    @tracked
+    @track_calls
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation in a transaction of its own."""
         practices.ran("run_mutation", function)
         result: R = await self._runner.run(self._call.inner(function, (args, kwargs)), FunctionKind.MUTATION)
         return result
 
-    @tracked
+    @track_calls
     async def run_action(self, function: ActionFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another action. Use it to change the runtime; otherwise a plain helper function is enough."""
         practices.ran("run_action", function)
@@ -348,5 +348,5 @@ class ActionCtx(OfRun):
         return result
 
     def _identity(self) -> Identity | None:
-        practices.asked_identity()
+        practices.note_identity()
         return self._call.caller.identity

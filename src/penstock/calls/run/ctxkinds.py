@@ -36,21 +36,21 @@ def check_ctx(function: AnyFunction) -> None:
     given = annotation_of(handler, parameter)
     if _takes(given, expected):
         return
-    kind, where = function.kind.with_article, named(handler)
+    kind, where = function.kind.with_article, label(handler)
     if given not in _KIND_OF:
         written = str(parameter).replace("'", "")  # annotations that are texts
         raise DeclarationError(
             f"{where}: the first parameter of {kind} is its ctx, not {written}.",
-            fix=f"Write (ctx: {_spelled(expected)}, …).",
+            fix=f"Write (ctx: {_spell(expected)}, …).",
         )
     meant, is_async = _KIND_OF[given]
-    fix = f"Write ctx: {_spelled(expected)}"
+    fix = f"Write ctx: {_spell(expected)}"
     if is_async is function.is_async:
         fix = f"{fix}, or declare it with @app.{meant.value}"
     elif is_async and meant is function.kind:
-        fix = f"Write async def, or take ctx: {_spelled(expected)} after from penstock import sync"
+        fix = f"Write async def, or take ctx: {_spell(expected)} after from penstock import sync"
     raise DeclarationError(
-        f"{where} is {kind} written with {'async def' if function.is_async else 'def'}, and takes a {_spelled(given)}.",
+        f"{where} is {kind} written with {'async def' if function.is_async else 'def'}, and takes a {_spell(given)}.",
         fix=f"{fix}.",
     )
 
@@ -61,9 +61,9 @@ def _check_guard(guard: Callable[..., Any]) -> None:
     given = annotation_of(guard, next(iter(inspect.signature(guard).parameters.values())))
     if not _takes(given, expected):
         raise DeclarationError(
-            f"{named(guard)} is a guard written with {'async def' if is_async else 'def'}, and takes a "
-            f"{_spelled(given) if isinstance(given, type) else given}.",
-            fix=f"Write ctx: {_spelled(expected)}: guards only read.",
+            f"{label(guard)} is a guard written with {'async def' if is_async else 'def'}, and takes a "
+            f"{_spell(given) if isinstance(given, type) else given}.",
+            fix=f"Write ctx: {_spell(expected)}: guards only read.",
         )
 
 
@@ -72,11 +72,11 @@ def refuse_bare(word: str, given: object, example: str) -> None:
     if isinstance(given, types.FunctionType | Function):
         handler = given.declared if isinstance(given, Function) else given
         raise DeclarationError(
-            f"@app.{word} stands above {named(handler)} without parentheses.", fix=f"Write @app.{word}({example})."
+            f"@app.{word} stands above {label(handler)} without parentheses.", fix=f"Write @app.{word}({example})."
         )
 
 
-def named(handler: Callable[..., Any]) -> str:
+def label(handler: Callable[..., Any]) -> str:
     """The name of a handler, and where it is written."""
     return f"{name_of(handler)} ({place_of_handler(handler)})"
 
@@ -110,19 +110,19 @@ def task_ctx_of(handler: Any, table: type[Table]) -> str:
     name = word_of(annotation)
     if name not in _OF_TASKS:
         raise DeclarationError(
-            f"@app.reactive_task: {named(handler)} does not say what kind of task it is.",
+            f"@app.reactive_task: {label(handler)} does not say what kind of task it is.",
             fix="Write (ctx: TaskCtx[Order]) if it calls the outside world, (ctx: MutationTaskCtx[Order]) if it only "
             "writes this database.",
         )
     if name.startswith("Sync") is inspect.iscoroutinefunction(handler):
         raise DeclarationError(
-            f"@app.reactive_task: {named(handler)} takes a {name}.",
+            f"@app.reactive_task: {label(handler)} takes a {name}.",
             fix="async def takes TaskCtx, MutationTaskCtx or TaskBatchCtx, and def their twins, such as SyncTaskCtx.",
         )
     rows = typing.get_args(annotation)
     if rows and isinstance(rows[0], type) and rows[0] is not Any and not issubclass(table, rows[0]):
         raise DeclarationError(
-            f"@app.reactive_task({table.__name__}): {named(handler)} takes {name}[{rows[0].__name__}].",
+            f"@app.reactive_task({table.__name__}): {label(handler)} takes {name}[{rows[0].__name__}].",
             fix=f"Write ctx: {name}[{table.__name__}].",
         )
     return name
@@ -140,7 +140,7 @@ def _takes(given: Any, expected: type[Any]) -> bool:
     return issubclass(expected, given) if isinstance(given, type) else isinstance(given, str | typing.TypeVar)
 
 
-def _spelled(ctx: type[Any]) -> str:
+def _spell(ctx: type[Any]) -> str:
     """The name of a ctx, as programs write it."""
     name = ctx.__name__
     return f"sync.{name.removeprefix('Sync')}" if name.startswith("Sync") else name

@@ -37,7 +37,7 @@ class Request(Call):
             return self.function.signature.check_sent(await check_args(self.function, self.arguments))
 
     def finish(self, result: Any) -> Any:
-        return result if self.encode is None else self.encode(self.function.signature.marked(result))
+        return result if self.encode is None else self.encode(self.function.signature.mark(result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class Dispatch:
             DatabaseUnavailable: The database was lost.
         """
         size = sum(len(args) for _, args, _ in calls)
-        found: list[Any] = await offload(size, lambda: [self._prepared(caller, *call) for call in calls])
+        found: list[Any] = await offload(size, lambda: [self._request_or_error(caller, *call) for call in calls])
         requests = {place: request for place, request in enumerate(found) if isinstance(request, Request)}
         async with self._places.take("A batch of queries"):
             snapshot = None if at is None else self.snapshots.find(at)
@@ -249,7 +249,7 @@ class Dispatch:
 
     # ----- steps
 
-    def _prepared(self, caller: Caller, path: str, args: bytes | str, encode: Encode) -> Request | InputError:
+    def _request_or_error(self, caller: Caller, path: str, args: bytes | str, encode: Encode) -> Request | InputError:
         """A query with its checked arguments, or why it cannot be called."""
         try:
             return Request(*self.prepare_query(path, args), caller, encode=encode)

@@ -84,8 +84,8 @@ class Engine:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
 
         A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
-        Each kind of function, and each depth of nested calls, has threads of its own, so that slow queries do not hold
-        up mutations, and a function that waits for another one never holds the thread which that one needs.
+        Each kind of function, and each depth of nested calls, has threads of its own. So slow queries do not hold up
+        mutations, and a function that waits for another one never holds its thread.
 
         Raises:
             Overloaded: On entering: all threads run functions whose callers have given up.
@@ -98,7 +98,7 @@ class Engine:
             threads = self._threads[name] = Threads(name, self.config.threads)
         return threads.place(function.name, function=function.name, depth=depth)
 
-    def left_to_others(self) -> list[str]:
+    def functions_held_here(self) -> list[str]:
         """The functions of tasks that are held in this process only."""
         held = self.pauses.here(self.clock.now())
         return [name for name, task in self.reactive.items() if self.tasks[task.name].id in held] if held else []

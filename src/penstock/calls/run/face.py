@@ -1,6 +1,6 @@
 """Faces: asynchronous objects for code that does not await. A face has the methods of a class, and no logic of its own.
 
-Type checkers read the stub beside a module of faces; `make format` writes it from the asynchronous classes.
+Type checkers read the stub next to a module of faces; `make format` writes it from the asynchronous classes.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class JobRun:
 
 
 def caller_of_job(function: AnyFunction) -> Caller:
-    """Who a job of a function runs for: a public one is as if called from outside, where anybody could call it."""
+    """The caller that a job of a function runs for: a public one as if called from outside."""
     return ANONYMOUS if function.public else SYSTEM
 
 

@@ -238,7 +238,7 @@ def _answer(where: bytes, args: bytes) -> bytes:
         result = djangodb.in_thread(lambda: function.handler(ProcessCtx(_work(work)), **given))
         return _RETURNED + function.signature.result_json(function.signature.check_result(result))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
-        told = {**_told(error), "traceback": trace_text(error)[-_LONGEST:]}
+        told = {**_describe(error), "traceback": trace_text(error)[-_LONGEST:]}
         return _RAISED + json.dumps(told).encode()
 
 
@@ -257,12 +257,12 @@ def _import(module: str, file: str) -> Any:
 
 def _failure_of(text: bytes) -> Exception:
     told: dict[str, Any] = json.loads(text)
-    error = _made(told)
+    error = _rebuild(told)
     error.add_note(f"In the other process:\n{told['traceback']}")
     return error
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ApplicationError):
         try:
             return {"kind": "ApplicationError", "data": to_jsonable_python(error.data), "status": error.status}
@@ -281,7 +281,7 @@ def _told(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _made(told: dict[str, Any]) -> Exception:
+def _rebuild(told: dict[str, Any]) -> Exception:
     if "message" in told:
         return _foreign(told["name"], told["message"], builtin=told["builtin"])
     if told["kind"] == "ApplicationError":

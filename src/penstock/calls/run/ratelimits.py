@@ -39,7 +39,7 @@ async def take_tokens(
     calls: JobCalls, name: str, policy: RateLimit, key: object, count: int, *, reserve: bool
 ) -> RateStatus:
     """Take tokens of a rate limit; see `RateLimiter.take`."""
-    of = checked_key(key)
+    of = check_key(key)
 
     async def attempt(transaction: Transaction) -> RateStatus:
         rates, now = transaction.store.rates, calls.now()
@@ -62,7 +62,7 @@ def key_of(caller: Caller) -> str:
 
 
 def _network(text: str) -> str:
-    """An address; of version 6 the network, of which each subscriber has a whole one."""
+    """An address; of version 6 the network, as each subscriber has a whole one."""
     found = address_of(text)
     return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found or text)
 
@@ -75,7 +75,7 @@ def policy_of(policies: Mapping[str, RateLimit], name: str) -> RateLimit:
     return found
 
 
-def checked_key(key: object) -> str:
+def check_key(key: object) -> str:
     """A key of a rate limit. Raises `ValueInvalid`."""
     if not isinstance(key, str) or len(key) > _LONGEST_KEY or "\0" in key:
         raise ValueInvalid(f"The key of a rate limit is a text of up to {_LONGEST_KEY} characters, not {key!r}.")

@@ -115,7 +115,7 @@ class Renewals:
         try:
             while self._leases:
                 due = min(lease.renew_in for lease in self._leases)
-                await self._clock.sleep(max(0.0, min(due, self._blocked_after / 2)))
+                await self._clock.sleep(max(0.0, min(due, self._block_limit / 2)))
                 self._look_at_loop()
                 for lease in [one for one in self._leases if one.renew_in <= 0]:
                     try:
@@ -142,7 +142,7 @@ class Renewals:
             pass
 
     @property
-    def _blocked_after(self) -> float:
+    def _block_limit(self) -> float:
         return max(_BLOCKED_AT_LEAST, self._config.lease * _BLOCKED_PART)
 
     def _look_at_loop(self) -> None:
@@ -154,7 +154,7 @@ class Renewals:
                 self._loop.call_soon_threadsafe(self._answer)
             except RuntimeError:  # it is closed: the program has ended without its leases
                 self._leases.clear()
-        elif (seconds := now - self._asked_at) >= self._blocked_after:
+        elif (seconds := now - self._asked_at) >= self._block_limit:
             self._tell(seconds)
 
     def _answer(self) -> None:

@@ -44,7 +44,7 @@ from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.observe.practices import Practices, Watch
-from penstock.observe.timing import spent_on
+from penstock.observe.timing import time_step
 from penstock.store.session import Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
@@ -94,7 +94,7 @@ class Runner(Attempts):
             tries = Tries(self.engine, call.function.name)
             while True:
                 async with tries, self.engine.thread(call.function, call.depth) as thread:
-                    with spent_on("waits"):
+                    with time_step("waits"):
                         session = await self.engine.store.begin_read()
                     try:
                         transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
@@ -121,7 +121,7 @@ class Runner(Attempts):
                         if not has_paid:
                             await self._take_token(call)
                             has_paid = True
-                        with spent_on("waits"):
+                        with time_step("waits"):
                             session = await self.begin_write(tries.queue, for_ever=call.for_ever)
                         try:
                             transaction = self._transaction(session, call, moment)
@@ -129,13 +129,13 @@ class Runner(Attempts):
                             if points.armed:
                                 await points.reach("mutation.ran", function=function.name)
                             answer = call.finish(result)
-                            with spent_on("database"):
+                            with time_step("database"):
                                 await commit(transaction, partial(call.seal, answer=answer))
                         finally:
                             await session.rollback()
                         return answer
 
-    async def shared_mutation(
+    async def run_in_part(
         self, part: Part, call: Call, arguments: Arguments, moment: Moment
     ) -> tuple[Transaction, Any]:
         """Run a mutation once, in its part of a transaction that it shares; its gathered changes, and its result."""
@@ -231,7 +231,7 @@ class Runner(Attempts):
         expect(call.function, kind)
         arguments = call.read()
         with self.engine.journal.call(call.function):
-            async with scope.held():
+            async with scope.hold():
                 if kind is FunctionKind.QUERY:
                     return await self._within(scope.transaction, call, arguments, None)
                 async with scope.transaction.branch():
@@ -280,7 +280,7 @@ class Runner(Attempts):
             raise
         if transaction.failure is not None:
             raise transaction.failure
-        self.engine.journal.counted(transaction)
+        self.engine.journal.count_rows(transaction)
         return result
 
     def _within(
@@ -290,10 +290,10 @@ class Runner(Attempts):
         if not call.caller.is_system:
             transaction.ask = lambda facts: self._ask(transaction, facts, {}, call.depth + 1)
             if call.function.access is not None:
-                return self._guarded(transaction, call, arguments, thread)
+                return self._guard(transaction, call, arguments, thread)
         return self.run_handler(call, arguments, thread, transaction)
 
-    async def _guarded(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Any:
+    async def _guard(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Any:
         await self.check_access(transaction, call, arguments)
         return await self.run_handler(call, arguments, thread, transaction)
 
@@ -346,7 +346,7 @@ class Runner(Attempts):
         self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
     ) -> Coroutine[Any, Any, Any]:
         """Run a guard, or a function that reads facts for rules; it reads all rows."""
-        call = Call(_asked_query(asked), dict(arguments), transaction.caller, depth)
+        call = Call(_query_of(asked), dict(arguments), transaction.caller, depth)
         check_depth(call.function, depth)
         return self.run_handler(call, call.arguments, None, transaction, asked)
 
@@ -420,7 +420,7 @@ def _watch(practices: Practices, call: Call, run: Callable[..., Any]) -> Watch:
 
 
 @cache
-def _asked_query(asked: Callable[..., Any]) -> AnyFunction:
+def _query_of(asked: Callable[..., Any]) -> AnyFunction:
     return QueryFunction(asked, public=False)
 
 

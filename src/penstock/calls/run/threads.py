@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.errors import Overloaded
 from penstock.functions.function import AnyFunction
-from penstock.observe.timing import spent_on
+from penstock.observe.timing import time_step
 from penstock.store.places import Line
 
 R = TypeVar("R")
@@ -159,7 +159,7 @@ class Place:
         self.facts = facts
 
     async def __aenter__(self) -> Self:
-        with spent_on("waits"):
+        with time_step("waits"):
             await self._threads.take(self)
         return self
 
@@ -170,14 +170,14 @@ class Place:
             return
         loop = asyncio.get_running_loop()
 
-        def ended(_: Future[Any]) -> None:
+        def on_end(_: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
 
         self._threads.abandon(self)
         if (noted := _LINGERING.get()) is not None:
             noted.append(future)
-        future.add_done_callback(ended)
+        future.add_done_callback(on_end)
 
     async def run(self, work: Callable[[], R]) -> R:
         future: Future[R] = Future()

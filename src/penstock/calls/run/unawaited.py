@@ -1,4 +1,4 @@
-"""Helpers that got a ctx and were not awaited: those that never began, and tasks that outlive the function.
+"""Helpers that got a ctx and were not awaited: calls that never began, and tasks that outlive the function.
 
 Owns finding them. The calls of a ctx itself are tracked in `transaction/tracking`.
 """

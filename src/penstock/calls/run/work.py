@@ -14,7 +14,7 @@ from penstock.errors import ContextError, LeaseLost, ValueInvalid
 from penstock.jobs.job import JobId, job_uuid
 from penstock.jobs.progress import progress_of
 from penstock.jobs.token import token_of, token_text
-from penstock.transaction.tracking import Calls, tracked
+from penstock.transaction.tracking import Calls, track_calls
 
 LONGEST_WAIT = timedelta(days=366)
 
@@ -49,7 +49,7 @@ class ActionWork:
         """Whether someone asked for the job to stop."""
         return self._attempt.cancelled.is_set()
 
-    @tracked
+    @track_calls
     async def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far the job has come; its status shows it, about once a second.
 
@@ -65,13 +65,13 @@ class ActionWork:
         """
         self._attempt.noticed(self._attempt, progress_of(done, total, note))
 
-    @tracked
+    @track_calls
     async def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str:  # noqa: ASYNC109 - a word of the field
         """Let an outside system say how the job ends; the token with which it does.
 
-        Once the action has returned None, the job goes on running, without a worker and with its slot in its pool,
-        until the token is brought: to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in time,
-        the attempt has failed.
+        Once the action has returned None, the job goes on without a worker until the token is brought, and keeps its
+        slot in its pool: to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in time, the attempt
+        has failed.
 
         Args:
             timeout: The longest wait, from now on.

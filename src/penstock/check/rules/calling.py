@@ -27,8 +27,8 @@ def _is_run(call: Call, *names: str) -> bool:
 @rule("PEN008")
 def internal_only(facts: Facts, rule: Rule) -> Places:
     """A public function is called from within."""
-    for body, call in facts.called(object, *RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
-        for node, function in _handed_over(facts, body, call):
+    for body, call in facts.calls_of(object, *RUNS, "run_after", "run_at", "enqueue", "enqueue_batch", "with_options"):
+        for node, function in _targets(facts, body, call):
             if function.kind and function.is_public:
                 is_run = call.method in RUNS
                 why = "callers from outside use it" if is_run else "it checks its callers, and a job has none"
@@ -40,7 +40,7 @@ def internal_only(facts: Facts, rule: Rule) -> Places:
         yield rule.at(
             module, node, message, "Declare a cron of an internal function, and share a helper with this one."
         )
-    for function in facts.program.declared():
+    for function in facts.program.app_functions():
         if function.handles == "cron" and function.is_public:
             message = f"{function.name} is a cron, and public: anyone may run it."
             fix = f"Declare it with internal_{function.kind}."
@@ -58,7 +58,7 @@ def _crons(facts: Facts) -> Iterator[tuple[Module, ast.expr, Function]]:
                     yield module, one, found
 
 
-def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
+def _targets(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.expr, Function]]:
     """The functions that a call runs or schedules."""
     at = 0 if _is_run(call) else 1
     if at == 0 or call.is_word("scheduler", "run_after", "run_at") or call.is_of(Pool, "enqueue", "enqueue_batch"):
@@ -74,7 +74,7 @@ def _handed_over(facts: Facts, body: Body, call: Call) -> Iterator[tuple[ast.exp
 @rule("PEN009")
 def helpers(facts: Facts, rule: Rule) -> Places:
     """A query or mutation runs another one, where a helper is enough."""
-    for body, call in facts.called(Ctx, "run_query", "run_mutation"):
+    for body, call in facts.calls_of(Ctx, "run_query", "run_mutation"):
         is_alone = call.is_tried and call.method == "run_mutation"
         if kind_of(body) in {"query", "mutation"} and not is_alone:
             name = ast.unparse(call.node.args[0]) if call.node.args else "helper"
@@ -86,7 +86,7 @@ def helpers(facts: Facts, rule: Rule) -> Places:
 @rule("PEN010")
 def same_runtime(facts: Facts, rule: Rule) -> Places:
     """run_action runs an action of the same runtime."""
-    for body, call in facts.called(Ctx, "run_action"):
+    for body, call in facts.calls_of(Ctx, "run_action"):
         found = call.given[0] if call.node.args else None
         if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
             message = f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits."
@@ -129,7 +129,7 @@ def _is_harmless(call: Call) -> bool:
 
 
 @rule("PEN012", "Pass the whole list to one query or mutation.")
-def looped(facts: Facts, rule: Rule) -> Places:
+def loop_of_transactions(facts: Facts, rule: Rule) -> Places:
     """A loop runs one transaction after another."""
     for body in facts.bodies_of("action"):
         for call in (one for one in body.calls if one.loop is not None and not isinstance(one.loop, ast.While)):
@@ -162,7 +162,7 @@ def _has_outside(body: Body, run: Call) -> bool:
 @rule("PEN013")
 def table_named(facts: Facts, rule: Rule) -> Places:
     """A table is not named."""
-    for body, call in facts.called(Word, "get", "patch", "delete", "replace"):
+    for body, call in facts.calls_of(Word, "get", "patch", "delete", "replace"):
         if call.is_word("db"):
             least = 3 if call.method == "replace" else 2
             if len(call.node.args) < least and not any(isinstance(one, ast.Starred) for one in call.node.args):
@@ -174,7 +174,7 @@ def table_named(facts: Facts, rule: Rule) -> Places:
 
 
 @rule("PEN016", "Enqueue in that mutation: then both are stored, or neither is.")
-def enqueued_within(facts: Facts, rule: Rule) -> Places:
+def enqueue_after_transaction(facts: Facts, rule: Rule) -> Places:
     """Work is enqueued after the transaction instead of within it."""
     for body in facts.bodies:
         if kind_of(body) in {"query", "mutation"}:
@@ -216,7 +216,7 @@ def _is_backend_run(call: Call) -> bool:
 
 
 @rule("PEN001")
-def awaited(facts: Facts, rule: Rule) -> Places:
+def missing_await(facts: Facts, rule: Rule) -> Places:
     """A call is not awaited."""
     for body in facts.bodies:
         for pending in body.floating:

@@ -25,11 +25,11 @@ _PROOFS = re.compile(r"(^|_)(token|secret|password|passphrase|pin|code|key|signa
 
 
 def _public(facts: Facts) -> list[Function]:
-    return [one for one in facts.program.declared() if one.is_public]
+    return [one for one in facts.program.app_functions() if one.is_public]
 
 
 @rule("PEN005", "Name a type that penstock can check, such as str, Id[Order], list[int] or a pydantic model.")
-def typed(facts: Facts, rule: Rule) -> Places:
+def missing_types(facts: Facts, rule: Rule) -> Places:
     """A public function does not say what it takes or gives."""
     for function in _public(facts):
         module, name = function.module, function.name
@@ -84,11 +84,11 @@ def _anything(program: Program, module: Module, node: ast.expr) -> str:
 
 
 @rule("PEN006", "Write access=signed_in, another guard, or access=public if that is meant; or make it internal.")
-def guarded(facts: Facts, rule: Rule) -> Places:
+def missing_guard(facts: Facts, rule: Rule) -> Places:
     """A public function says nothing about who may call it."""
     for function in _public(facts):
         if not _has_guard(function) and not _asks_who(facts, function):
-            message = f"{function.name}: whoever reaches the server may call it."
+            message = f"{function.name}: anyone who reaches the server may call it."
             yield rule.at(function.module, function.node, message, head=True)
 
 
@@ -103,7 +103,7 @@ def _asks_who(facts: Facts, function: Function) -> bool:
 
 
 def _asks_within(facts: Facts, function: Function) -> bool:
-    reached = [body for body, _ in facts.reached([facts.body(function)], through_declared=True).values()]
+    reached = [body for body, _ in facts.reach([facts.body(function)], through_declared=True).values()]
     return any(
         _looks_at_auth(body) or (body.function is not function and _refuses(facts.program, body.function))
         for body in reached
@@ -131,26 +131,26 @@ def _looks_at_auth(body: Body) -> bool:
 
 
 @rule("PEN007", "Decide by await ctx.auth.require(), which comes from a token that was checked.")
-def invented(facts: Facts, rule: Rule) -> Places:
+def caller_by_argument(facts: Facts, rule: Rule) -> Places:
     """Access is decided by an argument that a caller can invent."""
     answers = dict[Function, str]()  # of guards, which functions share
     for function in _public(facts):
-        names = _invented(function)
+        names = _identity_arguments(function)
         guard = _guard(facts, function)
         if isinstance(guard, Function):
             if guard not in answers:
-                answers[guard] = _answers(guard, _invented(guard))
+                answers[guard] = _answers(guard, _identity_arguments(guard))
             used = answers[guard]
             access = function.option("access")
             if used and access and not _asks_who(facts, guard):
-                yield rule.at(function.module, access, _told(function, used))
+                yield rule.at(function.module, access, _message(function, used))
         elif guard is not None:
             given = {one.arg for one in guard.args.args[1:]} & names_in(guard.body)
             if given and not _names_auth(guard):
-                yield rule.at(function.module, guard, _told(function, min(given)))
+                yield rule.at(function.module, guard, _message(function, min(given)))
         elif names and _lets_in_many(facts.program, function) and not _asks_who(facts, function):
             for node, used in _refusals(facts, function, names):
-                yield rule.at(function.module, node, _told(function, used))
+                yield rule.at(function.module, node, _message(function, used))
 
 
 def _lets_in_many(program: Program, function: Function) -> bool:
@@ -161,7 +161,7 @@ def _lets_in_many(program: Program, function: Function) -> bool:
     return last_name(access) in {"public", "signed_in"}  # of a decorator elsewhere
 
 
-def _invented(function: Function) -> set[str]:
+def _identity_arguments(function: Function) -> set[str]:
     """The arguments that name somebody: ``owner_id``, ``ownerId``."""
     return {one.arg for one in function.parameters[1:] if _names_somebody(one.arg)}
 
@@ -171,7 +171,7 @@ def _names_somebody(argument: str) -> bool:
     return _INVENTED.search(_HUMP.sub("_", argument).lower()) is not None
 
 
-def _told(function: Function, name: str) -> str:
+def _message(function: Function, name: str) -> str:
     return f"{function.name}: a caller may send any {name}, also that of somebody else."
 
 
@@ -193,15 +193,15 @@ def _refusals(
     facts: Facts, function: Function, names: set[str], columns: Collection[str] = (), depth: int = 0
 ) -> Iterator[tuple[ast.expr, str]]:
     """Conditions by which a function, or a helper that it calls, refuses a call, each with the argument it looks at."""
-    kept = function.kept
-    rows = _found_by(kept, names)
+    kept = function.assignments
+    rows = _rows_by_argument(kept, names)
     asked = dict[ast.Call, ast.expr]()
     for node in function.statements:
         if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _raises(node)):
             looked_at = names_in(node.test)
             named = [value for name in kept if name in looked_at for value in kept[name]]
             for test in (node.test, *named):
-                if used := _compared(test, names, columns) or _decided(function, test, rows):
+                if used := _argument_in(test, names, columns) or _deciding_argument(function, test, rows):
                     yield test, used
                     break
             asked.update((one, node.test) for one in calls_in(node.test))
@@ -219,7 +219,7 @@ def _refusals(
                 yield call.node, passed.get(found[1], min(passed.values()))
 
 
-def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str]:
+def _rows_by_argument(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str]:
     """The names of rows that are found by one of these arguments through an index, each with the argument."""
     found = dict[str, str]()
     for name, values in kept.items():
@@ -231,7 +231,7 @@ def _found_by(kept: dict[str, list[ast.expr]], names: set[str]) -> dict[str, str
     return found
 
 
-def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
+def _deciding_argument(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
     """The argument by which the row was found whose column a condition looks at, if nothing proves who calls."""
     if any(_PROOFS.search(_HUMP.sub("_", one.arg).lower()) for one in function.parameters[1:]):
         return ""
@@ -243,8 +243,8 @@ def _decided(function: Function, test: ast.expr, rows: dict[str, str]) -> str:
 
 def _answers(function: Function, names: set[str], columns: Collection[str] = ()) -> str:
     """The argument by which a function answers yes or no."""
-    rows = _found_by(function.kept, names)
-    tests = (_compared(one, names, columns) or _decided(function, one, rows) for one in function.results)
+    rows = _rows_by_argument(function.assignments, names)
+    tests = (_argument_in(one, names, columns) or _deciding_argument(function, one, rows) for one in function.results)
     return next((used for used in tests if used), "")
 
 
@@ -255,7 +255,7 @@ def _raises(node: ast.If) -> bool:
     return any(isinstance(one, ast.Raise) for one in raising)
 
 
-def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
+def _argument_in(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
     """The argument that a condition compares with a column, or with an argument that holds one."""
     for one in walk(test):
         sides = [one.left, *one.comparators] if isinstance(one, ast.Compare) else []
@@ -267,7 +267,7 @@ def _compared(test: ast.expr, names: set[str], columns: Collection[str]) -> str:
 
 
 def _without_methods(node: ast.expr) -> ast.expr:
-    """What methods are called of: ``email`` of ``email.strip().lower()``."""
+    """The object that methods are called of: ``email`` of ``email.strip().lower()``."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
     return node

@@ -100,7 +100,7 @@ def _is_utc(program: Program, module: Module, call: ast.Call) -> bool:
 
 
 def _timedelta(program: Program, module: Module) -> tuple[str, list[Edit] | None]:
-    """What a file calls `timedelta`, and the line that imports it if none does; None if that name is another's."""
+    """The name of `timedelta` in a file, and the line that imports it if none does; None if that name is another's."""
     always = {*module.tree.body}  # and not only for type checkers
     for name in (name for name, node in module.names.items() if node in always):
         found = program.project.look_up(module, name)
@@ -139,7 +139,7 @@ def _reaches(name: str, root: str) -> str:
 def never_blocks(facts: Facts, rule: Rule) -> Places:
     """An async function blocks the event loop."""
     actions = [body for body in facts.bodies_of("action") if body.function.is_async]
-    for body, root in facts.reached(actions).values():
+    for body, root in facts.reach(actions).values():
         called = {one.node.func for one in body.calls}
         for node, name in body.outside:
             if node in called and name.startswith(_BLOCKS) and not _DATA.search(name):

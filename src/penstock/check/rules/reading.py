@@ -26,7 +26,7 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 @rule("PEN002")
-def filtered(facts: Facts, rule: Rule) -> Places:
+def slow_filter(facts: Facts, rule: Rule) -> Places:
     """A filter does what an index does faster."""
     for body in facts.bodies:
         for node, scan, end, whole in _filters(body):
@@ -101,14 +101,14 @@ def _conditions(body: Body, node: Over) -> tuple[str, list[ast.expr]]:
         given = _predicate(body, node.args[0] if node.args else None)
         return (given.args.args[0].arg, [given.body]) if given and given.args.args else ("", [])
     if isinstance(node, Loop):
-        target, ifs = node.target, _wanted(node.body)
+        target, ifs = node.target, _row_conditions(node.body)
     else:
         target, ifs = node.generators[0].target, node.generators[0].ifs
         ifs = [*ifs, node.elt] if isinstance(node, ast.GeneratorExp) else ifs  # any(one.name == name for one in rows)
     return (target.id, ifs) if isinstance(target, ast.Name) else ("", [])
 
 
-def _wanted(body: list[ast.stmt]) -> list[ast.expr]:
+def _row_conditions(body: list[ast.stmt]) -> list[ast.expr]:
     """The conditions of the rows that a loop does something with: it has one ``if``, or skips the others."""
     found = list[ast.expr]()
     for one in body:
@@ -168,37 +168,37 @@ def _column(node: ast.expr, row: str, table: Table) -> str:
 
 
 def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[str, str]:
-    """What is wrong and what to write; nothing if no index would serve."""
+    """The fault and the fix; nothing if no index would serve."""
     table = scan.table
     if table is None:
         return "", ""
     known = {*scan.equal, *equal}
     best: Index | None = None
     for index in table.indexes.values():
-        used = _used(index, known, ranged)
-        if len(used) > max(len(scan.equal), len(_used(best, known, ranged)) if best else 0):
+        used = _usable_columns(index, known, ranged)
+        if len(used) > max(len(scan.equal), len(_usable_columns(best, known, ranged)) if best else 0):
             best = index
     if best is not None:
         message = f"This filter reads rows of {table.name} to drop them; index {best.name} finds the others."
-        given = _given(_used(best, known, ranged), known, ranged)
+        given = _index_arguments(_usable_columns(best, known, ranged), known, ranged)
         return message, f"Write .with_index({table.name}.{best.name}, {given})."
     if scan.is_bounded:
         return "", ""
     wanted = list(dict.fromkeys([*equal, *list(ranged)[:1]]))
     name = f"by_{'_'.join(wanted)}"
     quoted = ", ".join(f'"{one}"' for one in wanted)
-    read = f"read with .with_index({table.name}.{name}, {_given(wanted, known, ranged)})"
+    read = f"read with .with_index({table.name}.{name}, {_index_arguments(wanted, known, ranged)})"
     message = f"This filter reads all rows of {table.name} to drop most of them."
     make = "" if table.is_managed else "create an index on these columns in the database, "
     return message, f"Declare {name} = Index({quoted}) in {table.name}, {make}and {read}."
 
 
-def _given(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:
-    """What `with_index` is given: ``customer=…, starts_at=gte(…)``."""
+def _index_arguments(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:
+    """The arguments of `with_index`: ``customer=…, starts_at=gte(…)``."""
     return ", ".join(f"{one}={'…' if one in equal else ranged[one]}" for one in columns)
 
 
-def _used(index: Index, equal: set[str], ranged: Collection[str]) -> list[str]:
+def _usable_columns(index: Index, equal: set[str], ranged: Collection[str]) -> list[str]:
     """The first columns of an index that a condition can use."""
     used = list[str]()
     for column in index.columns:
@@ -212,12 +212,12 @@ def _used(index: Index, equal: set[str], ranged: Collection[str]) -> list[str]:
 
 
 @rule("PEN003", "Choose rows with .with_index(…), or end with .take(n), .paginate(…), .count() or .first().")
-def unbounded(facts: Facts, rule: Rule) -> Places:
+def collect_without_limit(facts: Facts, rule: Rule) -> Places:
     """Collect reads all rows, however many there are."""
-    for body, call in facts.called(Scan, "collect"):
+    for body, call in facts.calls_of(Scan, "collect"):
         scan: Scan = call.of.of
         name = scan.table.name if scan.table else "the table"
-        if any(_counted(body, one.node) is call.node for one in body.calls):
+        if any(_rows_of_count(body, one.node) is call.node for one in body.calls):
             yield rule.at(body, call.node, f"All rows of {name} are read to count them.", "Write .count().")
         elif not scan.is_bounded or scan.is_endless:
             what = f"all rows of {name} from one on" if scan.is_endless else f"all rows of {name}"
@@ -230,8 +230,8 @@ def unbounded(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(body, node, f"This reads all rows of {name}.")
 
 
-def _counted(body: Body, call: ast.Call) -> ast.expr | None:
-    """What ``len(…)`` or ``sum(1 for _ in …)`` counts."""
+def _rows_of_count(body: Body, call: ast.Call) -> ast.expr | None:
+    """The rows that ``len(…)`` or ``sum(1 for _ in …)`` counts."""
     match call:
         case ast.Call(func=ast.Name(id="len"), args=[rows]):
             return _all_from(body, rows)
@@ -250,7 +250,7 @@ def _all_from(body: Body, node: ast.expr) -> ast.expr | None:
         case ast.ListComp(generators=[one]) | ast.GeneratorExp(generators=[one]) if not one.ifs:
             return _all_from(body, one.iter)
         case ast.Name(id=name):
-            kept = body.function.kept.get(name, [])
+            kept = body.function.assignments.get(name, [])
             uses = (one for one in body.function.nodes if isinstance(one, ast.Name) and one.id == name)
             is_once = len(kept) == 1 and sum(isinstance(one.ctx, ast.Load) for one in uses) == 1
             return _all_from(body, kept[0]) if is_once else None
@@ -276,7 +276,7 @@ def redundant(facts: Facts, rule: Rule) -> Places:
 def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
     """Find indexes that a query gives all columns of, and whose rows it wants in the order of their creation."""
     found = set[tuple[ast.ClassDef, str]]()
-    for _body, call in facts.called(Scan, "order", "first", "take", "paginate"):
+    for _body, call in facts.calls_of(Scan, "order", "first", "take", "paginate"):
         scan: Scan = call.of.of
         index = scan.table.indexes.get(scan.index) if scan.table else None
         if scan.table and index and set(index.columns) <= set(scan.equal):
@@ -285,12 +285,12 @@ def _read_by_creation(facts: Facts) -> set[tuple[ast.ClassDef, str]]:
 
 
 @rule("PEN021")
-def named(facts: Facts, rule: Rule) -> Places:
+def wrong_keyword(facts: Facts, rule: Rule) -> Places:
     """A keyword names no column."""
     columns_of = cache(partial(_fields, facts.program))
-    for body, call in facts.called(object, "patch", "with_index"):
+    for body, call in facts.calls_of(object, "patch", "with_index"):
         module = body.function.module
-        owner, columns = _named_columns(facts.program, module, call, columns_of)
+        owner, columns = _columns_in(facts.program, module, call, columns_of)
         for one in call.node.keywords if columns else ():
             if one.arg and one.arg not in columns:
                 near = get_close_matches(one.arg, columns, 1) or columns
@@ -298,7 +298,7 @@ def named(facts: Facts, rule: Rule) -> Places:
                 yield rule.at(module, one, f"{owner} has no column {one.arg}.", fix)
 
 
-def _named_columns(
+def _columns_in(
     program: Program, module: Module, call: Call, columns_of: Callable[[Module, ast.ClassDef], list[str] | None]
 ) -> tuple[str, list[str]]:
     """The table or index whose columns a call names, and these; none if nobody knows them."""

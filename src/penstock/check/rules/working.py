@@ -33,7 +33,7 @@ _WIDE = {"Exception", "BaseException"}
 def idempotent(facts: Facts, rule: Rule) -> Places:
     """A handler that may run twice sends no idempotency key."""
     for function, why in _again(facts):
-        reached = [one for one, _ in facts.reached([facts.body(function)]).values()]
+        reached = [one for one, _ in facts.reach([facts.body(function)]).values()]
         sent = [(body, call) for body in reached for call in body.calls if _sends(call)]
         if not sent or any(one.function.says(_KEY, _NEW_KEY) for one in reached):
             continue
@@ -64,7 +64,7 @@ def _is_client(of: object) -> bool:
 def _again(facts: Facts) -> list[tuple[Function, str]]:
     """Functions that run at least once, and why."""
     found = {one: _WHY[one.handles] for one in facts.program.functions if _handles(one)}
-    for _body, call in facts.called(Pool, "enqueue", "enqueue_batch"):
+    for _body, call in facts.calls_of(Pool, "enqueue", "enqueue_batch"):
         if len(call.node.args) > 1 and _is_retried(call.of.of):
             target = call.given[1]
             if isinstance(target, Function) and target.kind == "action":
@@ -164,7 +164,7 @@ def fails_openly(facts: Facts, rule: Rule) -> Places:
 
 
 def _delivering(facts: Facts, function: Function) -> Iterator[tuple[Module, ast.AST]]:
-    """What is in a handler, and in helpers that it calls and that answer nothing: they cannot say that they failed."""
+    """The calls in a handler, and in its helpers that answer nothing: they cannot say that they failed."""
     waiting, seen = [function], set[Function]()
     while waiting:
         one = waiting.pop()
@@ -194,7 +194,7 @@ def _is_wide(node: ast.ExceptHandler) -> bool:
 @rule("PEN020", "Pass the id of one row, and read the rest in on_complete.")
 def small_context(facts: Facts, rule: Rule) -> Places:
     """The context of on_complete has no limit."""
-    for body, call in facts.called(Pool, "with_options"):
+    for body, call in facts.calls_of(Pool, "with_options"):
         context = keyword_of(call.node, "context")
         if context is not None and _grows(facts, body, context):
             message = "This context holds rows of a query: it is stored with the job, and grows with the table."
@@ -203,9 +203,9 @@ def small_context(facts: Facts, rule: Rule) -> Places:
 
 def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     """Whether an expression collects rows, or names what did."""
-    kept = body.function.kept
+    kept = body.function.assignments
     helpers = {call.node: call.of for call in body.calls if isinstance(call.of, Function) and depth < _DEEPEST}
-    filled = {name for loop, rows in body.lists if rows.end in {"collect", "iterate"} for name in _filled(loop)}
+    filled = {name for loop, rows in body.lists if rows.end in {"collect", "iterate"} for name in _lists_of(loop)}
     ends: set[ast.AST] = {call.node for call in body.calls if call.is_of(Scan, "collect")}
     ends |= {node for node, rows in body.lists if rows.end == "iterate"}
     waiting, seen = [context], set[str]()
@@ -229,7 +229,7 @@ def _grows(facts: Facts, body: Body, context: ast.expr, depth: int = 0) -> bool:
     return False
 
 
-def _filled(loop: ast.AST) -> set[str]:
+def _lists_of(loop: ast.AST) -> set[str]:
     """The lists that a loop appends to."""
     if not isinstance(loop, Loop):
         return set()

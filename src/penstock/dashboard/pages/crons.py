@@ -27,7 +27,7 @@ async def _load(view: View) -> Mapping[str, Any]:
 
 
 async def _load_one(view: View) -> Mapping[str, Any]:
-    backend, calls, name = view.backend, view.backend.job_calls, view.needed("cron")
+    backend, calls, name = view.backend, view.backend.job_calls, view.require("cron")
     cron = next((one for one in await backend.app.crons.list(backend) if one.name == name), None)
     if cron is None:
         raise DataError(f"The database knows no cron {name!r}.")

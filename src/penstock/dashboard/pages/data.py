@@ -1,4 +1,4 @@
-"""Data: tables, their rows with filters, and one row, to be changed by those who may."""
+"""Data: tables, their rows with filters, and one row, to be changed by people who may."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from penstock.api.live import Watch
-from penstock.dashboard.forms import BEFORE, Input, changed, form_of, inputs_of_row, read_all, typed, wrong_fields
-from penstock.dashboard.mask import is_secret, masked, secrets_in
+from penstock.dashboard.forms import BEFORE, Input, diff, entries, form_of, inputs_of_row, read_all, wrong_fields
+from penstock.dashboard.mask import is_secret, mask, secrets_in
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dashboard.rows import LISTED, Row, condition_of, key_in, rows_of
 from penstock.errors import PenstockError, ValueInvalid
@@ -64,13 +64,13 @@ async def _load(view: View) -> Mapping[str, Any]:
 
 def _table(view: View) -> TableDefinition:
     try:
-        return rows_of(view.backend.app).definition(view.needed("table"))
+        return rows_of(view.backend.app).definition(view.require("table"))
     except ValueInvalid as error:
         raise Refused(404, "TableNotFound", str(error)) from error
 
 
 def _filter(view: View, definition: TableDefinition) -> str | None:
-    """The filter that the URL says: a text, and what was chosen beside it."""
+    """The filter that the URL says: a text, and the choices next to it."""
     text, name = view.word("where"), view.word("field")
     if name is None:
         return text
@@ -93,7 +93,7 @@ def _literal(column: Column, value: str) -> str:
     return repr(value)
 
 
-def _asked(view: View, definition: TableDefinition) -> tuple[str, str | None, str | None, str]:
+def _query(view: View, definition: TableDefinition) -> tuple[str, str | None, str | None, str]:
     """The arguments of the query that reads the page."""
     where = _filter(view, definition)
     if where is not None:
@@ -113,12 +113,12 @@ async def _load_table(view: View) -> Mapping[str, Any]:
     definition = _table(view)
     shown: dict[str, Any] = {"rows": [], "older": None, "sql": None, "where": view.word("where"), "wrong": None}
     try:
-        asked = _, where, after, order = _asked(view, definition)
+        asked = _, where, after, order = _query(view, definition)
         found, cursor = view.answer or await view.backend.run_query(rows_of(view.backend.app).page, *asked)
         kept = {"where": where, "order": view.word("order")}
         older = {name: value for name, value in {**kept, "after": cursor}.items() if value}
         secrets = view.secrets | secrets_in(definition.table)
-        rows = [(key_in(definition, one), masked(one, secrets)) for one in found]
+        rows = [(key_in(definition, one), mask(one, secrets)) for one in found]
         shown |= {"rows": rows, "older": urlencode(older) if cursor else None, "where": where}
         shown["sql"] = _sql(view, definition, where, order, after is not None)
     except PenstockError as error:
@@ -147,7 +147,7 @@ def _sql(view: View, definition: TableDefinition, where: str | None, order: str,
 
 def _watch_table(view: View) -> Watch[Any] | None:
     with suppress(PenstockError):  # which the page tells
-        return view.backend.live(rows_of(view.backend.app).page, *_asked(view, _table(view)))
+        return view.backend.live(rows_of(view.backend.app).page, *_query(view, _table(view)))
     return None
 
 
@@ -155,17 +155,17 @@ def _watch_table(view: View) -> Watch[Any] | None:
 
 
 async def _load_row(view: View) -> Mapping[str, Any]:
-    definition, key = _table(view), view.needed("key")
+    definition, key = _table(view), view.require("key")
     row, seen = view.answer or await _read(view, definition)
     secrets = view.secrets | secrets_in(definition.table)
-    shown, inputs = masked(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
+    shown, inputs = mask(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
     before = {
         one.name: texts[one.name] if len(texts[one.name]) <= _LONGEST else ""
         for one in inputs
         if one.shows != "checkbox" or row[one.name]
     }
-    edited = changed(inputs, view.words)
+    edited = diff(inputs, view.words)
     kept = before.keys() - {one.name for one in edited}
     return {
         "table": definition,
@@ -173,7 +173,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
         "row": shown,
         "before": before,
         **form_of(inputs, view.words),
-        "typed": {name: before[name] for name in kept} | typed(edited, view.words),
+        "typed": {name: before[name] for name in kept} | entries(edited, view.words),
         "is_sent": True,
         # A refused form keeps the versions that somebody has seen, unless it was refused for newer ones.
         "seen": view.words.get("seen") or json.dumps(seen),
@@ -184,7 +184,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
 
 async def _read(view: View, definition: TableDefinition) -> tuple[Row, dict[str, str]]:
     """The row of the page, and the versions of its columns."""
-    row, key = rows_of(view.backend.app).row, view.needed("key")
+    row, key = rows_of(view.backend.app).row, view.require("key")
     found = await view.backend.run_query(row, definition.name, key, view.salt)
     if found is None:
         raise Refused(404, "RowNotFound", f"Table {definition.name} has no such row. It may have been deleted.")
@@ -199,7 +199,7 @@ def _hides(value: Any) -> bool:
 
 
 def _watch_row(view: View) -> Watch[Any]:
-    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.needed("key"), "")
+    return view.backend.live(rows_of(view.backend.app).row, _table(view).name, view.require("key"), "")
 
 
 async def _load_new(view: View) -> Mapping[str, Any]:
@@ -215,7 +215,7 @@ async def _write(view: View, *, is_new: bool) -> str | Answer:
         return Answer("Not done: a value is no JSON.", {"wrong": wrong})
     if not values and not is_new:
         return "Nothing was changed."
-    key = None if is_new else view.needed("key")
+    key = None if is_new else view.require("key")
     try:
         made = await _run(view, definition, key, values)
     except PenstockError as error:
@@ -229,7 +229,7 @@ async def _write(view: View, *, is_new: bool) -> str | Answer:
 
 async def _run(view: View, definition: TableDefinition, key: str | None, values: Any) -> str | Answer:
     """Write a row; its key, or what to tell if it is newer than the form has shown."""
-    seen = {} if key is None else await _seen(view, definition)
+    seen = {} if key is None else await _stamps(view, definition)
     write = rows_of(view.backend.app).write
     made: str | list[str] = await view.backend.run_mutation(write, definition.name, key, values, seen, view.salt)
     if not isinstance(made, list):
@@ -239,7 +239,7 @@ async def _run(view: View, definition: TableDefinition, key: str | None, values:
     return Answer(told, {"error": told, "newer": True})
 
 
-async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
+async def _stamps(view: View, definition: TableDefinition) -> dict[str, str]:
     """The versions of columns that the form has shown: as it says, or else as its texts say."""
     if "seen" in view.words:
         with suppress(ValueError, TypeError):
@@ -248,39 +248,39 @@ async def _seen(view: View, definition: TableDefinition) -> dict[str, str]:
     for one in inputs_of_row(definition.table, view.secrets, is_new=False):
         text, now = view.words.get(BEFORE + one.name), one.text(row[one.name])
         with suppress(ValueError):  # of a text that no page has shown
-            if text is not None and _shown(one, text) != (_shown(one, now) if now else None):
+            if text is not None and _before(one, text) != (_before(one, now) if now else None):
                 seen[one.name] = ""
     return seen
 
 
-def _shown(one: Input, text: str) -> Any:
-    """What an input has shown, by the text that a form sends of it: forms have their own way to end a line."""
+def _before(one: Input, text: str) -> Any:
+    """The value that an input has shown, by the text that a form sends: forms have their own way to end a line."""
     if one.shows in {"text", "date"}:
         return text.replace("\r\n", "\n").replace("\r", "\n") or None
     return json.loads(text)
 
 
 def _values(view: View, definition: TableDefinition, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of the form, or those that were changed in it."""
+    """The values of the form, or the ones that were changed in it."""
     inputs = inputs_of_row(definition.table, view.secrets, is_new=is_new)
-    return read_all(inputs if is_new else changed(inputs, view.words), view.words)
+    return read_all(inputs if is_new else diff(inputs, view.words), view.words)
 
 
 def _about(view: View, *, is_new: bool | None = None) -> Mapping[str, Any]:
-    """What the audit log says: values that are no secrets by their names or their types."""
+    """The entry of the audit log: values that are no secrets by their names or their types."""
     definition = _table(view)
     about: dict[str, Any] = {"table": definition.name}
     if not is_new:
-        about["row"] = view.needed("key")
+        about["row"] = view.require("key")
     if is_new is not None:
         values, _ = _values(view, definition, is_new=is_new)
-        about["values"] = masked(values, secrets_in(definition.table).union(definition.encrypted))
+        about["values"] = mask(values, secrets_in(definition.table).union(definition.ciphertext_columns))
     return about
 
 
 async def _delete(view: View) -> Answer:
     definition = _table(view)
-    newer = await _run(view, definition, view.needed("key"), None)
+    newer = await _run(view, definition, view.require("key"), None)
     return newer if isinstance(newer, Answer) else Answer("The row is deleted.", path=f"/data/{quote(definition.name)}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from penstock.dashboard.forms import form_of, inputs_of, read_all, wrong_fields
-from penstock.dashboard.mask import masked, secrets_of
+from penstock.dashboard.mask import mask, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -56,7 +56,7 @@ class Seen:
         return ", ".join(f"{name} {share:.0%}" for name, share in self.parts.items() if share >= _WORTH_TELLING)
 
 
-def _seen(function: AnyFunction, sums: Numbers) -> Seen:
+def _summary(function: AnyFunction, sums: Numbers) -> Seen:
     found = sums.get(f"function {function.name}", {})
     return Seen(
         function,
@@ -80,11 +80,11 @@ def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, fl
 async def _load(view: View) -> Mapping[str, Any]:
     sums = await view.activity.sums(WINDOW)
     functions = sorted(view.backend.app.registry, key=lambda one: one.name)
-    return {"functions": [_seen(one, sums) for one in functions], "shares": _SHARES}
+    return {"functions": [_summary(one, sums) for one in functions], "shares": _SHARES}
 
 
 def _find(view: View) -> AnyFunction:
-    found = view.backend.app.registry.find(view.needed("function"))
+    found = view.backend.app.registry.find(view.require("function"))
     if found is None:
         raise Refused(404, "FunctionNotFound", "This app has no such function.")
     return found
@@ -95,7 +95,7 @@ async def _load_function(view: View) -> Mapping[str, Any]:
     inputs, word = inputs_of(function, view.secrets), [f" {function.name} "]
     allowed = view.role >= (Role.look if function.kind is FunctionKind.QUERY else Role.operate)
     return {
-        "one": _seen(function, await view.activity.sums(WINDOW)),
+        "one": _summary(function, await view.activity.sums(WINDOW)),
         "shares": _SHARES,
         "signature": signature_text(function),
         "about": inspect.getdoc(function.declared) or "",
@@ -109,11 +109,11 @@ async def _load_function(view: View) -> Mapping[str, Any]:
 
 
 def _about(view: View) -> Mapping[str, Any]:
-    """What the audit log says of a call: values that are no secrets by their names or their types."""
+    """The entry of the audit log about a call: values that are no secrets by their names or their types."""
     function = _find(view)
     values, _ = read_all(inputs_of(function, view.secrets), view.words)
     user = {"identity": view.words["identity"]} if view.word("identity") else {}
-    return {"function": function.name, **user, "arguments": masked(values, secrets_of(function))}
+    return {"function": function.name, **user, "arguments": mask(values, secrets_of(function))}
 
 
 async def _call(view: View, *, queries: bool) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from penstock.dashboard.mask import masked, secrets_of
+from penstock.dashboard.mask import mask, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.functions.function import AnyFunction
 
@@ -16,11 +16,11 @@ _LISTED = 100
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    def told(function: AnyFunction, arguments: Mapping[str, Any]) -> str:
+    def arguments_text(function: AnyFunction, arguments: Mapping[str, Any]) -> str:
         plain = to_jsonable_python(arguments, bytes_mode="base64", inf_nan_mode="constants", fallback=str)
-        return json.dumps(masked(plain, view.secrets | secrets_of(function)), ensure_ascii=False)
+        return json.dumps(mask(plain, view.secrets | secrets_of(function)), ensure_ascii=False)
 
-    found = sorted(view.backend.live_queries.report(told), key=lambda one: (not one.watchers, -one.seconds))
+    found = sorted(view.backend.live_queries.report(arguments_text), key=lambda one: (not one.watchers, -one.seconds))
     return {
         "queries": found[:_LISTED],
         "more": max(0, len(found) - _LISTED),

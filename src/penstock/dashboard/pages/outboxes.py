@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock.api.outbox.views import OutboxStatus, advice, look_at, outbox_of, read_place
-from penstock.dashboard.page import Page, View, act_of, given_in
-from penstock.observe.readable import counted
+from penstock.dashboard.page import Page, View, act_of, parameters_of
+from penstock.observe.readable import amount
 from penstock.operations import outbox
 from penstock.operations.operation import Given
 
@@ -26,7 +26,7 @@ async def _load(view: View) -> Mapping[str, Any]:
 
 async def _load_one(view: View) -> Mapping[str, Any]:
     backend, calls = view.backend, view.backend.job_calls
-    row = await outbox_of(calls.store, view.needed("outbox"))
+    row = await outbox_of(calls.store, view.require("outbox"))
     (one,) = await look_at(calls.store, [row], calls.now(), backend.app.outboxes.find, _MOST_COUNTED)
     after = None if view.word("after") is None else view.integer("after")
     page = await backend.app.outboxes.messages(backend, one.name, limit=_LISTED, after=after)
@@ -45,29 +45,29 @@ async def _load_one(view: View) -> Mapping[str, Any]:
 
 
 async def _sure_to_move(view: View) -> str:
-    read_place(view.needed("to"))  # refuse a wrong place before asking
+    read_place(view.require("to"))  # refuse a wrong place before asking
     calls = view.backend.job_calls
-    row = await outbox_of(calls.store, view.needed("outbox"))
+    row = await outbox_of(calls.store, view.require("outbox"))
     (one,) = await look_at(calls.store, [row], calls.now(), view.backend.app.outboxes.find, _MOST_COUNTED)
     what = "None of these will be delivered." if view.word("to") == "end" else "Some are skipped, or delivered again."
-    return f"Move {one.name}? It has {counted(one.messages, 'message')} to deliver. {what}"
+    return f"Move {one.name}? It has {amount(one.messages, 'message')} to deliver. {what}"
 
 
 async def _sure_to_resend(view: View) -> str:
-    await outbox.ask_to_resend(view.backend, given_in(view, outbox.resend))  # refuse a wrong filter before asking
+    await outbox.ask_to_resend(view.backend, parameters_of(view, outbox.resend))  # refuse a wrong filter before asking
     return "Send these rows again? The handler gets each row that matches."
 
 
 def _tell_of_retry(_given: Given, found: Any) -> str:
-    return f"{counted(found['retried'], 'message')} will be retried."
+    return f"{amount(found['retried'], 'message')} will be retried."
 
 
 def _tell_of_move(_given: Given, one: OutboxStatus) -> str:
-    return f"{one.name} is moved, and has {counted(one.messages, 'message')} to deliver."
+    return f"{one.name} is moved, and has {amount(one.messages, 'message')} to deliver."
 
 
 def _tell_of_resend(_given: Given, found: Any) -> str:
-    return f"{counted(found['resent'], 'row')} will be sent again."
+    return f"{amount(found['resent'], 'row')} will be sent again."
 
 
 _PAUSE = {

@@ -15,12 +15,12 @@ from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.activity import totals_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
-from penstock.observe.readable import counted, span
+from penstock.observe.readable import amount, span
 from penstock.observe.timing import percentiles
 
-_WINDOW = timedelta(minutes=5)  # in which calls were made, of which the latency is
+_WINDOW = timedelta(minutes=5)  # in which the calls behind the latency were made
 _LATE = 60.0  # seconds that a job may wait before somebody should look
-_some = partial(counted, most=MOST_COUNTED)
+_some = partial(amount, most=MOST_COUNTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Schema: tables with their fields and indexes, those that nobody needs, and what a migration would change."""
+"""Schema: tables with their fields and indexes, unused indexes, and the changes of a migration."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class TableLine:
 
     @property
     def notes(self) -> int:
-        """How many notes there are about it, beside that a field is a key."""
+        """How many notes there are about it, without the one that a field is a key."""
         return sum(one.note not in {"", _KEY} for one in self.fields) + sum(len(one.notes) for one in self.indexes)
 
 
 async def _load(view: View) -> Mapping[str, Any]:
     store, definitions = view.backend.engine.store, view.backend.app.definitions()
     names = [one.name for one in definitions]
-    stored = await store.catalog.stored_tables(names) if names else {}
-    applied = await store.catalog.applied_migrations()
+    stored = await store.catalog.read_tables(names) if names else {}
+    applied = await store.catalog.list_migrations()
     plan, trouble = None, ""
     try:
         plan = await push(store, definitions, apply=False)
     except (SchemaMismatch, DeclarationError) as error:
         trouble = str(error)
-    counted = await store.statistics.unused(names)
+    counted = await store.statistics.list_unused(names)
     unused = {one.name for one in counted or ()}
     return {
         "tables": [_table(one, stored.get(one.name), unused) for one in sorted(definitions, key=lambda one: one.name)],

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import task_of
 from penstock.api.tasks.views import TaskPage, TaskStatus, key_text, look_at
-from penstock.dashboard.page import Act, Page, View, act_of, given_in
+from penstock.dashboard.page import Act, Page, View, act_of, parameters_of
 from penstock.jobs.states import JobState
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import tasks
 from penstock.operations.operation import Given
 from penstock.reactive.filter import STATES
@@ -33,9 +33,9 @@ async def _load(view: View) -> Mapping[str, Any]:
 
 async def _load_task(view: View) -> Mapping[str, Any]:
     backend, given = view.backend, {word: view.word(word) for word in _WORDS}
-    row = task_of(await backend.engine.store.tasks.list(), view.needed("task"))
+    row = task_of(await backend.engine.store.tasks.list(), view.require("task"))
     name, condition, watch = row.plan.name, row.plan.spec.condition(), row.plan.spec.expressions()
-    page: TaskPage = await tasks.records.run(backend, {**given_in(view, tasks.records), "limit": _LISTED})
+    page: TaskPage = await tasks.records.run(backend, {**parameters_of(view, tasks.records), "limit": _LISTED})
     asked = {"task": name} | {word: value for word, value in given.items() if value is not None}
     return {
         "task": next(one for one in await tasks_now(view) if one.name == name),
@@ -52,7 +52,7 @@ async def _load_task(view: View) -> Mapping[str, Any]:
 
 
 async def _load_row(view: View) -> Mapping[str, Any]:
-    task, key = view.needed("task"), view.needed("key")
+    task, key = view.require("task"), view.require("key")
     found = await view.backend.app.tasks.explain(view.backend, task, key)
     table = next((one.task.definition.name for one in view.backend.app.tasks if one.task.name == found.task), "")
     return {
@@ -64,7 +64,7 @@ async def _load_row(view: View) -> Mapping[str, Any]:
 
 
 def _tell_of_rows(done: str) -> Callable[[Given, Any], str]:
-    return lambda _given, found: f"{counted(found['changed'], 'row')} {done}."
+    return lambda _given, found: f"{amount(found['changed'], 'row')} {done}."
 
 
 _DONE = ((tasks.retry, "retried"), (tasks.cancel, "asked to be canceled"), (tasks.skip, "skipped"))

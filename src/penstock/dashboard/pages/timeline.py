@@ -1,7 +1,7 @@
 """Timeline: one call, job or row from the request through the mutation, the change and the job to the message.
 
-Owns what belongs together: jobs that share a trace or name a row, the records of the row's reactive tasks, its messages
-that are not delivered, and the log events that name any of them.
+Owns what belongs together: jobs that share a trace or name a row, the row's task records and undelivered messages, and
+the log events that name any of them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         await found.follow(of, view.backend.engine.clock.now())
     elif of[:-27] in names and is_id(of[:-27], of):
         found.rows[of] = None
-        await found.add_naming(of, _inserted(of), in_args=True)
+        await found.add_naming(of, _insert_time(of), in_args=True)
         for job in [*found.jobs.values()]:
             await _follow(found, job)
     else:
@@ -120,7 +120,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     steps = sorted(found.steps, key=lambda one: (one.at, one.kind != "request"))
     return {
         "of": of,
-        "steps": list(_placed(steps)),
+        "steps": list(_place(steps)),
         "rows": list(found.rows),
         "jobs": len(found.jobs),
         "full": len(found.jobs) >= _MOST_JOBS,
@@ -133,7 +133,7 @@ async def _follow(found: _Found, job: JobStatus) -> None:
     await found.follow(trace_id(trace) if trace else f"{job_uuid(job.id).int:032x}", job.enqueued_at)
 
 
-def _inserted(row: str) -> datetime:
+def _insert_time(row: str) -> datetime:
     return datetime.fromtimestamp((parse_id(row[:-27], row) >> 80) / 1000, UTC)
 
 
@@ -141,7 +141,7 @@ async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
     backend, table = found.view.backend, row[:-27]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    inserted, link = _inserted(row) + _WITHIN, f"/data/{table}/row?key={row}"
+    inserted, link = _insert_time(row) + _WITHIN, f"/data/{table}/row?key={row}"
     found.steps.append(Step(inserted, None, "insert", table, link, f"…{row[-6:]}"))
     for task in (one.task for one in backend.app.tasks):
         if task.definition.name != table:
@@ -216,8 +216,8 @@ async def _last(view: View) -> list[tuple[str, str, Step, str]]:
     return sorted(told.values(), key=lambda one: -(one[2].until or one[2].at).timestamp())[:_LAST]
 
 
-def _placed(steps: Sequence[Step]) -> Iterator[tuple[Step, float, float | None, float, float]]:
-    """Each step, the seconds since the first one began and those that it took, and its place in a bar of 100 parts."""
+def _place(steps: Sequence[Step]) -> Iterator[tuple[Step, float, float | None, float, float]]:
+    """Each step, the seconds since the first one began, its own seconds, and its place in a bar of 100 parts."""
     ends = [((one.until or one.at) - steps[0].at).total_seconds() for one in steps]
     whole = max([*ends, 1e-6])
     for one in steps:

@@ -15,7 +15,7 @@ from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
-from penstock.observe.readable import counted
+from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given
 from penstock.pools.pool import MOST_PARALLEL
@@ -42,12 +42,12 @@ _MAY_BE_CANCELED = {None, JobState.PENDING.value, JobState.RUNNING.value}
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    asked, after, state = _asked(view), view.word("after"), view.word("state")
-    where, (seen, pools) = jobs.build_filter(view.backend, _given(view)), await view.activity.look()
+    asked, after, state = _filter_words(view), view.word("after"), view.word("state")
+    where, (seen, pools) = jobs.build_filter(view.backend, _filter_values(view)), await view.activity.look()
     calls = view.backend.job_calls
     below, store = ABOVE_ALL if after is None else job_uuid(after), calls.store
     listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below))
-    found = list(map(calls.masked, listed))
+    found = list(map(calls.mask, listed))
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
     return {
@@ -71,12 +71,12 @@ async def _load(view: View) -> Mapping[str, Any]:
     }
 
 
-def _asked(view: View) -> dict[str, str]:
+def _filter_words(view: View) -> dict[str, str]:
     return {word: value for word in _WORDS if (value := view.word(word)) is not None}
 
 
-def _given(view: View) -> dict[str, Any]:
-    given: dict[str, Any] = _asked(view)
+def _filter_values(view: View) -> dict[str, Any]:
+    given: dict[str, Any] = _filter_words(view)
     if "since" in given:
         if given["since"] not in _SINCE:
             raise ValueInvalid(f"since is one of {', '.join(_SINCE)}.")
@@ -109,7 +109,7 @@ def _sure_of_pools(verb: str) -> Callable[[View], Awaitable[str]]:
             return ""
         names = await _pools(view)
         to = f" to {view.number('limit', 0, MOST_PARALLEL):,}" if "limit" in view.words else ""
-        return f"{verb} {counted(len(names), 'pool')}{to}: {', '.join(names)}?"
+        return f"{verb} {amount(len(names), 'pool')}{to}: {', '.join(names)}?"
 
     return ask
 
@@ -125,21 +125,21 @@ def _changing(done: str, **change: bool) -> Callable[[View], Awaitable[str]]:
     return act
 
 
-def _meant(view: View) -> Given:
-    if not _asked(view):
+def _require_filter(view: View) -> Given:
+    if not _filter_words(view):
         raise ValueInvalid("This would change all jobs.", fix="Filter the jobs first.")
-    return {"job": (), **_given(view)}
+    return {"job": (), **_filter_values(view)}
 
 
 def _tell_of_retries(_given: Given, found: Any) -> str:
-    return f"{counted(len(found['retried']), 'job')} retried."
+    return f"{amount(len(found['retried']), 'job')} retried."
 
 
 # ----- one job
 
 
 async def _load_job(view: View) -> Mapping[str, Any]:
-    job = await view.backend.job(JobId(view.needed("job")))
+    job = await view.backend.job(JobId(view.require("job")))
     if job is None:
         raise Refused(404, "JobNotFound", "There is no such job. Its status may have expired.")
     options, calls, waits, task = job.options, view.backend.job_calls, list[str](), None
@@ -186,7 +186,7 @@ def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, k
 
 
 def _name_job(view: View) -> Given:
-    return {"job": (view.needed("job"),)}
+    return {"job": (view.require("job"),)}
 
 
 def _name_recall(view: View) -> Given:
@@ -218,8 +218,8 @@ PAGES = (
             "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
             "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
-            "retry all": act_of(jobs.retry, _tell_of_retries, given=_meant),
-            "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_meant),
+            "retry all": act_of(jobs.retry, _tell_of_retries, given=_require_filter),
+            "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_require_filter),
         },
     ),
     Page(

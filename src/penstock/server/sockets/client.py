@@ -1,4 +1,4 @@
-"""What a client can read, and how it behaves, told by the name that it gives."""
+"""The abilities and the behaviour of a client, told by the name that it gives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The web socket of Convex's clients: the queries that one client watches, and the mutations and actions that it calls.
 
-Owns the order of what a client is sent: the response of a mutation waits for the first tick that shows what it wrote,
-and is followed at once by the transition to that tick. So a client that has a response has its own write, and never an
-older state. Running queries is the matter of `services.live`.
+Owns the order of what a client is sent: the response of a mutation waits for the first tick that shows its writes. The
+transition to that tick follows at once. So a client that has a response has its own write, and never an older state.
+Running queries is the matter of `services.live`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from penstock.observe.loglines import log_lines
 from penstock.observe.logs import event
 from penstock.server.answers import Exchange, function_error
 from penstock.server.callers import Credentials, anonymous, as_admin, with_token
-from penstock.server.http import check_room, opened
+from penstock.server.http import check_room, open_backend
 from penstock.server.opening import ABORT, SIZE, TAKEN, Opening
 from penstock.server.requests import Refused
 from penstock.server.sockets.calls import Calls
 from penstock.server.sockets.client import kind_of
-from penstock.server.sockets.watched import Watched, called, tell_bad
+from penstock.server.sockets.watched import Watched, read_call, tell_bad
 from penstock.server.subscribe import WrittenAnswers
 from penstock.store.nouns.requests import RequestKey
 from penstock.wire import sockets
@@ -167,12 +167,12 @@ class Socket:
 
     async def _talk(self) -> None:
         try:
-            self._backend = await opened(self._opening)
+            self._backend = await open_backend(self._opening)
             check_room(self._backend)
             self._view = view = self._backend.live_queries.view(self._credentials.caller)
             self._watched = Watched(self._client, view, self._backend.dispatch, self._query_failure)
             await self._connect()
-            sending = asyncio.create_task(self._guarded(self._send))
+            sending = asyncio.create_task(self._guard(self._send))
             try:
                 while True:
                     await self._take(await self._receive())
@@ -181,9 +181,9 @@ class Socket:
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
 
-    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _guard(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            with self._opening.followed():
+            with self._opening.follow():
                 await run()
         except Exception as error:  # noqa: BLE001 - each has its own way to end the connection
             self._hang_up_for(error)
@@ -280,7 +280,7 @@ class Socket:
             self._credentials = await self._credentials_of(found)
         except Unauthenticated as error:
             if not self._client.keeps_token:
-                raise _refused(error, self._reached.identity, attempted=True) from error
+                raise _refusal(error, self._reached.identity, attempted=True) from error
             self._credentials = replace(anonymous(self._websocket), refusal=error)
             self._watched.refuse(error)
         self._watching.become(self._credentials.caller)
@@ -307,7 +307,7 @@ class Socket:
             await credentials.check(self._backend.tokens)
         except Unauthenticated as error:
             if not self._client.keeps_token:
-                raise _refused(error, self._sent.identity, attempted=False) from error
+                raise _refusal(error, self._sent.identity, attempted=False) from error
             error.at_the_door = True
             raise
 
@@ -324,7 +324,7 @@ class Socket:
 
     async def _run_call(self, call: sockets.Call, credentials: Credentials) -> None:
         with self._opening.request():
-            await self._guarded(partial(self._answer_call, call, credentials))
+            await self._guard(partial(self._answer_call, call, credentials))
         self._watching.moved.set()
 
     async def _answer_call(self, call: sockets.Call, credentials: Credentials) -> None:
@@ -333,7 +333,7 @@ class Socket:
         dispatch, caller = self._backend.dispatch, credentials.caller
         try:
             await self._check(credentials)
-            path, args = called(call, is_npm=self._client.is_npm)
+            path, args = read_call(call, is_npm=self._client.is_npm)
             if call.type == "Mutation":
                 key = await self._key_of(call.request_id, path, args, caller)
             with log_lines(told=self._opening.config.dev) as lines:
@@ -440,24 +440,24 @@ class Socket:
     async def _answer_resent(self) -> int:
         """Run what a client that is back sends again; the tick that shows it all.
 
-        A client that has no lasting session takes the first transition as the end of each mutation whose response it
-        has had, and a response after that as an error.
+        A client without a lasting session takes the first transition as the end of each mutation whose response it has.
+        It takes a later response as an error.
         """
         await self._clock.wait(self._watching.moved, _RETURN)
         await self._clock.sleep(_SETTLE)
-        while self._calls.is_mutating or max(map(self._shown_at, self._held), default=0) == math.inf:
+        while self._calls.is_mutating or max(map(self._tick_of, self._held), default=0) == math.inf:
             self._watching.moved.clear()
             await self._watching.moved.wait()
-        return int(max(map(self._shown_at, self._held), default=0))
+        return int(max(map(self._tick_of, self._held), default=0))
 
     def _due(self, not_before: int) -> Iterator[str]:
-        """What the client is to get now. All of it is made before any is sent, so that it is of one tick."""
+        """The messages due to the client now. All are made before any is sent, so that they are of one tick."""
         messages, self._out = self._out, []
         if self._watched.is_changing or self._committing in self._backend.live_queries.shown:
             self._watching.moved.clear()  # the end of that sets it
         elif step := self._watching.step(not_before):
             self._reach(step)
-        while self._held and self._shown_at(self._held[0]) <= self._tick:
+        while self._held and self._tick_of(self._held[0]) <= self._tick:
             one = self._held.pop(0)
             if one.key is not None:
                 self._backend.live_queries.let_go(one.key)
@@ -473,7 +473,7 @@ class Socket:
             texts += self._transition()
         return iter(texts)
 
-    def _shown_at(self, one: _Held) -> float:
+    def _tick_of(self, one: _Held) -> float:
         """The number of the first tick that shows a mutation, if it has come."""
         shown = self._backend.live_queries.shown
         if one.key is not None and one.key not in shown:
@@ -536,7 +536,7 @@ def _time_of(text: str | None) -> int:
         raise _bad(f"maxObservedTimestamp: {error}") from error
 
 
-def _refused(error: Unauthenticated, base_version: int, *, attempted: bool) -> HangUp:
+def _refusal(error: Unauthenticated, base_version: int, *, attempted: bool) -> HangUp:
     return HangUp(LEFT, "AuthError", sockets.auth_error(str(error), base_version, attempted=attempted))
 
 

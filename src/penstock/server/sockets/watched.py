@@ -94,7 +94,7 @@ class Watched:
                 raise LimitExceeded(
                     _TOO_LARGE, fix="Store what is large, and give the id of its row.", limit=_MOST_BYTES
                 )
-            path, args = called(one, is_npm=self._client.is_npm)
+            path, args = read_call(one, is_npm=self._client.is_npm)
             query = *self._dispatch.prepare_query(path, args), one.journal
             if self._refusal is not None:
                 raise self._refusal
@@ -118,7 +118,7 @@ class Watched:
         self.changes[number] = sockets.query_removed(number)
 
 
-def called(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, bytes]:
+def read_call(call: sockets.Call | sockets.Add, *, is_npm: bool) -> tuple[str, bytes]:
     """The function and the arguments that a client names; one of JavaScript has to be able to read them again.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The runs of watched queries in the snapshot of one tick, also beside the next ticks."""
+"""The runs of watched queries in the snapshot of one tick, also during the next ticks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch:
         tick: If it is a late batch, the tick whose snapshot it is.
         late: If it is a late batch, its entries whose answers were not taken.
         missed: If it is a late batch, the changes since its tick.
-        demanded: If it is a late batch, the interests of which no change since its tick is lacking.
+        demanded: If it is a late batch, the interests that lack no change since its tick.
     """
 
     def __init__(self, runner: Runner, session: Session, wake: asyncio.Event) -> None:
@@ -68,13 +68,13 @@ class Batch:
         """Whether all entries have run, or it has failed."""
         return self._task is None or self._task.done() or (self._running is None and not self._waiting)
 
-    def left(self) -> set[Entry]:
+    def remainder(self) -> set[Entry]:
         """The entries that will have run when it is over."""
         running = [] if self._running is None else [self._running]
         return set() if self.is_over else {entry for entry, _ in (*running, *self._waiting)}
 
     def go_on(self, tick: Tick, left: set[Entry], demanded: frozenset[int]) -> None:
-        """Go on beside the next ticks. Views of the entries that are left keep the other answers of this tick."""
+        """Go on during the next ticks. Views of the entries that are left keep the other answers of this tick."""
         self.tick, self.late, self.demanded = tick, left, demanded
         running: dict[View, list[int]] = {}
         for entry in left:
@@ -103,7 +103,7 @@ class Batch:
     def overtaken(
         self, done: set[Entry], concerned: Callable[[CapturedChange], Iterable[tuple[Entry, str]]]
     ) -> Iterator[tuple[Entry, str]]:
-        """Those of the entries that are done whose answers are valid no more, each with the cause."""
+        """The stale entries, each with the change that made it stale."""
         if len(self.missed) > _MOST_MISSED:
             yield from ((entry, f"there were more than {_MOST_MISSED} changes while it ran") for entry in done)
         for change in self.missed[:_MOST_MISSED]:

@@ -45,9 +45,9 @@ async def _declare(store: Store, interests: Sequence[Interest], now: datetime) -
 
 
 async def _drop(store: Store, rows: Iterable[InterestRow]) -> None:
-    """Drop the interests of other releases. The next start drops those that their processes demand now."""
+    """Drop the interests of other releases. The next start drops the ones that their processes demand now."""
     numbers = [row.id for row in rows]
-    needed = await store.changes.demanded(numbers) if numbers else set()
+    needed = await store.changes.list_demanded(numbers) if numbers else set()
     try:
         await store.interests.drop([number for number in numbers if number not in needed])
     except DatabaseBusy as error:

@@ -68,7 +68,7 @@ class LiveFeed:
 
     async def has_read_all(self, since: Position | None) -> bool:
         """Whether nothing that came since a position was dropped before it was read. Asked once a tick."""
-        before, self._dropped = self._dropped, await self._changes.dropped()
+        before, self._dropped = self._dropped, await self._changes.read_dropped()
         if since is None or before is None:
             return True
         return self._dropped.was_passed(since) and self._dropped.origin == before.origin

@@ -1,7 +1,7 @@
 """Keeps the answers of watched queries up to date, tick by tick: each tick is one snapshot for all of them.
 
 A tick opens a snapshot, reads the changes since the last one, and runs there the queries that they concern. So all
-answers are those of one snapshot. Queries that take long go on in it, beside the next ticks, as one late batch. Nothing
+answers are those of one snapshot. Queries that take long go on in it, during the next ticks, as one late batch. Nothing
 is stored: each process has its own.
 """
 
@@ -47,7 +47,7 @@ class LiveQueries(Service):
         self._entries = EntryCache(config.max_watched, config.max_watched_bytes)
         self._feed = LiveFeed(self._store.changes)
         self._reads = Reads(self._store, self.clock, definitions)
-        self._due: dict[Entry, str] = {}  # those that are to run, and why
+        self._due: dict[Entry, str] = {}  # entries that are to run, and why
         self._late: Batch | None = None
         self._personal = set[str]()  # the names of functions that have read who calls
         self._views = set[View]()
@@ -171,7 +171,7 @@ class LiveQueries(Service):
         try:
             position, clock = await self._look(batch.session)
             sought = self._sought.keys() - self.shown.keys()
-            shown = await self._store.requests.shown(batch.session, sought) if sought else ()
+            shown = await self._store.requests.find_shown(batch.session, sought) if sought else ()
             for entry, _ in self._can_run():
                 self._part(entry)
             await batch.begin(self._can_run())
@@ -196,7 +196,7 @@ class LiveQueries(Service):
         # The late batch may be reading any table.
         interests = self._reads.interests() if self._late is None else list(self._reads.captured)
         position, clock = await self._feed.read(session, interests, self._find_due, self._all_are_due)
-        for change in self._reads.missed(position):
+        for change in self._reads.find_missed(position):
             self._find_due(change)
         for entry, why in await self._reads.due(session):
             self._due.setdefault(entry, why)
@@ -205,7 +205,7 @@ class LiveQueries(Service):
     def _find_due(self, change: CapturedChange) -> None:
         if self._late is not None:
             self._late.missed.append(change)
-        for entry, why in self._reads.concerned(change):
+        for entry, why in self._reads.find_readers(change):
             self._due.setdefault(entry, why)
 
     def _all_are_due(self, why: str) -> None:
@@ -217,7 +217,7 @@ class LiveQueries(Service):
     # ----- runs
 
     def _can_run(self) -> list[tuple[Entry, str]]:
-        """The entries to run at this tick; those that nobody watches are dropped instead.
+        """The entries to run at this tick; unwatched ones are dropped instead.
 
         While a batch is late, its entries and all slow ones wait until it is done: two snapshots are open at most.
         """
@@ -242,7 +242,7 @@ class LiveQueries(Service):
         self._accept(tick, runs)
         self.newest = tick
         batch.give_back()
-        left = batch.left()
+        left = batch.remainder()
         for entry in left:
             self._due.pop(entry, None)
             self._reads.forget(entry)
@@ -250,7 +250,7 @@ class LiveQueries(Service):
             entry.stale = True
         if left:
             self._late = batch
-            batch.go_on(tick, left, self._reads.demanded)
+            batch.go_on(tick, left, self._reads.demand_numbers)
         for view, expected in list(self._expecting.items()):
             if expected <= tick.number:
                 del self._expecting[view]
@@ -266,7 +266,7 @@ class LiveQueries(Service):
         self._accept(batch.tick, runs)
         uncaptured = [entry for entry in done if self._reads.lacks(batch.demanded, entry)]
         self._due.update((entry, "its table was not captured while it ran") for entry in uncaptured)
-        self._due.update(batch.overtaken(done, self._reads.concerned))
+        self._due.update(batch.overtaken(done, self._reads.find_readers))
         for entry in done & self._due.keys():
             entry.stale = True
         if batch.is_over:
@@ -281,7 +281,7 @@ class LiveQueries(Service):
             batch.check()
 
     def _accept(self, tick: Tick, runs: Iterable[Run]) -> None:
-        """Take the answers of runs, and tell the views of those that they lack."""
+        """Take the answers of runs, and tell the views of answers that they lack."""
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began
                 continue

@@ -1,4 +1,4 @@
-"""What watched queries have read: finds those that a change, a time or a job concerns; has their tables captured."""
+"""The reads of watched queries: finds queries that a change, a time or a job concerns; has their tables captured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.captures import identity_of
 from penstock.store.session import Session
-from penstock.store.sql.values import captured_values, ordered_value
+from penstock.store.sql.values import decode_captures, decode_ordered
 from penstock.store.store import Store
 
 _JOBS_EVERY = 0.25  # seconds
@@ -35,7 +35,7 @@ class _Unknown(Exception):
 
 
 class Reads:
-    """What the queries have read that one process watches.
+    """The reads of the queries that one process watches.
 
     Attributes:
         captured: The tables that are captured, by the numbers of their interests.
@@ -51,8 +51,8 @@ class Reads:
         self._refused: Collection[int] = ()  # interests that this process may not demand
         self._demands = Demands()
         self._ranges: dict[str, TableRanges[Entry]] = {}  # of captured tables, by their names
-        self._everything = set[Entry]()  # those that ran SQL which may read any table
-        self._timed = set[Entry]()  # those that run again at a time
+        self._everything = set[Entry]()  # entries that ran SQL which may read any table
+        self._timed = set[Entry]()  # entries that run again at a time
 
     # ----- capturing
 
@@ -61,7 +61,7 @@ class Reads:
         rows = await self._store.interests.list()
         found = {row.id: self._declared.get(identity_of(row.interest)) for row in rows if row.state == "ok"}
         live = {number: one for number, one in found.items() if one is not None}
-        refused = await self._store.changes.refused([*live])
+        refused = await self._store.changes.list_refused([*live])
         for number in refused.keys() - self._refused:
             table, fix = live[number].name, refused[number]
             log_event("live.polled", logging.WARNING, table=table, reason="a right is missing", fix=fix)
@@ -92,9 +92,9 @@ class Reads:
         return True
 
     @property
-    def demanded(self) -> frozenset[int]:
+    def demand_numbers(self) -> frozenset[int]:
         """The interests that are captured at present."""
-        return self._demands.held
+        return self._demands.numbers
 
     def lacks(self, demanded: frozenset[int], entry: Entry) -> bool:
         """Whether an entry has read a table that is captured now, and was not when only these were demanded."""
@@ -105,20 +105,20 @@ class Reads:
         """Whether a table that entries read is to be demanded again."""
         return bool(self._demands.lapsing(self.interests(), position))
 
-    def missed(self, position: Position) -> list[CapturedChange]:
-        """What stands for the changes that were not captured before this position."""
+    def find_missed(self, position: Position) -> list[CapturedChange]:
+        """Changes that stand for the ones not captured before this position."""
         now = self._clock.now()
-        return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.missed(position)]
+        return [CapturedChange(0, one, "lost", None, None, None, now) for one in self._demands.find_missed(position)]
 
     def _ranges_of(self, definition: TableDefinition) -> TableRanges[Entry]:
         kinds = {column.name: column.kind for column in definition.columns}
         # Another program's column may compare text and fractions in its own way.
         wide = () if definition.managed else [name for name, kind in kinds.items() if kind in _OTHERWISE]
-        return TableRanges(kinds, wide, partial(ordered_value, self._store.dialect))
+        return TableRanges(kinds, wide, partial(decode_ordered, self._store.dialect))
 
     # ----- finding
 
-    def concerned(self, change: CapturedChange) -> Iterator[tuple[Entry, str]]:
+    def find_readers(self, change: CapturedChange) -> Iterator[tuple[Entry, str]]:
         """The entries that have read what a change concerns, each with the cause of its run."""
         definition = self.captured[change.interest]
         kind = "changes may have been missed" if change.kind == "lost" else change.kind
@@ -133,7 +133,7 @@ class Reads:
         if change.key is None or not images:
             yield from ((entry, said) for entry in ranges.all())
         for image in images:
-            for entry, read in ranges.concerned(image):
+            for entry, read in ranges.readers_of(image):
                 yield entry, f"{said} of {change.key}, in the range {read}"
 
     def _image(
@@ -143,7 +143,7 @@ class Reads:
         captured = change.values(when)
         if not captured:
             return None
-        found = captured_values(self._store.dialect, definition, captured, ranges.columns, ordered_value)
+        found = decode_captures(self._store.dialect, definition, captured, ranges.columns, decode_ordered)
         if any(value is None and captured.get(name) is not None for name, value in found.items()):
             raise _Unknown
         return found

@@ -24,7 +24,7 @@ from penstock.services.reading import ReadSize
 from penstock.services.reconciler import Reconciler, write_plans
 from penstock.services.service import LeasedService
 from penstock.store.nouns.tasks import Move, TaskRow, from_the_beginning
-from penstock.store.sql.values import captured_value
+from penstock.store.sql.values import decode_capture
 
 _AT_ONCE = 2000
 _LOOK_EVERY = 0.1  # seconds
@@ -48,14 +48,14 @@ class Planner(LeasedService):
         self._tasks: dict[int, PlannedTask] = {}
         self._size = ReadSize(_AT_ONCE)
         self._rows: list[TaskRow] = []
-        self._read = partial(captured_value, self._store.dialect)
+        self._read = partial(decode_capture, self._store.dialect)
         self._reconciler = Reconciler(runner, self._read)
         self._asked = runner.engine.look
         self._planned_at: datetime | None = None
 
     async def tick(self) -> float:
         try:
-            async with self._limited("plan"):
+            async with self._limit_tick("plan"):
                 return await self._tick()
         except Conflict:
             self._position = None  # it may be void, as the database has crashed since
@@ -159,7 +159,7 @@ class Planner(LeasedService):
         return Move(READER, self._number(), self._position, after or self._position)
 
     def _lose(self) -> None:
-        """Forget the lease and the list of tasks: another planner took over, or a task was declared anew."""
+        """Forget the lease and the list of tasks: another planner took over, or a task was declared again."""
         log_event("planner.reader_lost", logging.WARNING, lease=self.lease)
         self._position, self._listed_at = None, -1e9
 

@@ -14,7 +14,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor
-from penstock.services.relay.items import Item, unkeyed
+from penstock.services.relay.items import Item, row_key
 from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.interests import Source
 from penstock.store.nouns.outboxes import Aside, OutboxRow
@@ -51,14 +51,14 @@ class Backfill:
         self._messages = cursor.messages
         self._cursor = cursor
 
-    async def captured(self, row: OutboxRow, start: Position) -> Captured:
+    async def read_captured(self, row: OutboxRow, start: Position) -> Captured:
         """The changes captured since, up to one read."""
         batch = await self._store.changes.read(start, _AT_ONCE, row.interests)
         if not batch.changes:
             return Captured([], batch.position, batch.complete)
         source = await self._store.interests.source(row.interests[-1])  # before a connection is held
         async with reading(self._store.begin_read) as session:
-            return await self._captured(session, row, batch, source)
+            return await self._to_set_aside(session, row, batch, source)
 
     async def page(self, row: OutboxRow, start: Position, limit: int) -> Page | None:
         """The next rows; None if more changes were captured than one read takes, or the table is not there.
@@ -70,13 +70,13 @@ class Backfill:
             batch = await self._store.changes.read(start, _AT_ONCE, row.interests, session)
             if source is None or not batch.complete:
                 return None
-            captured = await self._captured(session, row, batch, source)
+            captured = await self._to_set_aside(session, row, batch, source)
             left = BackfillProgress.parse(row.backfill or "")
             if left.after is None:
                 rows = await session.fetch(source.first, [limit])
             else:
                 rows = await session.fetch(source.following, [left.after, limit])
-            known = await self._known(session, row, left, [one[0] for one in rows])
+            known = await self._keys_set_aside(session, row, left, [one[0] for one in rows])
         known |= {one.change.key for one in captured.put if one.change.kind in _covering(left) and one.change.key}
         items, left = self._items(row, batch, rows, known, left)
         return Page(items, left, len(rows) < limit, captured)
@@ -99,20 +99,20 @@ class Backfill:
                 left = left.at(at)
                 continue
             if failed is not None and failed[1] != key:
-                left, failed = left.reached(failed[0]), None
-            left = left.counted(at, None if failed is None else failed[0])
+                left, failed = left.at_number(failed[0]), None
+            left = left.after_row(at, None if failed is None else failed[0])
             failed, change.seq = None, left.number
             number = len(batch.changes)
             items.append(Item(change, key_of(self._messages, change), batch, number, backfill=left.text()))
-        return items, left if failed is None else left.reached(failed[0])
+        return items, left if failed is None else left.at_number(failed[0])
 
-    async def _known(
+    async def _keys_set_aside(
         self, session: OpenTransaction, row: OutboxRow, left: BackfillProgress, keys: Sequence[str]
     ) -> set[str]:
         """The rows whose set-aside messages come instead of them."""
         return await self._store.outboxes.put_keys(session, row.id, keys, _covering(left)) if keys else set()
 
-    async def _captured(
+    async def _to_set_aside(
         self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source | None
     ) -> Captured:
         """Captured changes, as messages to set aside.
@@ -123,10 +123,10 @@ class Backfill:
         left = BackfillProgress.parse(row.backfill or "")
         handed: set[str] | None = None
         if left.order and self._messages.tells("enter") and source is not None:
-            handed = await self._handed(session, row, batch, source, left)
+            handed = await self._keys_delivered(session, row, batch, source, left)
         put = []
         for change in batch.changes:
-            kind, as_insert = self._messages.meant(change), False
+            kind, as_insert = self._messages.kind_of(change), False
             if handed is not None and kind in {"enter", "change"} and change.key is not None:
                 as_insert = kind == "change" and change.key not in handed
                 kind = "enter" if as_insert else kind
@@ -137,17 +137,17 @@ class Backfill:
             put.append(Aside(meant, key_of(self._messages, meant), "waiting", as_insert=as_insert))
         return Captured(put, batch.position, batch.complete)
 
-    async def _handed(
+    async def _keys_delivered(
         self, session: OpenTransaction, row: OutboxRow, batch: Batch, source: Source, left: BackfillProgress
     ) -> set[str]:
         """The keys of changed rows that were delivered before, or have a message set aside."""
         first: dict[str, CapturedChange] = {}  # by the later ones a row may have moved on
         for one in batch.changes:
-            if one.key is not None and one.before is not None and self._messages.meant(one) == "change":
+            if one.key is not None and one.before is not None and self._messages.kind_of(one) == "change":
                 first.setdefault(one.key, one)
         keys, changed = list(first), list(first.values())
-        handed = await self._known(session, row, left, keys)
-        handed |= {key for _, key in self._cursor.state.finished if key is not None}  # of older rows
+        handed = await self._keys_set_aside(session, row, left, keys)
+        handed |= {key for _, key in self._cursor.state.all_finished if key is not None}  # of older rows
         if changed and left.after is not None:
             rows = f"[{','.join(one.before or 'null' for one in changed)}]"
             passed = await session.fetch(source.passed, [rows, left.after])
@@ -158,7 +158,7 @@ class Backfill:
 def key_of(messages: Messages, change: CapturedChange) -> str:
     """The ordering key of a message, by which it waits for others."""
     key = messages.key(change)
-    return unkeyed(change) if key is None else key
+    return row_key(change) if key is None else key
 
 
 def _covering(left: BackfillProgress) -> tuple[str, ...]:

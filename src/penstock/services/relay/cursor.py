@@ -73,7 +73,7 @@ class Cursor:
             self.state = self.state.ask(resumed=resumed)
             await self._give_back()
             return
-        keys, inserts = await self._outboxes.kept_keys(row.id), await self._outboxes.inserts(row.id)
+        keys, inserts = await self._outboxes.list_kept_keys(row.id), await self._outboxes.inserts(row.id)
         retry_at = await self._outboxes.next_retry(row.id)
         self.state = replace(
             self.state.ask(resumed=resumed, died=held not in ours),
@@ -142,20 +142,20 @@ class Cursor:
         now, row, retry_at = self._clock.now(), self.state.row, self.state.retry_at
         if row is None or retry_at is None or retry_at > now:
             return []
-        due = await self._outboxes.failed(row.id, now, limit)
+        due = await self._outboxes.list_failed(row.id, now, limit)
         if not due:
             retry_at = await self._outboxes.next_retry(row.id)
             self.state = replace(self.state, retry_at=retry_at)
         return self._items(due, but)
 
-    async def released(self, limit: int, but: Container[object] = ()) -> list[Item]:
+    async def take_released(self, limit: int, but: Container[object] = ()) -> list[Item]:
         """Messages that were set aside and wait for none of their key any more; `but` some."""
         row, state = self.state.row, self.state
         if row is None or row.backfill is not None or not state.may_be_released or not state.keys:
             return []
         waiting = await self._outboxes.waiting(row.id, limit)
         if not waiting:
-            keys = frozenset(await self._outboxes.kept_keys(row.id))
+            keys = frozenset(await self._outboxes.list_kept_keys(row.id))
             self.state = replace(self.state, keys=keys, may_be_released=False)
         return self._items(waiting, but)
 

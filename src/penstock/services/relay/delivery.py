@@ -99,7 +99,7 @@ class OutboxDelivery(Service):
         with contextlib.suppress(TryAgain):  # then they are delivered once more
             state = self._cursor.state
             unknown = not self.has_it or state.uncertain
-            if unknown and state.finished and self._lease.number is not None:
+            if unknown and state.all_finished and self._lease.number is not None:
                 await self._take(self._lease.number)
             if (write := self._cursor.state.write_sent()) is not None:
                 await self._cursor.write(write)
@@ -193,7 +193,7 @@ class OutboxDelivery(Service):
         state = self._cursor.state
         together = self._cursor.in_transaction or self._outbox.batch is not None
         wall = items[0].change.kind in OF_ALL_KEYS  # it goes alone, and no other key is delivered meanwhile
-        if together and state.finished:
+        if together and state.all_finished:
             items = list(takewhile(lambda item: not state.is_done(item), items))
         if wall and not together:
             items = items[:1]

@@ -42,7 +42,7 @@ class Item:
     @property
     def log_key(self) -> str | None:
         """Its key for logs; None if it has none."""
-        return None if self.change.key is None or self.key == unkeyed(self.change) else self.key
+        return None if self.change.key is None or self.key == row_key(self.change) else self.key
 
     @property
     def is_retry(self) -> bool:
@@ -54,6 +54,6 @@ class Item:
         return Aside(self.change, self.key, state, trouble)
 
 
-def unkeyed(change: CapturedChange) -> str:
+def row_key(change: CapturedChange) -> str:
     """The key of a message in no partition: it waits for messages of its row alone."""
     return f"\x01{change.key or change.seq}"

@@ -84,7 +84,7 @@ class Relay(LeasedService):
         """Keep the lease, or another relay would deliver messages that are still under way."""
         pause = self._lease.due
         while self._lease.number is not None and not await self.clock.wait(ended, pause):
-            pause = await self._guarded_tick()
+            pause = await self._safe_tick()
 
     async def _lose_lease(self, lease: int, reason: str) -> None:
         """Stop delivering at once: another relay may begin to."""

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Seal, deliver
-from penstock.calls.run.containment import uncanceled
+from penstock.calls.run.containment import refuse_cancel
 from penstock.calls.run.runner import Runner
 from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageError
@@ -39,7 +39,7 @@ class Sending:
         """
         delivery = Delivery((), self._outbox.batch)
         try:
-            delivery.given = [self._given(item) for item in items]
+            delivery.given = [self._argument(item) for item in items]
             with self._runner.engine.journal.delivering(self._outbox, [item.change for item in items]):
                 if self._cursor.in_transaction:
                     await self._mutate(delivery, items)
@@ -68,7 +68,7 @@ class Sending:
         seconds, calls = self._seconds, -(-len(delivery.given) // (self._outbox.batch or 1))
         if self._cursor.in_transaction and calls > 1:  # of several, none waits longer for the commit
             seconds = min(seconds or _PATIENCE, _PATIENCE)
-        with uncanceled(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
+        with refuse_cancel(self._function.name):  # an error from a thread, where nobody knew whether it was cancelled
             await deliver(self._runner, self._function, delivery, seconds, seal)
 
     async def _mutate(self, delivery: Delivery, items: Sequence[Item]) -> None:
@@ -93,15 +93,15 @@ class Sending:
             raise
         self._cursor.apply(write)
 
-    def _given(self, item: Item) -> object:
+    def _argument(self, item: Item) -> object:
         state, change = self._cursor.state, item.change
-        known, row = state.known_trouble(item), state.row
+        known, row = state.trouble_of(item), state.row
         if change.kind == LOST:
             last_at = None if row is None else row.delivered_at
             noted = item.lost or (1, change.changed_at)
             raise changes_lost(self._outbox.name, self._outbox.source, change, noted, last_at)
         fence = 0 if row is None else row.fence
-        return self._cursor.messages.given(change, 1 if known is None else known.attempts + 1, fence)
+        return self._cursor.messages.argument_of(change, 1 if known is None else known.attempts + 1, fence)
 
 
 def _is_of_database(error: BaseException) -> TypeGuard[TryAgain]:

@@ -109,7 +109,7 @@ class Source:
             return []
         if row.backfill is not None:
             return await self._older_rows()
-        if released := await self._cursor.released(min(_ASIDE_AT_ONCE, self._cursor.state.at_once)):
+        if released := await self._cursor.take_released(min(_ASIDE_AT_ONCE, self._cursor.state.at_once)):
             return released
         if len(self._buffer) < self._least() and not (self._buffer and self.exhausted):
             await self._read(row)
@@ -146,13 +146,13 @@ class Source:
             if change.seq not in inserts and messages.kind(change) is not None:
                 item = Item(change, key_of(messages, change), batch, number)
                 if change.kind == LOST:
-                    item.lost = self._noted(found, row, change)
+                    item.lost = self._count_lost(found, row, change)
                 found.append(item)
         if found:
             found[-1].number = len(batch.changes)
         return found
 
-    def _noted(self, found: list[Item], row: OutboxRow, change: CapturedChange) -> Noted:
+    def _count_lost(self, found: list[Item], row: OutboxRow, change: CapturedChange) -> Noted:
         """The number of lost changes in a row that this one stands for: it takes the place of those before it.
 
         None joins one that was logged or is skipped, as nobody was told of more.
@@ -173,7 +173,7 @@ class Source:
         for _ in range(_LOOKS):
             self._buffer.clear()
             while (row := self._cursor.state.row) is not None:
-                captured = await self._backfill.captured(row, self.position)
+                captured = await self._backfill.read_captured(row, self.position)
                 if not await self._put_aside(captured) or captured.complete:
                     break
             row = self._cursor.state.row

@@ -55,7 +55,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, in this order."""
+    """The acts to do, in this order."""
 
     report: Report | None = None
     write: Write | None = None
@@ -85,7 +85,7 @@ class Batching:
 
     def fewer(self, most: int, items: Sequence[Item] = ()) -> Batching:
         """At most so many at once; these were tried, and do not linger again."""
-        tried = self._tried(items[0]) if items else self.tried
+        tried = self._retries_with(items[0]) if items else self.tried
         return replace(self, limit=most, tried=tried.union(item.identity for item in items))
 
     def more(self) -> Batching:
@@ -95,20 +95,20 @@ class Batching:
 
     def linger(self, outbox: Outbox, items: Sequence[Item], most: int, now: float) -> tuple[Batching, float]:
         """The time for which messages wait for others, if there are none now and `most` may be delivered together."""
-        seconds, tried = outbox.linger.total_seconds(), self._tried(items[0])
+        seconds, tried = outbox.linger.total_seconds(), self._retries_with(items[0])
         if not seconds or len(items) >= min(outbox.batch or 1, most) or tried:
             return replace(self, tried=tried, since=None), 0.0
         since = now if self.since is None else self.since
         left = max(0.0, since + seconds - now)
         return replace(self, tried=tried, since=since if left else None), left
 
-    def _tried(self, first: Item) -> frozenset[Identity]:
+    def _retries_with(self, first: Item) -> frozenset[Identity]:
         return self.tried if first.identity in self.tried else _NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxState:
-    """What a relay knows about one outbox."""
+    """The knowledge of a relay about one outbox."""
 
     outbox: Outbox
     batching: Batching
@@ -135,7 +135,7 @@ class OutboxState:
         return frozenset() if self.row is None else self.row.passed
 
     @property
-    def finished(self) -> set[Identity]:
+    def all_finished(self) -> set[Identity]:
         """Finished messages behind the position, written or not."""
         return {*self.sent, *self.passed}
 
@@ -168,7 +168,7 @@ class OutboxState:
         """Whether a message was sent and is not written at all."""
         return self.was_sent(item) and (item.aside is not None or item.identity not in self.passed)
 
-    def known_trouble(self, item: Item) -> Trouble | None:
+    def trouble_of(self, item: Item) -> Trouble | None:
         """The trouble of a message that has failed before."""
         if item.identity in self.begun:
             return self.begun[item.identity]
@@ -204,7 +204,7 @@ class OutboxState:
         assert self.row is not None  # noqa: S101 - it has the outbox
         if self.waits_for_key(items[0]):
             return self, Decision(write=self.write(items, put=[item.set_aside("waiting") for item in items]))
-        if done := self._done_of(items):
+        if done := self._already_done(items):
             delivered = sum(map(self.is_unwritten, done))
             return self, Decision(write=self.write(done, delivered=delivered, settled=done))
         for number, item in enumerate(items):
@@ -217,7 +217,7 @@ class OutboxState:
             return self._try_carefully(items[0], now)
         return self, Decision(deliver=items)
 
-    def _done_of(self, items: Sequence[Item]) -> list[Item]:
+    def _already_done(self, items: Sequence[Item]) -> list[Item]:
         """Messages that are done already; only the first ones, but set-aside ones anywhere."""
         if items[0].aside is not None:
             return [item for item in items if self.is_done(item)]
@@ -226,14 +226,14 @@ class OutboxState:
     def _try_carefully(self, item: Item, now: datetime) -> tuple[OutboxState, Decision]:
         """Deliver a message after a process has died, maybe of it.
 
-        Each is delivered alone, and the beginning of its attempt is written, until as many are done with as the
-        process may have had under way. So a poison message is known when the next process has died of it. The first
-        death counts as one of its attempts.
+        Each is delivered alone, and the beginning of its attempt is written. This ends after as many as the process may
+        have had under way. So a poison message is known when the next process has died of it. The first death counts as
+        one of its attempts.
         """
         if item.identity in self.begun:
             batching = replace(self.batching, careful=self.batching.careful - 1)
             return replace(self, batching=batching), Decision(deliver=[item])
-        known, most = self.known_trouble(item), self.outbox.retry.max_attempts
+        known, most = self.trouble_of(item), self.outbox.retry.max_attempts
         if known is not None and most is not None and known.deaths >= max(most, 2):
             state, report = self.report(item, replace(known, halted=True, retry_at=None), known)
             return state, state.pass_by(report)
@@ -262,7 +262,7 @@ class OutboxState:
 
     def fail_one(self, item: Item, error: Exception, now: datetime, chance: float) -> tuple[OutboxState, Report]:
         """Count a failed attempt to deliver a message."""
-        known = self.known_trouble(item)
+        known = self.trouble_of(item)
         trouble = after_failure(self.outbox.retry, item.change.seq, known, error, now, chance)
         begun = {identity: before for identity, before in self.begun.items() if identity != item.identity}
         return replace(self, begun=begun).report(item, trouble, known)
@@ -317,7 +317,7 @@ class OutboxState:
             put=put,
             taken=[item.change.seq for item in items if item.aside is not None and item.change.seq not in stay],
             skipped=skipped,
-            passed=self._passed_after(items, passed, moved=after is not None, filled=filled),
+            passed=self._next_passed(items, passed, moved=after is not None, filled=filled),
         )
         return Write(step, items, settled)
 
@@ -330,7 +330,7 @@ class OutboxState:
         passed = {item.identity for item in sent if item.aside is None}
         return self.write(aside, trouble=self._trouble_without(sent), delivered=len(sent), passed=passed)
 
-    def _passed_after(
+    def _next_passed(
         self, items: Sequence[Item], more: Collection[Identity], *, moved: bool, filled: bool
     ) -> frozenset[Identity]:
         """The finished messages behind the position once these are done; none if no message comes before it."""

@@ -158,7 +158,7 @@ class Workers:
             self._join(await self._cursor.retries(places + len(known), known))
         if self._may_join() and (room := window.room) > 0 and not (still and now - self._at.released < _WRITE_EVERY):
             self._at.released = now
-            self._join(await self._cursor.released(room + still, known))
+            self._join(await self._cursor.take_released(room + still, known))
 
     def _may_join(self) -> bool:
         return not self._window.is_closed and self._may_start()

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
-from penstock.calls.jobs.job import decrypt_job, failure, interrupted, run_job
+from penstock.calls.jobs.job import decrypt_job, failure, outcome_of_interrupt, run_job
 from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import Runner
 from penstock.calls.run.threads import lingering
@@ -34,7 +34,7 @@ _IN_TURN = 250
 
 
 class Executor:
-    """The jobs of one worker, of which so many run at once; `wake` has it settle an outcome or write progress."""
+    """The jobs of one worker, up to a number at once; `wake` has it settle an outcome or write progress."""
 
     def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
         self.running: dict[UUID, JobRun] = {}  # the jobs that run, or will in a moment
@@ -47,12 +47,12 @@ class Executor:
         self._wake = wake
         self._batches = Batches(runner, self._end_job)
         self._groups = Groups(runner, self._end_job, self._start_alone)
-        self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun anew
+        self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun again
         self._lingering: set[JobRun] = set()  # attempts that have ended but go on in a thread
         self._added: list[JobRun] = []
         self._waiting: deque[JobRun] = deque()
         self._lane: object = None
-        self._single: JobRun | None = None  # a mutation that runs alone; those that come meanwhile share a transaction
+        self._single: JobRun | None = None  # a mutation that runs alone; jobs that come meanwhile share a transaction
         self._has_batches = any(function.batch is not None for function in runner.engine.registry)
         self._claims_whole = self._has_batches
         self._turns: dict[str, int] = {}
@@ -141,7 +141,7 @@ class Executor:
             await asyncio.wait(self._tasks())
 
     async def stop(self, seconds: float) -> list[JobRun]:
-        """Stop all jobs and return them; those that do not stop within this time are left alone."""
+        """Stop all jobs and return them; jobs that do not stop within this time are left alone."""
         ours, self.running = list(self.running.values()), {}
         stopped, self._overtaken, self._single = ours + self._overtaken, [], None
         unstarted = {*self._added, *self._waiting}
@@ -155,7 +155,7 @@ class Executor:
         self._progress.clear()
         tasks = set()
         for running in stopped:
-            running.stopped, running.outcome = True, interrupted(running)
+            running.stopped, running.outcome = True, outcome_of_interrupt(running)
             if running not in unstarted:
                 running.task.cancel()
                 tasks.add(running.task)
@@ -234,7 +234,7 @@ class Executor:
         if points.armed:
             await points.reach("worker.outcome", job=job, outcome=outcome)
         if job.options.task is not None and engine.pauses.concerns(job.options.task):
-            engine.pauses.ended(job.options.task, job, outcome, engine.clock.now())
+            engine.pauses.note_end(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
             running.outcome = outcome
             return
@@ -270,8 +270,8 @@ class Executor:
         self._lingering.add(running)
         loop = asyncio.get_running_loop()
 
-        def ended(_: object) -> None:
+        def on_end(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._leave, running)
 
-        thread.add_done_callback(ended)
+        thread.add_done_callback(on_end)

@@ -1,7 +1,7 @@
 """Housekeeping that any worker does for all: ends overdue jobs, carries out cancels.
 
 The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
-worker, so any worker ends those that are overdue or canceled.
+worker, so any worker ends overdue or canceled ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Housekeeping:
 
         asked = await self._store.jobs.cancel_pending(now, _CANCELS_AT_ONCE, decide)
         ours, ended = self._executor.cancel(asked), 0
-        engine.journal.settled(canceled)
+        engine.journal.note_ends(canceled)
         if ours < len(asked):  # others run on other workers, or on none
             settle = partial(settle_held, self._runner, "canceled")
             ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)

@@ -1,4 +1,4 @@
-"""What a worker reports: the progress of its jobs, about once a second, and about once a minute how its pools stand.
+"""The reports of a worker: the progress of its jobs, about once a second, and about once a minute how its pools stand.
 
 Of pools it reports the active ones, and those with waiting work that no worker serves. Leaves the content of these
 reports to `calls/journal`.

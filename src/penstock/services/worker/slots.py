@@ -55,11 +55,11 @@ class Slots:
         self._held = {pool: _Held() for pool in self._held}
         self._looked_at = _NEVER
 
-    def held(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         return {pool: held.number for pool, held in self._held.items()}
 
     def recount(self) -> None:
-        """Count the slots anew before the next claim, as some have gone with jobs that no worker runs."""
+        """Count the slots again before the next claim, as some have gone with jobs that no worker runs."""
         self._looked_at = _NEVER
 
     @property
@@ -75,7 +75,7 @@ class Slots:
         ]
 
     async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
-        """Take slots where jobs wait, and give back those that others want; seconds until the next call."""
+        """Take slots where jobs wait, and give back slots that others want; seconds until the next call."""
         now = self._clock.monotonic()
         due = self._looked_at + _LOOK_EVERY - now
         if not self._held:
@@ -99,7 +99,7 @@ class Slots:
         if running or view.waiting:
             held.used_at = now
         need = self._need(view, places, running, now)
-        if not need.unused:
+        if not need.slots_without_job:
             held.filled_at = now
         self._calm &= not (view.wanted or view.lacking) and view.held > 0
         count = change(need)
@@ -116,8 +116,8 @@ class Slots:
             if count < 0 and (view.wanted or view.lacking):
                 held.yielded_at = now
                 self._store.signals.notify()
-        lends = held.filled_at + _TURN if need.unused and need.lacking else math.inf
-        yields = held.wanted or (need.unused and need.wanted)
+        lends = held.filled_at + _TURN if need.slots_without_job and need.lacking else math.inf
+        yields = held.wanted or (need.slots_without_job and need.wanted)
         held.changes_at = min(lends, self._full_since + _TURN if yields and not need.full else math.inf)
 
     def _need(self, view: PoolView, places: int, running: int, now: float) -> Need:

@@ -54,12 +54,12 @@ class Worker(LeasedService):
         self._executor = Executor(runner, jobs, self._progress, self.wake.set)
         self._housekeeping = Housekeeping(runner, self._executor)
         self._journal = engine.journal
-        self._journal.watch(self._executor.busy, self._slots.held)
+        self._journal.watch(self._executor.busy, self._slots.numbers)
         self._reports = Reports(engine)
-        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.started  # called before they run
+        self.on_claimed: Callable[[Sequence[Job]], None] = self._journal.note_starts  # called before they run
 
     @property
-    def unsettled(self) -> int:
+    def open_outcomes(self) -> int:
         return len(self._executor.outcomes) + len(self._executor.held)
 
     @property
@@ -72,7 +72,7 @@ class Worker(LeasedService):
 
     async def tick(self) -> float:
         await self._keep_lease()
-        async with self._limited("find work"):
+        async with self._limit_tick("find work"):
             if self._rescue.is_due:
                 await self._rescue.look(self.lease)
                 await self._housekeeping.end_overdue()
@@ -95,7 +95,7 @@ class Worker(LeasedService):
         stopped = await self._executor.stop(self._bound * _STOP_PART)
         ended, lease = Counter[JobEvent](), self.lease
         try:
-            stopped = await self._known(stopped)
+            stopped = await self._with_known_end(stopped)
             for one in stopped:
                 self._executor.record(one.job, one.outcome)
             won = await self._settle_outcomes()
@@ -113,9 +113,9 @@ class Worker(LeasedService):
     async def kill(self) -> None:
         await asyncio.gather(super().kill(), self._stop_jobs())
 
-    async def _guarded_tick(self) -> float:
+    async def _safe_tick(self) -> float:
         """A tick; after a failed one the worker is back in time to renew its lease."""
-        pause = await super()._guarded_tick()
+        pause = await super()._safe_tick()
         if self.lease is None:
             return pause
         return min(pause, max(self._lease.due, self._bound * _AGAIN_PART))
@@ -153,7 +153,7 @@ class Worker(LeasedService):
         self._executor.held.clear()
         await self._executor.stop(self._bound * _STOP_PART)
 
-    async def _known(self, stopped: list[JobRun]) -> list[JobRun]:
+    async def _with_known_end(self, stopped: list[JobRun]) -> list[JobRun]:
         """The stopped jobs whose end is known.
 
         The others were marked as completed in a transaction that is still open; the next worker settles them.
@@ -161,7 +161,7 @@ class Worker(LeasedService):
         doubtful = [one.job.id for one in stopped if one.doubtful]
         if not doubtful or self.lease is None:
             return stopped
-        marked = await self._store.tasks.marked(self.lease, doubtful)
+        marked = await self._store.tasks.read_marks(self.lease, doubtful)
         for one in stopped:
             one.job.marked |= bool(marked.get(one.job.id))
         return [one for one in stopped if marked.get(one.job.id, False) is not None]
@@ -169,7 +169,7 @@ class Worker(LeasedService):
     # ----- settle
 
     async def _settle_outcomes(self) -> set[UUID]:
-        """Let go of held jobs and settle the ended ones; those that ended and were still this worker's."""
+        """Let go of held jobs and settle the ended ones; the jobs that ended and were still this worker's."""
         await self._release_held()
         return await self._settle_ended()
 
@@ -198,17 +198,17 @@ class Worker(LeasedService):
         won = await self._store.jobs.settle(self.lease, settlements)
         del self._executor.outcomes[: len(outcomes)]
         lost = len(won) < len(settlements)  # rare, so the ids are looked up only then
-        self._journal.settled(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
+        self._journal.note_ends(zip((job for job, _ in outcomes), settlements, strict=True), won if lost else None)
         for (job, _), settlement in zip(outcomes, settlements, strict=True):
             if lost and settlement.id not in won:
                 log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=self.lease)
             elif job.ending is not None:  # a failed on_complete was told when it raised
                 if job.failed is not None:
-                    self._journal.failed(job, settlement)
+                    self._journal.note_failure(job, settlement)
             elif settlement.event is JobEvent.HANDED_BACK:
                 self._store.signals.notify()  # another process may run it
             elif settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
-                self._journal.failed(job, settlement)
+                self._journal.note_failure(job, settlement)
         return won
 
     # ----- claim and run
@@ -237,7 +237,7 @@ class Worker(LeasedService):
         if now - self._learned_at >= _PROGRAMS_EVERY:
             known.learn(await self._store.programs.list())
             self._learned_at = now
-        self._store.jobs.leave(known.left(now, self._engine.left_to_others()))
+        self._store.jobs.leave(known.exclusions(now, self._engine.functions_held_here()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
         again = await self._slots.balance(lease, max(0, free), executor.busy)
@@ -248,11 +248,11 @@ class Worker(LeasedService):
 
     async def _claim_first(self, lease: int, free: int) -> float:
         """Claim with the present slots and balance them afterwards, so that an idle worker starts jobs sooner."""
-        had = self._slots.held()
+        had = self._slots.numbers()
         pause = await self._claim_into(lease, free, math.inf)
         self._executor.start()
         again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
-        return min(pause, again) if self._slots.held() == had else 0.0
+        return min(pause, again) if self._slots.numbers() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
         executor = self._executor
@@ -278,7 +278,7 @@ class Worker(LeasedService):
         if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
             self._engine.known.learn(await self._store.programs.list())
         if any(job.options.task is not None for job in claim.jobs):
-            self._engine.pauses.learn(await self._store.tasks.held(self.clock.now()))
+            self._engine.pauses.learn(await self._store.tasks.list_held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown = False
         again = min(again, self._engine.pauses.seconds_here(self.clock.now()))

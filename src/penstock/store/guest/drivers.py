@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.errors import ContextError
 from penstock.store.guest.parameters import AS_IT_IS, NAMED, NAMED_WITHOUT_UUID, NAMELESS, Style
-from penstock.store.guest.refusals import aborted, lost, not_open, unknown, unknown_driver
+from penstock.store.guest.refusals import connection_lost, no_connection, no_driver, not_open, transaction_aborted
 
 Found = tuple[Sequence[str], Sequence[Sequence[Any]]]  # the names of columns, and rows
 _FAILED = 3  # the state of a transaction after an error, in psycopg and psycopg2 alike
@@ -164,7 +164,7 @@ class SqliteDriver(CursorDriver):
 
 
 class AsyncpgDriver:
-    """asyncpg: its connections, and those that a pool of its has lent."""
+    """asyncpg: its connections, and the ones lent by a pool of its own."""
 
     name = "asyncpg"
     dialect = "postgres"
@@ -204,7 +204,7 @@ class SqlalchemyDriver:
         dialect = self._sync_given().get_bind().dialect if is_session else given.engine.dialect
         style = _STYLES.get((dialect.name, dialect.driver))
         if style is None:
-            raise unknown_driver(f"SQLAlchemy over {dialect.name}+{dialect.driver}")
+            raise no_driver(f"SQLAlchemy over {dialect.name}+{dialect.driver}")
         self._style = style
         self.dialect = _DIALECTS[dialect.name]
 
@@ -212,7 +212,7 @@ class SqlalchemyDriver:
         given = self._sync_given()
         if self._is_session:
             if not given.is_active:
-                raise aborted(self.name)
+                raise transaction_aborted(self.name)
             return  # its connection is known when a statement runs
         if given is None or given.closed:
             raise not_open(self.name)
@@ -222,7 +222,7 @@ class SqlalchemyDriver:
         """Raise if a sync Connection, or the sync side of an async one, can run nothing."""
         transaction = connection.get_transaction()
         if connection.invalidated or (transaction is not None and not transaction.is_active):
-            raise aborted(self.name)
+            raise transaction_aborted(self.name)
         raw = connection.connection.driver_connection
         match connection.dialect.driver:
             case "psycopg" | "psycopg_async" | "psycopg2":
@@ -263,10 +263,10 @@ class DjangoDriver(CursorDriver):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, is_async=False)
         if not hasattr(connection, "vendor"):  # the proxies of Django stand for caches as well
-            raise unknown(connection)
+            raise no_connection(connection)
         dialect = _DIALECTS.get(connection.vendor)
         if dialect is None:
-            raise unknown_driver(f"Django to {connection.display_name}")
+            raise no_driver(f"Django to {connection.display_name}")
         self.dialect = dialect
         self.style = NAMED_WITHOUT_UUID if dialect == "postgres" else NAMELESS
 
@@ -276,7 +276,7 @@ class DjangoDriver(CursorDriver):
         if connection.closed_in_transaction:
             raise not_open(self.name)
         if connection.in_atomic_block and connection.needs_rollback:
-            raise aborted(self.name)
+            raise transaction_aborted(self.name)
         if connection.connection is not None and self.dialect == "postgres":
             check_psycopg(connection.connection)
 
@@ -296,9 +296,9 @@ def check_psycopg(connection: Any) -> None:
     name = "psycopg" if is_third else "psycopg2"
     if connection.closed:
         is_broken = connection.broken if is_third else connection.closed == _BROKEN
-        raise lost(name) if is_broken else not_open(name)
+        raise connection_lost(name) if is_broken else not_open(name)
     if connection.info.transaction_status == _FAILED:
-        raise aborted(name)
+        raise transaction_aborted(name)
     if is_third and connection.pgconn.pipeline_status:
         raise ContextError(
             "The psycopg connection is in a pipeline, which reports errors too late.",

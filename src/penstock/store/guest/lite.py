@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from penstock.errors import ContextError, DatabaseBusy
-from penstock.store.guest.refusals import causes, is_of_a_driver, no_tables, not_open, refused
+from penstock.store.guest.refusals import causes, driver_refused, is_of_a_driver, no_tables, not_open
 from penstock.store.sqlite.errors import translate
 
 
@@ -15,7 +15,7 @@ def sqlite_meaning(driver: str, error: BaseException) -> BaseException:
         if isinstance(cause, sqlite3.Error):
             return _meaning(driver, cause)
     if is_of_a_driver(error):
-        return refused(driver, error)
+        return driver_refused(driver, error)
     return translate(error)
 
 

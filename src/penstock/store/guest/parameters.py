@@ -45,7 +45,7 @@ class Style:
 
 
 @lru_cache(maxsize=_TRANSLATIONS)
-def named_sql(sql: str) -> str:
+def name_parameters(sql: str) -> str:
     """A statement of PostgreSQL with parameters named ``%(p1)s``; its own % are doubled.
 
     The parentheses keep a minus sign with its number when a driver writes values into the text: ``(-1)::smallint``.
@@ -67,7 +67,7 @@ def nameless_sql(sql: str) -> str:
     return _SQLITE_PIECE.sub(piece, sql.replace("%", "%%"))
 
 
-def _named_values(values: Sequence[Any]) -> dict[str, Any]:
+def _name_values(values: Sequence[Any]) -> dict[str, Any]:
     return {f"p{number}": value for number, value in enumerate(values, 1)}
 
 
@@ -79,9 +79,9 @@ def _uuid_as_text(value: Any) -> Any:
 
 AS_IT_IS = Style(str, tuple)  # for drivers that penstock uses itself
 NAMELESS = Style(nameless_sql, tuple)
-NAMED = Style(named_sql, _named_values)
+NAMED = Style(name_parameters, _name_values)
 # For drivers that take UUIDs only if taught to.
-NAMED_WITHOUT_UUID = Style(named_sql, lambda values: _named_values([*map(_uuid_as_text, values)]))
+NAMED_WITHOUT_UUID = Style(name_parameters, lambda values: _name_values([*map(_uuid_as_text, values)]))
 
 
 def check_values(values: Sequence[Any]) -> None:

@@ -58,14 +58,14 @@ _MEANINGS: Meanings = {
 }
 
 
-def unknown(connection: object) -> ContextError:
+def no_connection(connection: object) -> ContextError:
     """It is no connection that penstock knows."""
     kind = type(connection)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return ContextError(f"{name} is no connection that penstock can work in.", fix=_TAKEN)
 
 
-def unknown_driver(driver: str) -> ContextError:
+def no_driver(driver: str) -> ContextError:
     """A known library on an unknown database or driver."""
     return ContextError(f"penstock cannot work in a connection of {driver}.", fix=_TAKEN)
 
@@ -75,14 +75,14 @@ def not_open(driver: str) -> ContextError:
     return ContextError(f"The {driver} connection is not open.", fix="Pass an open connection inside a transaction.")
 
 
-def lost(driver: str) -> DatabaseUnavailable:
+def connection_lost(driver: str) -> DatabaseUnavailable:
     """The connection broke."""
     return DatabaseUnavailable(
         f"The {driver} connection to the database was lost.", fix="Connect again, and run your transaction again."
     )
 
 
-def aborted(driver: str) -> ContextError:
+def transaction_aborted(driver: str) -> ContextError:
     """A statement failed before, so the transaction can only be rolled back."""
     return ContextError(
         f"The transaction of the {driver} connection has failed before, and can only be rolled back.", fix=_AGAIN
@@ -94,7 +94,7 @@ def no_tables(text: str) -> ConfigError:
     return ConfigError(_NO_TABLES.format(text=text), fix=_MAKE_TABLES)
 
 
-def refused(driver: str, error: BaseException) -> ContextError:
+def driver_refused(driver: str, error: BaseException) -> ContextError:
     """The driver itself refused to run a statement."""
     text = str(error).partition("\n")[0].rstrip(".")
     return ContextError(
@@ -104,7 +104,7 @@ def refused(driver: str, error: BaseException) -> ContextError:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that a library has wrapped in it, outermost first."""
+    """An error and the ones that a library has wrapped in it, outermost first."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
@@ -136,7 +136,7 @@ def _by_state(driver: str, state: str, error: BaseException) -> PenstockError:
     text = str(getattr(told, "message_primary", None) or getattr(told, "message", None) or error)
     text = text.partition("\n")[0].rstrip(".")
     if is_away(state) or state.startswith("08"):
-        return lost(driver)
+        return connection_lost(driver)
     if state == "0A000" and "cached plan" in text:
         return Conflict(f"A table was changed meanwhile: {text}.", fix=_AGAIN)
     detail = getattr(told, "message_detail", None) or getattr(told, "detail", None)
@@ -150,5 +150,5 @@ def _without_state(driver: str, error: BaseException) -> PenstockError:
     if names & {"DataError", "UnicodeEncodeError", "OverflowError"}:
         return ValueInvalid(f"{driver} cannot take a value: {error}.")
     if names & {"OSError", "EOFError", "OperationalError", "InternalClientError"}:
-        return lost(driver)
-    return refused(driver, error)
+        return connection_lost(driver)
+    return driver_refused(driver, error)

@@ -23,7 +23,7 @@ from penstock.store.guest.drivers import (
     SqliteDriver,
 )
 from penstock.store.guest.parameters import check_values, plain_result
-from penstock.store.guest.refusals import is_of_a_driver, postgres_meaning, refused, unknown
+from penstock.store.guest.refusals import driver_refused, is_of_a_driver, no_connection, postgres_meaning
 from penstock.store.session import Row, Statement
 
 _TRANSACTION = Statement("select txid_current()")
@@ -85,12 +85,12 @@ def guest_session(connection: Any) -> GuestSession:
     """
     name = _name_of(connection)
     if name is None:
-        raise unknown(connection)
+        raise no_connection(connection)
     try:
         driver = _DRIVERS[name](connection)
     except Exception as error:
         if is_of_a_driver(error):  # such as a Session that does not know its database
-            raise refused(name.partition(".")[0], error) from error
+            raise driver_refused(name.partition(".")[0], error) from error
         raise
     return GuestSession(driver)
 

@@ -16,7 +16,7 @@ from penstock.errors import DeclarationError
 State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]  # see `InterestRow`
 Interests = Mapping[int, Interest]  # by number
 Identity = tuple[str, str]  # name and digest
-IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to mend them
+IN_ORDER: Collection[State] = ("ok", "held")  # nothing is missed, and nobody needs to repair them
 _NAMED = re.compile(re.escape(ROW) + r'\.(?:"((?:[^"]|"")+)"|(\w+))')  # a column in the SQL of an interest
 _Shared = tuple[str, tuple[str, ...], str]  # table, key, and the digest of an interest on demand
 
@@ -53,8 +53,8 @@ class FoundTable:
     @lru_cache(256)  # all of them are read several times when a program starts
     def parse(cls, text: str) -> FoundTable:
         """A table from the JSON of its store's query, in which NULL stands for nothing of a kind."""
-        given = _known_fields(cls, json.loads(text))
-        triggers = [FoundTrigger(**_known_fields(FoundTrigger, one)) for one in given.get("triggers", ())]
+        given = _fields_of(cls, json.loads(text))
+        triggers = [FoundTrigger(**_fields_of(FoundTrigger, one)) for one in given.get("triggers", ())]
         return cls(**given | {"triggers": triggers})
 
     @property
@@ -76,7 +76,7 @@ class StoredInterest:
     together: dict[int, Interest] = field(default_factory=dict)  # all interests that share its triggers
 
 
-def _known_fields(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(cls: type[FoundTable | FoundTrigger], given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a class that are given. Another release may have written others."""
     return {one.name: given[one.name] for one in fields(cls) if given.get(one.name) is not None}
 
@@ -85,7 +85,7 @@ Stored = Mapping[Identity, StoredInterest]
 
 
 def by_identity(interests: Iterable[StoredInterest]) -> dict[Identity, StoredInterest]:
-    """Interests by name and digest, each with those that share its triggers."""
+    """Interests by name and digest, each with the ones that share its triggers."""
     shared: dict[int | None, dict[int, Interest]] = {}
     all_ = [replace(one, together=shared.setdefault(one.capture, {})) for one in interests]
     for one in all_:
@@ -102,23 +102,23 @@ def by_capture(interests: Iterable[Interest]) -> list[list[Interest]]:
     """Interests in groups that share triggers: those in one table that tell its rows apart by one key."""
     groups: dict[_Shared, list[Interest]] = {}
     for one in interests:
-        groups.setdefault(_shared(one), []).append(one)
+        groups.setdefault(_group(one), []).append(one)
     return list(groups.values())
 
 
-def _shared(interest: Interest) -> _Shared:
-    """What interests have in common that share triggers. One on demand has its own: others cost what they did."""
+def _group(interest: Interest) -> _Shared:
+    """The common values of interests that share triggers. One on demand has its own: others cost what they did."""
     return interest.table, tuple(interest.key), interest.digest if interest.on_demand else ""
 
 
 class Capture(NamedTuple):
-    """Triggers that are to be made anew, by number."""
+    """Triggers that are to be made again, by number."""
 
     number: int
     members: dict[int, Interest]  # the interests that share them
     asked: Sequence[StoredInterest]  # those of them that were not captured, or not in order
     found: FoundTable | None  # their table
-    lost: list[int]  # those that were captured before and may have missed something
+    lost: list[int]  # interests that were captured before and may have missed something
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Rebuild:
     misfits: Sequence[StoredInterest] = ()
 
     def captures(self, state: Callable[[StoredInterest], State]) -> Iterator[Capture]:
-        """The triggers to be made anew, given whether the changes of an interest are captured.
+        """The triggers to be made again, given whether the changes of an interest are captured.
 
         An interest that does not fit its table any more is left out, so that it keeps no other from being captured.
         """
@@ -151,8 +151,8 @@ class Rebuild:
 
 def _number(asked: Sequence[StoredInterest], stored: Stored) -> int:
     """The number of the triggers that some interests share: that of others in the same rows, or one of their own."""
-    group = _shared(asked[0].interest)
-    numbers = (one.capture for one in stored.values() if one.capture is not None and _shared(one.interest) == group)
+    group = _group(asked[0].interest)
+    numbers = (one.capture for one in stored.values() if one.capture is not None and _group(one.interest) == group)
     return next(numbers, asked[0].id)
 
 
@@ -166,7 +166,7 @@ def _fits(one: StoredInterest) -> bool:
 def has_other_rows(one: StoredInterest) -> bool:
     """Whether another table has taken the name of a held one, or partitions have come or gone.
 
-    SQLite's tools write a table anew to change it: that drops its triggers, and leaves none elsewhere.
+    SQLite's tools rewrite a table to change it: that drops its triggers, and leaves none elsewhere.
     """
     if one.installed is None or one.found is None:
         return False
@@ -201,7 +201,7 @@ def namesakes(interest: Interest, stored: Stored) -> list[StoredInterest]:
     return [one for (name, digest), one in stored.items() if name == interest.name and digest != interest.digest]
 
 
-def replaced(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
+def orphans(interests: Sequence[Interest], numbers: Sequence[int], stored: Stored) -> frozenset[int]:
     """The numbers of interests that do not have them any more."""
     found = {number: stored.get(identity_of(one)) for one, number in zip(interests, numbers, strict=True)}
     return frozenset(number for number, one in found.items() if one is None or one.id != number)

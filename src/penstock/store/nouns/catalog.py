@@ -24,13 +24,13 @@ class Change:
 class Description(Protocol):
     """The database's own description of its tables."""
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
-        """Those of the named tables and views that exist, in one query; views and tables of others too."""
+    async def read_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+        """The named tables and views that exist, in one query; views and tables of others too."""
 
-    async def kept_tables(self) -> list[str]:
+    async def tables_in_use(self) -> list[str]:
         """Tables with the columns that penstock adds to each, where names are looked for."""
 
-    async def applied_migrations(self) -> set[str]:
+    async def list_migrations(self) -> set[str]:
         """Names of penstock's own migrations that are applied."""
 
     async def count(self, sql: str) -> int:

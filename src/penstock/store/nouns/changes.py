@@ -173,17 +173,17 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         ((since,),) = await self._run("demand_since")  # in another transaction: the first one may be older than a write
         return Demand(since, {row["id"]: row["until"] for row in rows})
 
-    async def refused(self, interests: Sequence[int]) -> dict[int, str]:
-        """Those of some interests on demand that this user may not demand, each with the right that is missing."""
+    async def list_refused(self, interests: Sequence[int]) -> dict[int, str]:
+        """The interests on demand that this user may not demand, each with the missing right."""
         rows = await self._look("refused", interests=list(interests)) if "refused" in self._queries else ()
         grant = "grant update on sequence penstock.demand_{} to {}"
         return {row["id"]: self._own(grant.format(row["id"], row["grantee"])).sql for row in rows}
 
-    async def demanded(self, interests: Sequence[int]) -> set[int]:
-        """Those of some interests on demand that are captured now."""
+    async def list_demanded(self, interests: Sequence[int]) -> set[int]:
+        """The interests on demand, of these, that are captured now."""
         return {row["interest"] for row in await self._look("demanded", interests=list(interests))}
 
-    async def dropped(self) -> Dropped:
+    async def read_dropped(self) -> Dropped:
         """The changes that are gone.
 
         PostgreSQL shows an emptied slot as empty also to snapshots that are older: ask after reading, and outside the
@@ -191,7 +191,7 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         """
         return self._read(Dropped, await self._look("dropped"))[0]
 
-    async def unread(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
+    async def after(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.

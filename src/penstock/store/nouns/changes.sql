@@ -50,8 +50,8 @@ where xid = any(:seen_open::bigint[]) and {wanted}
 (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
 
 -- {server}: the server since its last crash. A server that has recovered from a crash, and a replica that takes over, may
--- give the numbers of lost transactions to others; its statistics then begin anew. A crash of one process leaves the time
--- at which the server was started.
+-- give the numbers of lost transactions to others; its statistics then begin again. A crash of one process leaves the
+-- time at which the server was started.
 coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '')
 
 -- begin: unread changes, in the order of commits.
@@ -63,7 +63,7 @@ from penstock.change where seq > :high and {wanted} order by seq limit :limit;
 {told} (select * from ({unread}) unread order by seq limit :limit) c on true order by c.seq;
 
 -- begin_far: the same for a reader so far behind that `begin` takes too long. It reads in the order of numbers,
--- passing over seen changes, of which the slowest reader keeps few.
+-- passing over seen changes; the slowest reader keeps few.
 -- PostgreSQL: on SQLite the order of commits is that of numbers.
 {told} (
     select seq, interests, kinds, key, before, after, changed_at from penstock.change
@@ -122,7 +122,7 @@ select coalesce((select min(xid) from penstock.change where changed_at >= :momen
 -- forget: drop a reader.
 delete from penstock.change_reader where name = :name returning name;
 
--- clear: delete the oldest changes up to a number, a piece at a time, except those that outboxes keep.
+-- clear: delete the oldest changes up to a number, a piece at a time, except changes that outboxes keep.
 -- SQLite: on PostgreSQL slots are truncated.
 delete from penstock.change where seq in (select seq from penstock.change where seq <= :high order by seq limit :limit)
     and (:kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept));
@@ -133,7 +133,7 @@ update penstock.change_dropped set seq = max(seq, coalesce((select max(seq) from
     select seq, changed_at from penstock.change where seq <= :high order by seq limit :limit
 ) where :kept is null or changed_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', :kept)), 0));
 
--- dropped: of which server the feed is, and what of it is gone: the greatest transaction or number of a dropped change.
+-- dropped: the server of the feed, and its lost part: the greatest transaction or number of a dropped change.
 -- SQLite: numbers move with the file.
 select '' as origin, seq as last from penstock.change_dropped;
 -- PostgreSQL: slots are truncated.

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.crons.plan import CronPlan, KeptCron, begun, changed, paused
+from penstock.crons.plan import CronPlan, KeptCron, begin, replan, set_paused
 from penstock.jobs.job import NewJob
 from penstock.jobs.order import rank
 from penstock.observe.logs import event
@@ -73,14 +73,14 @@ class Crons(Noun, queries=("crons",)):
             for plan in new:
                 if not await self.create(session, plan, now):
                     for before in self._read(KeptCron, await self._fetch(session, "lock", name=plan.name)):
-                        kept = changed(before, plan, now)
+                        kept = replan(before, plan, now)
                         if not before.plan.declared:
                             event("cron.replaced", logging.WARNING, cron=plan.name, function=before.plan.function)
                         await self._fetch(session, "plan", **asdict(plan), **_times(kept))
 
     async def create(self, session: Session, plan: CronPlan, now: datetime) -> bool:
         """Add one in a transaction; False if its name is taken."""
-        return bool(await self._fetch(session, "create", **asdict(plan), **_times(begun(plan, now))))
+        return bool(await self._fetch(session, "create", **asdict(plan), **_times(begin(plan, now))))
 
     async def remove(self, session: Session, name: str) -> bool:
         """Remove one in a transaction; False if there is none."""
@@ -90,7 +90,7 @@ class Crons(Noun, queries=("crons",)):
         """Pause or resume one in a transaction; False if there is none."""
         found = self._read(KeptCron, await self._fetch(session, "lock", name=name))
         if found:
-            await self._move(session, [paused(found[0], now, pause=pause)])
+            await self._move(session, [set_paused(found[0], now, pause=pause)])
         return bool(found)
 
     async def look(self, scope: CronScope, now: datetime) -> CronLook:
@@ -110,7 +110,7 @@ class Crons(Noun, queries=("crons",)):
         return len(rows)
 
     async def start(self, name: str, now: datetime, decide: CronDecide) -> bool:
-        """The same for one cron, due or not; False if there is none."""
+        """Start one cron, due or not; False if there is none."""
         async with self._writing() as session:
             rows = await self._fetch(session, "lock", name=name)
             await self._decide(session, rows, now, decide)

@@ -50,14 +50,14 @@ where name = :name;
 -- remove: forget a cron.
 delete from penstock.cron where name = :name returning name;
 
--- look: whether one of a program's crons is due and waits for nothing, whether one waits for its run under way, and when
--- the next one is due.
+-- look: whether a cron of a program is due and waits for nothing, whether one waits for its run, and when the next is
+-- due.
 select exists (select {overdue} and {free}) as due, exists (select {overdue}) as overdue, (
     select c.next_at from penstock.cron c where c.next_at > :now and not c.paused and {mine} order by c.next_at limit 1
 ) as next_at;
 
--- due: a program's crons that are due and wait for nothing, the earliest first. Those that another scheduler holds are left
--- out.
+-- due: a program's crons that are due and wait for nothing, the earliest first. Crons that another scheduler holds are
+-- left out.
 select {cron}
 {overdue} and {free}
 order by c.next_at, c.name limit :limit for update of c skip locked;

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from penstock.jobs.job import Job
-from penstock.pools.gate import Gate, Passage, WaitingKey, passage, passed
+from penstock.pools.gate import Gate, Passage, WaitingKey, passage, recount
 from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.nouns.rates import RateRow, Rates, rate_of
@@ -39,7 +39,7 @@ class Gates(Noun, ABC, queries=("gates",)):
         if not found.counts:
             return [], found.again
         jobs, keys = await self._start(session, lease, room, found, now)
-        found = passed(gate, turns, found, Counter(keys), now)
+        found = recount(gate, turns, found, Counter(keys), now)
         await self._rates.keep(session, _rates_of(room.pool, gate, found))
         return jobs, found.again
 

@@ -48,9 +48,9 @@ ahead (key) as (
 select pool from penstock.gate where pool = :pool for update;
 
 -- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or
--- of which no token is left, are passed by; the first row says when the next of these may start. Jobs that keep their turn
--- while they wait for their next attempt count as if they ran.
+-- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or have no
+-- token left, are passed by; the first row says when the next of these may start. Jobs that keep their turn while they
+-- wait for their next attempt count as if they ran.
 -- SQLite: there is no LATERAL.
 with recursive {gate}, {line}, turn as (
     select k.key, (
@@ -105,10 +105,9 @@ from gate left join lateral (
     limit :keys
 ) turn on true;
 
--- start: give jobs that wait at the gate of a pool to a lease, so many of each key, and remember the key with the last turn.
--- A pool whose limit was changed since the worker last looked at it gives nothing. None of a key starts behind a job of a
--- task that is due and does not wait yet, as another worker is about to let it, or as more are due than are let wait at
--- once.
+-- start: give jobs that wait at a pool's gate to a lease, so many of each key, and remember the last key.
+-- A pool whose limit was changed since the worker last looked at it gives nothing. No job of a key starts behind a due
+-- job of a task that does not wait yet. Another worker may be about to let it, or too many are due at once.
 -- SQLite: takes them out; started puts them in. One statement a key.
 delete from penstock.scheduled_job
 where id in (
@@ -205,7 +204,7 @@ delete from penstock.job_key where job_id = :id and until_start;
 -- SQLite: part of start.
 update penstock.gate set concurrency_key = :last where pool = :pool;
 
--- close: have jobs that are ready pass the gate of their pool from now on, of which a rate limit was declared since.
+-- close: have ready jobs pass the gate of their pool from now on, if a rate limit was declared since.
 -- SQLite: there is no DELETE in WITH.
 insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts, gated, waiting)
 select {job_columns}, attempt, enqueued_at, error, attempts, true, true

@@ -29,7 +29,7 @@ from penstock.store.nouns.captures import (
     has_other_rows,
     identity_of,
     namesakes,
-    replaced,
+    orphans,
 )
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Statement
@@ -46,7 +46,7 @@ class InterestRow:
     interest: Interest
     # ``ok``; ``held``, while each write of the table tells ``lost``; ``missing``, if a trigger was dropped, or a
     # partition came that has none; ``disabled``, if one was switched off; ``altered``, if one, or a column that it
-    # captures, is not as it was; ``gone``, if the table is. Declaring it again mends all but ``held`` and the last,
+    # captures, is not as it was; ``gone``, if the table is. Declaring it again repairs all but ``held`` and the last,
     # unless it does not fit the table any more
     state: State
     declared_at: datetime
@@ -61,24 +61,24 @@ class Source:
     # rows whose key is text that is no UTF-8: nobody can say it, so it tells no row
     first: Statement
     following: Statement  # the same after a place: its first parameter, as it was given
-    among: Statement  # those of some keys: a JSON array of keys, of which each is spelled like that
+    among: Statement  # those of some keys: a JSON array of keys, each spelled like that
     keys: Statement  # those of some keys that belong to a row of the table
-    # of rows as they were captured, a JSON array, those that are not behind a place: their numbers from 0
+    # of rows as they were captured, a JSON array, the ones not behind a place: their numbers from 0
     passed: Statement
 
 
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     """Interests at rest, and the triggers that capture their changes."""
 
-    _first: Sequence[str] = ()  # run before triggers are mended, so that it waits for nobody
+    _first: Sequence[str] = ()  # run before triggers are repaired, so that it waits for nobody
 
     async def add(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Give interests their numbers, without capturing anything yet; those that are known keep theirs."""
-        stored, numbers = await self._stored(), builtins.list[int]()
+        """Give interests their numbers, without capturing anything yet; known ones keep theirs."""
+        stored, numbers = await self._read_stored(), builtins.list[int]()
         for one in interests:
             while (found := stored.get(identity_of(one))) is None:  # another release may have replaced it already
                 await self._add(None, one, now)
-                stored = await self._stored()
+                stored = await self._read_stored()
             numbers.append(found.id)
         return numbers
 
@@ -89,22 +89,22 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """
         if not interests:
             return
-        stored = await self._stored()
+        stored = await self._read_stored()
         if wanted := [one for one in interests if self._state(stored.get(identity_of(one))) not in IN_ORDER]:
             await self._try_out(wanted, now)
 
     async def declare(self, interests: Sequence[Interest], now: datetime) -> builtins.list[int]:
-        """Have changes captured from now on, and mend broken triggers; the numbers of the interests, in their order.
+        """Have changes captured from now on, and repair broken triggers; the numbers of the interests, in their order.
 
-        Those that are declared and in order are left alone, and no lock is taken for them. One that was captured before
-        and was not in order is told of as ``lost``, in the transaction that makes its triggers anew; so is one that a
+        Declared ones in order are left alone, and no lock is taken for them. One that was captured before
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers again; so is one that a
         task is declared with already, as it should have been captured.
 
         Raises:
             DeclarationError: There is no such table, it is a view or the like, or the database refuses the SQL.
             DatabaseBusy: Others hold locks on the table for too long.
         """
-        stored = await self._stored()
+        stored = await self._read_stored()
         if any(self._state(stored.get(identity_of(one))) not in IN_ORDER for one in interests):
             async with self._changing() as right:
                 stored = await self._declare(right, interests, now)
@@ -113,17 +113,17 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def replace(self, interests: Sequence[Interest], numbers: Sequence[int], now: datetime) -> frozenset[int]:
         """Have changes captured under the numbers that `add` gave, and for no others of the same names any more.
 
-        One transaction ends the one and begins the other. Those that are in order and alone take no lock.
+        One transaction ends the one and begins the other. Interests that are in order and alone take no lock.
 
         Returns:
             The numbers that are gone, as somebody else has replaced them meanwhile: nothing was done about these.
             Raises the errors of `declare`.
         """
-        stored = await self._stored()
-        if not replaced(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
+        stored = await self._read_stored()
+        if not orphans(interests, numbers, stored) and all(self._is_current(one, stored) for one in interests):
             return frozenset()
         async with self._changing() as right:
-            missing = replaced(interests, numbers, await self._stored(self._within(right)))
+            missing = orphans(interests, numbers, await self._read_stored(self._within(right)))
             left = [one for one, number in zip(interests, numbers, strict=True) if number not in missing]
             await self._declare(right, left, now, drop_namesakes=True)
         return missing
@@ -131,18 +131,18 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def keep_declared(self, interests: Sequence[Interest], now: datetime) -> None:
         """Capture for tasks exactly the interests they are declared with now.
 
-        If that is one of these interests, it takes the place of all others of its name, in one transaction, and is
-        told of as ``lost`` if somebody has dropped it meanwhile. If it is not, as another release has declared the task
-        since, the one that was given is dropped. Raises the errors of `declare`.
+        If that is one of these, it replaces all others of its name, in one transaction. It is told of as ``lost`` if
+        somebody has dropped it meanwhile. If it is not, as another release has declared the task since, the one that
+        was given is dropped. Raises the errors of `declare`.
         """
-        stored, declared = await self._stored(), await self._declared(interests)
+        stored, declared = await self._read_stored(), await self._current(interests)
         if all(identity_of(one) in declared and self._is_current(one, stored) for one in interests):
             return
         async with self._changing() as right:
-            declared = await self._declared(interests, self._within(right))
+            declared = await self._current(interests, self._within(right))
             left = [one for one in interests if identity_of(one) in declared]
             await self._declare(right, left, now, drop_namesakes=True)
-            stored = await self._stored(self._within(right))
+            stored = await self._read_stored(self._within(right))
             stale = [stored.get(identity_of(one)) for one in interests if identity_of(one) not in declared]
             await self._drop(right, [one for one in stale if one is not None])
 
@@ -153,7 +153,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """
         if ids:
             async with self._changing() as right:
-                stored = (await self._stored(self._within(right))).values()
+                stored = (await self._read_stored(self._within(right))).values()
                 await self._drop(right, [one for one in stored if one.id in ids and not (unused and one.installed)])
 
     async def everywhere(self, session: OpenTransaction) -> builtins.list[Self]:
@@ -180,13 +180,13 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         if session is None:
             async with self._writing() as own:
                 return await self.hold(table, own, alone=True)
-        stored = await self._stored(session)
+        stored = await self._read_stored(session)
         found = [one for one in stored.values() if self._is_of(one, table) and one.installed and one.found]
         broken = [one.id for one in found if self._state(one) not in IN_ORDER]
         for number in sorted({one.capture for one in found if one.capture is not None and self._state(one) != "held"}):
             await self._hold(session, number, [one for one in found if one.capture == number], alone=alone)
         if broken:  # what they have missed so far
-            await session.execute(Statement(self._lost(broken)))
+            await session.execute(Statement(self._tell_lost(broken)))
         return [one.interest.name for one in found if one.capture is not None]
 
     async def release(self, table: str, session: OpenTransaction | None = None) -> builtins.list[str]:
@@ -199,7 +199,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         if session is None:
             async with self._writing() as own:
                 return await self.release(table, own)
-        stored = await self._stored(session)
+        stored = await self._read_stored(session)
         held = [one for one in stored.values() if self._is_of(one, table) and self._state(one) == "held"]
         misfits = [one for one in held if await self._is_refused(session, one)]
         for number in sorted({one.capture for one in held if one.capture is not None}):
@@ -208,7 +208,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
             unfit = [one for one in misfits if one.capture == number]
             await self._release(session, Rebuild(stored, fitting, missed=missed, misfits=unfit))
         if misfits:
-            await session.execute(Statement(self._lost([one.id for one in misfits])))
+            await session.execute(Statement(self._tell_lost([one.id for one in misfits])))
         return [one.interest.name for one in misfits]
 
     @property
@@ -220,11 +220,11 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     async def list(self) -> builtins.list[InterestRow]:
         """All interests by number, and whether each still captures."""
-        stored = (await self._stored()).values()
+        stored = (await self._read_stored()).values()
         return [InterestRow(one.id, one.interest, self._state(one), one.declared_at) for one in stored]
 
     async def each_of(self, tables: Sequence[str], session: OpenTransaction | None = None) -> frozenset[str]:
-        """Those of some tables of which each change counts, as a transaction sees it.
+        """The tables, of some, whose every change counts, as a transaction sees it.
 
         Tables are compared, and not names: an interest may spell its table otherwise.
         """
@@ -237,14 +237,14 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         With `only` they read a part of its rows, with its columns as they were. These rows are kept from being changed
         until the transaction ends in which they are read.
         """
-        one = next((one for one in (await self._stored()).values() if one.id == number), None)
+        one = next((one for one in (await self._read_stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
-        interest = one.interest if only is None else one.interest.narrowed(only.sql, only.columns)
+        interest = one.interest if only is None else one.interest.narrow(only.sql, only.columns)
         return self._source(interest, one, held=only is not None)
 
     async def mend(self, id_: int) -> bool:
-        """Make the triggers of an interest anew, waiting for nobody; False if it is in order, or not there any more.
+        """Make the triggers of an interest again, waiting for nobody; False if it is in order, or not there any more.
 
         Raises:
             DeclarationError: It does not fit the table any more.
@@ -253,7 +253,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         async with self._writing() as session:
             for statement in self._first:
                 await session.execute(self._own(statement))
-            stored = await self._stored(session)
+            stored = await self._read_stored(session)
             one = next((one for one in stored.values() if one.id == id_), None)
             if one is None or one.installed is None or self._state(one) in IN_ORDER:  # its program declares it
                 return False
@@ -262,22 +262,22 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     # ----- steps
 
-    async def _stored(self, session: OpenTransaction | None = None) -> Stored:
+    async def _read_stored(self, session: OpenTransaction | None = None) -> Stored:
         """All interests, as a transaction sees them, or now."""
         return by_identity(self._read(StoredInterest, await self._ask(session, "list")))
 
-    async def _declared(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
+    async def _current(self, interests: Sequence[Interest], session: OpenTransaction | None = None) -> set[Identity]:
         """The interests with which the tasks of these interests are declared now."""
         rows = await self._ask(session, "declared", names=[one.name for one in interests])
         return {(row["name"], row["digest"]) for row in rows}
 
     async def _add(self, session: OpenTransaction | None, interest: Interest, now: datetime) -> builtins.list[int]:
         """Give an interest a number, in a transaction or in one of its own."""
-        values = self._added(interest, now)
+        values = self._values_of(interest, now)
         rows = await (self._run("add", **values) if session is None else self._fetch(session, "add", **values))
         return [row["id"] for row in rows]
 
-    def _added(self, interest: Interest, now: datetime) -> dict[str, Any]:
+    def _values_of(self, interest: Interest, now: datetime) -> dict[str, Any]:
         source = self._name(interest.table)
         return {"name": interest.name, "digest": interest.digest, "source": source, "spec": interest.text(), "now": now}
 
@@ -291,17 +291,17 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     ) -> Stored:
         """Have interests captured, a group that shares triggers at a time; all interests as they were before that."""
         session = self._within(right)
-        declared = await self._declared(interests, session)
+        declared = await self._current(interests, session)
         stored, added = await self._with_numbers(interests, now, session)
         try:
             for place, group in enumerate(by_capture(interests)):
                 if place and drop_namesakes:  # the group before may share triggers with one that is dropped now
-                    stored = await self._stored(session)
+                    stored = await self._read_stored(session)
                 declare = partial(self._declare_some, right, group, stored, declared, drop_namesakes)
                 await by_one_if_refused(group, declare)
         except PenstockError:
             if added and session is None:  # a transaction takes them back by itself
-                for one in (await self._stored()).values():
+                for one in (await self._read_stored()).values():
                     if one.id in added and one.installed is None:
                         await self._run("remove", id=one.id)
             raise
@@ -310,12 +310,12 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
     async def _with_numbers(
         self, interests: Sequence[Interest], now: datetime, session: OpenTransaction | None
     ) -> tuple[Stored, builtins.list[int]]:
-        """All interests, among them these, and the numbers of those that were not known."""
-        stored, added = await self._stored(session), builtins.list[int]()
+        """All interests, among them these, and the numbers of the unknown ones."""
+        stored, added = await self._read_stored(session), builtins.list[int]()
         for one in interests:
             if identity_of(one) not in stored:
                 added += await self._add(session, one, now)
-        return (await self._stored(session) if added else stored), added
+        return (await self._read_stored(session) if added else stored), added
 
     async def _declare_some(
         self,
@@ -327,17 +327,17 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         some: Sequence[Interest],
     ) -> None:
         if len(some) < len(group):  # another one of the group may have been captured since
-            stored = await self._stored(self._within(right))
+            stored = await self._read_stored(self._within(right))
         asked = [one for one in (stored[identity_of(each)] for each in some) if self._state(one) not in IN_ORDER]
         dropped = [other for one in some for other in namesakes(one, stored)] if drop_namesakes else []
         if asked or dropped:
             await self._rebuild(right, Rebuild(stored, asked, dropped, declared))
 
     async def _drop(self, right: Right, dropped: Sequence[StoredInterest]) -> None:
-        """Drop interests, all of a table at once, as those that are left have their triggers made anew each time."""
+        """Drop interests, all of a table at once, as the remaining ones have their triggers made again each time."""
         for table in dict.fromkeys(one.interest.table for one in dropped):
             group = [one for one in dropped if one.interest.table == table]
-            await self._rebuild(right, Rebuild(await self._stored(self._within(right)), dropped=group))
+            await self._rebuild(right, Rebuild(await self._read_stored(self._within(right)), dropped=group))
 
     def _is_current(self, interest: Interest, stored: Stored) -> bool:
         return self._state(stored.get(identity_of(interest))) in IN_ORDER and not namesakes(interest, stored)
@@ -362,7 +362,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     @abstractmethod
     async def _rebuild(self, right: Right, rebuild: Rebuild) -> None:
-        """Make triggers anew."""
+        """Make triggers again."""
 
     @abstractmethod
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
@@ -380,10 +380,10 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
 
     @abstractmethod
     async def _release(self, right: OpenTransaction, rebuild: Rebuild) -> None:
-        """Make triggers anew in a transaction."""
+        """Make triggers again in a transaction."""
 
     @abstractmethod
-    def _lost(self, numbers: Sequence[int]) -> str:
+    def _tell_lost(self, numbers: Sequence[int]) -> str:
         """The statement that tells interests that a change was lost."""
 
 

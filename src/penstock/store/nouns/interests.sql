@@ -22,7 +22,8 @@ delete from penstock.interest where id = :id;
 
 -- list: all interests, each with its table as JSON: columns, triggers and partitions.
 -- Unbounded: it reads them all.
--- SQLite: it has no partitions, and its triggers cannot be switched off. Those that are on another table by now name it.
+-- SQLite: it has no partitions, and its triggers cannot be switched off. Interests that are on another table by now
+-- name it.
 select i.id, i.spec as interest, i.declared_at, i.capture, i.installed,
     (select json_object(
         'kind', case when s.sql like 'create virtual%' then 'virtual' else s.type end,
@@ -54,7 +55,7 @@ where c.relname = 'interest_found' and (s.nspname = 'penstock' or has_schema_pri
 select 'task:' || t.name as name, t.spec::jsonb ->> 'interest' as digest from penstock.task t
 where 'task:' || t.name = any(:names::text[]);
 
--- each_of: those of some tables of which each change counts.
+-- each_of: the tables, of some, whose every change counts.
 -- Unbounded: it reads them all.
 -- SQLite: the interests say so. Names are compared without regard to capitals.
 select t.value as source from penstock.interest i cross join json_each(:tables) t on t.value = i.source collate nocase

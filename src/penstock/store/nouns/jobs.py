@@ -52,7 +52,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a claim sees beside the jobs that it takes."""
+    """The facts that a claim sees, other than the jobs that it takes."""
 
     next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
     cancels: bool  # whether anybody has asked for a cancel that may still be to be carried out
@@ -180,7 +180,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
-        Those that wait for their on_complete come first. A free place goes to the pool that runs the
+        Jobs that wait for their on_complete come first. A free place goes to the pool that runs the
         fewest jobs, ties to the one named first; in a pool the most urgent and oldest job comes first. Jobs that
         pass a gate come last, as `pools.gate` decides.
         """
@@ -223,6 +223,6 @@ def day_of(expires_at: datetime, now: datetime) -> int:
     return (expires_at.toordinal() - _EPOCH_ORDINAL) % _DAYS
 
 
-def expired_day(now: datetime) -> int:
+def day_to_drop(now: datetime) -> int:
     """The partition in which every status has expired, and into which none is being written: yesterday's."""
     return (now.toordinal() - _EPOCH_ORDINAL - 1) % _DAYS

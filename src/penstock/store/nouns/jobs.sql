@@ -84,7 +84,7 @@ select * from (
     union all {ended} from penstock.finished_job where id >= :first and {named} and expires_at > :now
 ) job order by id limit :limit;
 
--- matching: the same, of which the ids are enough.
+-- matching: the same, with ids only.
 -- Unbounded: of jobs that are rare it reads all.
 select id from ({found}) found order by id desc;
 

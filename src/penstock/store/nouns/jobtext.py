@@ -182,15 +182,15 @@ def retry_of(form: Any) -> Retry:
         DeclarationError, TypeError or ValueError: It is none that this version knows.
     """
     if isinstance(form, list):
-        return Retry(*map(_bounded, form, range(len(form))))
+        return Retry(*map(_limit_wait, form, range(len(form))))
     if not isinstance(form, dict) or form.get("type") not in _MAKERS:
         raise ValueError("no known retry policy")
     given = {name: value for name, value in form.items() if name != "type"}
     return _MAKERS[form["type"]](**given)
 
 
-def _bounded(part: Any, place: int) -> Any:
-    """A part of a list, of which the second and the last are waits."""
+def _limit_wait(part: Any, place: int) -> Any:
+    """A part of a list whose second and last parts are waits."""
     return min(part, LONGEST) if place in _WAITS and type(part) in {int, float} else part
 
 

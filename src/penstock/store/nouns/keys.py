@@ -26,7 +26,7 @@ class KeyHolder:
 
 
 class Keys(Noun, queries=("keys",)):
-    """Keys of jobs, of which there is one at a time. They are freed where jobs are claimed and settled."""
+    """Keys of jobs, for one job at a time each. They are freed where jobs are claimed and settled."""
 
     async def hold(self, transaction: OpenTransaction, job: NewJob) -> bool:
         """Let a job that is about to be enqueued have its key; False if another one has it."""

@@ -65,7 +65,7 @@ class Leases(Noun, queries=("leases",)):
         """End a lease under which no job runs any more."""
         await self._run("give_back", lease=lease)
 
-    async def expired(self, now: datetime) -> builtins.list[int]:
+    async def find_expired(self, now: datetime) -> builtins.list[int]:
         """Leases that have run out, and leases that are gone while jobs still run under them."""
         leases = [row["id"] for row in await self._look("expired", now=now)]
         return [lease for lease in leases if not self._is_extended(lease, now)]
@@ -84,12 +84,12 @@ class Leases(Noun, queries=("leases",)):
             if jobs:
                 await self._jobs.settle_all_within(session, lease, settle(jobs))
             await self._fetch(session, "remove", lease=lease)
-        self._removed(lease)
+        self._forget(lease)
         return len(jobs)
 
     def _is_extended(self, lease: int, now: datetime) -> bool:  # noqa: ARG002 - a store may know better
         """Whether a lease goes on though the database says that it has run out."""
         return False
 
-    def _removed(self, lease: int) -> None:
+    def _forget(self, lease: int) -> None:
         """A lease was ended by a rescuer."""

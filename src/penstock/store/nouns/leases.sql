@@ -28,7 +28,7 @@ select distinct lease from penstock.running_job r where not exists (select from 
 -- lock_expired: hold an expired lease against other rescuers; its owner can no longer renew it.
 select id, expires_at <= :now as expired from penstock.lease where id = :lease for update;
 
--- running: the jobs that run under a lease, but for those that a transaction is about to settle; it may never end.
+-- running: the jobs that run under a lease, without the ones that a transaction is about to settle; it may never end.
 select {claimed_columns}, started_at, {failing_since}, marked
 from penstock.running_job where lease = :lease order by id for update skip locked;
 

@@ -38,11 +38,11 @@ delete from penstock.lock where key = :key and attempt = :attempt returning {loc
 -- it.
 select fence from penstock.lock where key = :key and fence = :fence for key share;
 
--- list: locks that are held or have run out, those that were taken first before others.
+-- list: locks that are held or have run out, the oldest first.
 -- Unbounded: it reads all locks.
 select {lock} from penstock.lock order by taken_at, fence limit :limit;
 
--- prune: forget locks that nobody has given back, some time after they ran out, but for those that others have locked.
+-- prune: forget locks that nobody has given back, some time after they ran out, but for rows that others have locked.
 -- Unbounded: it reads all locks.
 delete from penstock.lock where expires_at <= :now and fence in (
     with gone as materialized (select fence from penstock.lock where expires_at <= :now limit :limit for update skip locked)

@@ -32,15 +32,15 @@ class FileProgress:
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """The same as JSON. A field that a later release adds changes no text that is compared."""
+        """The progress as JSON. A field that a later release adds changes no text that is compared."""
         return json.dumps({name: value for name, value in asdict(self).items() if value != getattr(_BEGUN, name)})
 
-    def filled(self, cursor: str | int, rows: int, seconds: float, at: datetime) -> FileProgress:
+    def after_batch(self, cursor: str | int, rows: int, seconds: float, at: datetime) -> FileProgress:
         """The progress after a batch, and the pause that follows it."""
         seconds, told_at = round(self.seconds + seconds, 3), at.isoformat(" ", "seconds")
         return replace(self, cursor=cursor, rows=self.rows + rows, seconds=seconds, at=told_at)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """In words: of a backfill its rows, its rate and the time left."""
         if self.step != "backfill":
             waits = "waits for run --contract, once no process of the old release runs"

@@ -3,7 +3,7 @@ select s.run_at from penstock.scheduled_job s
 where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
 order by s.run_at, s.id limit 1
 
--- enqueue: store new jobs: those due in ready, the others, and those that pass a gate, in scheduled.
+-- enqueue: store new jobs: due ones in ready; the others, and jobs that pass a gate, in scheduled.
 -- SQLite: one job that is due, and passes no gate. It is in this process, so statements cost no round trip.
 insert into penstock.ready_job ({job_columns}, ending, attempt, enqueued_at, error, attempts)
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
@@ -37,9 +37,9 @@ insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at,
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :error, :gated, :waiting, :concurrency_key, :blocks_key, :attempts);
 
--- promote: move scheduled jobs that are due to ready, earliest first; those to be canceled stay, and those that pass a
+-- promote: move scheduled jobs that are due to ready, earliest first; jobs to be canceled stay, and jobs that pass a
 -- gate wait for it from now on.
--- SQLite: takes out those that pass no gate; enqueue puts them back in.
+-- SQLite: takes out jobs that pass no gate; enqueue puts them back in.
 delete from penstock.scheduled_job
 where id in (
     select s.id from penstock.scheduled_job s
@@ -91,9 +91,9 @@ where exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool 
 -- SQLite: part of claim.
 select ({next_run_at}) as next_run_at, exists (select 1 from penstock.cancel_request) as cancels;
 
--- claim: give ready jobs to a lease: those that wait for their on_complete, then of each pool as many as it has room for.
--- A pool whose limit was changed since the worker last looked at it gives nothing. If there are
--- more, those of the pools that run the least come first, of equals of those named first.
+-- claim: give ready jobs to a lease: jobs that wait for their on_complete, then of each pool as many as it has room
+-- for. A pool whose limit was changed since the worker last looked at it gives nothing. If there are more, those of the
+-- pools that run the least come first, of equals of those named first.
 -- SQLite: chooses the jobs of one pool, the most urgent first; start moves them.
 select r.seq, r.rank, r.id, r.function, r.kind, r.args, r.run_at, r.pool, r.priority, r.options, r.on_complete, r.ending,
        r.attempt + 1 as attempt, r.enqueued_at,
@@ -334,8 +334,8 @@ delete from penstock.job_key where job_id = :id;
 delete from penstock.cancel_request where job_id = :id;
 
 -- retry: make jobs pending again that have failed or were canceled; one that is not so any more is not returned.
--- Requests to cancel it that came before are forgotten. Its attempts begin anew, the outcomes of the last ones are kept, and
--- their tokens count no more.
+-- Requests to cancel it that came before are forgotten. Its attempts begin again, the outcomes of the last ones are
+-- kept, and their tokens count no more.
 -- SQLite: takes it out; enqueue puts it in, and clear_request forgets requests to cancel it that came before.
 delete from penstock.finished_job where id = :id and state in ('failed', 'canceled') and expires_at > :now
 returning id, pool, function, kind, args, priority, options, on_complete, enqueued_at, error, attempts;
@@ -411,7 +411,7 @@ select greatest(found.number, case when found.number >= :most then c.reltuples e
 from (select count(*) as number from (select from penstock.finished_job where day = :day limit :most) few) found
 left join pg_class c on c.oid = to_regclass('penstock.finished_job_' || :day);
 
--- prune: forget finished jobs once their time is over; where they are parted, those that stayed longer than the ring of
+-- prune: forget finished jobs once their time is over; where they are parted, rows that stayed longer than the ring of
 -- partitions turns. It skips locked ones.
 delete from penstock.finished_job_long where id in (
     with old as materialized (

@@ -90,10 +90,10 @@ class Access(ABC):
 
     @abstractmethod
     def key_text(self, definition: TableDefinition) -> str:
-        """What spells the key of a row of a user's table, called ``r``, as the change feed does."""
+        """The SQL that spells the key of a row of a user's table, called ``r``, as the change feed does."""
 
-    def known_keys(self, definition: TableDefinition) -> Sequence[str]:  # noqa: ARG002 - of some stores not all have one
-        """What is true of rows, called ``r``, that have a key which can be spelled."""
+    def key_conditions(self, definition: TableDefinition) -> Sequence[str]:  # noqa: ARG002 - of some stores not all have one
+        """The conditions on rows, called ``r``, whose key can be spelled."""
         return ()
 
     def key_casts(self, definition: TableDefinition) -> Sequence[str]:
@@ -116,7 +116,7 @@ class Noun:
 
     def _own(self, sql: str) -> Statement:
         """A statement that is no query of a .sql file, as the name of a table cannot be a parameter."""
-        return Statement(self._access.dialect.named(sql))
+        return Statement(self._access.dialect.qualify(sql))
 
     def _reading(self) -> AbstractAsyncContextManager[Session]:
         return reading(self._access.begin_read)
@@ -124,7 +124,7 @@ class Noun:
     def _writing(self) -> AbstractAsyncContextManager[Session]:
         return writing(self._access.begin_write)
 
-    def _kept_if_committed(self) -> AbstractAsyncContextManager[Session]:
+    def _begin_kept(self) -> AbstractAsyncContextManager[Session]:
         return reading(self._access.begin_write)
 
     async def _fetch(self, session: OpenTransaction, query_name: str, /, **values: Any) -> Sequence[Row]:

@@ -100,8 +100,8 @@ class Step:
     backfill: str | None  # the rest of the backfill then
     trouble: Trouble | None = None  # the trouble of the next message then
     delivered: int = 0  # the number of messages delivered since
-    put: Sequence[Aside] = ()  # messages that are put aside; one that was put aside before is written anew
-    taken: Sequence[int] = ()  # the numbers of those that are aside no more
+    put: Sequence[Aside] = ()  # messages that are put aside; one that was put aside before is written again
+    taken: Sequence[int] = ()  # the numbers of messages that are aside no more
     skipped: Sequence[int] = ()  # the numbers of messages that were passed by, as was asked for
     passed: frozenset[Identity] = frozenset()  # all messages behind the one that is next then which are done with
 
@@ -124,7 +124,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
         """Have its messages read under these numbers too, and judged by these criteria."""
         await self._run("capture", outbox=outbox, interests=[*interests], meaning=meaning)
 
-    async def prepared(self, outbox: int) -> None:
+    async def note_prepared(self, outbox: int) -> None:
         """Note that its changes are captured from now on."""
         await self._run("prepared", outbox=outbox)
 
@@ -161,17 +161,17 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
             return await self._advance(session, step, now)
         if not step.put and not step.taken and not self._queries["advance"].then:
             return bool(await self._run("advance", **_step_values(step), now=now))
-        async with self._kept_if_committed() as own:
+        async with self._begin_kept() as own:
             if not await self._advance(own, step, now):
                 return False
             await own.commit()
         return True
 
     async def waiting(self, outbox: int, limit: int) -> builtins.list[Aside]:
-        """Messages that wait, of keys of which none has failed, in their order."""
+        """Messages that wait, of keys without a failed one, in their order."""
         return self._asides(await self._look("waiting", outbox=outbox, limit=limit))
 
-    async def failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
+    async def list_failed(self, outbox: int, now: datetime, limit: int) -> builtins.list[Aside]:
         """Messages that keep those of their key waiting, and are to be tried again by now; the longest due first."""
         return self._asides(await self._look("failed", outbox=outbox, now=now, limit=limit))
 
@@ -180,7 +180,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
         found: datetime | None = self._access.time((await self._look("next_retry", outbox=outbox))[0][0])
         return found
 
-    async def kept_keys(self, outbox: int) -> set[str]:
+    async def list_kept_keys(self, outbox: int) -> set[str]:
         """The keys of messages that wait or have failed, without parked ones."""
         return {row[0] for row in await self._look("kept_keys", outbox=outbox)}
 
@@ -254,7 +254,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
             at: The position; None for the end of the feed.
             backfill: The new backfill; `KEPT` for the one before.
             now: The time.
-            forgets: The set-aside messages to forget: those that are read ``"again"``, which inserts of this outbox
+            forgets: The set-aside messages to forget: messages that are read ``"again"``, which inserts of this outbox
                 alone are not; with ``"pending"`` all but those parked; or ``"all"``.
             interests: The numbers under which it is known to be read; by default that does not matter.
             session: The transaction; by default one of its own.
@@ -264,7 +264,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
             CursorInvalid: The feed has not come to this position yet: it is of another database.
         """
         async with self._writing() if session is None else nullcontext(session) as own:
-            at = await self._known_position(own, at)
+            at = await self._check_position(own, at)
             if not (rows := await self._fetch(own, "place", name=name, backfill=backfill)):
                 return False
             outbox, numbers = rows[0][0], self._access.items(rows[0][1])
@@ -294,7 +294,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
         await self._fetch_each(session, "put", [_aside_values(one) for one in step.put], outbox=step.outbox.id)
         return True
 
-    async def _known_position(self, session: Session, at: Position | None) -> Position:
+    async def _check_position(self, session: Session, at: Position | None) -> Position:
         """A position that the feed has reached; by default its end."""
         if at is not None and "hold_room" in self._queries:
             await self._fetch(session, "hold_room")  # so that nothing after it is emptied meanwhile

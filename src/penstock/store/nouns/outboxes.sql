@@ -7,7 +7,7 @@ insert into penstock.outbox (name, function, kind, source, spec, version, keep_f
 values (:name, :function, :kind, :source, :spec, :version, :keep_for, :now, :backfill)
 on conflict (name) do nothing returning id;
 
--- declare: store the declaration of an outbox; one of which a higher version was declared stays as it is.
+-- declare: store the declaration of an outbox; one with a higher declared version stays as it is.
 update penstock.outbox set
     function = :function, kind = :kind, source = :source, spec = :spec, version = :version, keep_for = :keep_for,
     declared_at = :now, epoch = epoch + 1
@@ -111,7 +111,7 @@ update penstock.outbox set
 where id = :outbox and epoch = :epoch and exists (select from moved)
 returning id;
 
--- put: set messages aside, or write the trouble of those that are aside.
+-- put: set messages aside, or write the trouble of messages that are aside.
 insert into penstock.outbox_message (
     outbox, seq, key, state, interest, kind, row_key, before, after, changed_at, attempts, failed_at, retry_at, error,
     traceback, deaths, used_up, as_insert
@@ -130,8 +130,8 @@ on conflict (outbox, seq) do update set
 -- take: messages are aside no more.
 delete from penstock.outbox_message where outbox = :outbox and seq = any(:seqs::bigint[]);
 
--- waiting: messages that wait, of keys of which none has failed, in their order.
--- Unbounded: it passes over those of keys of which one has failed.
+-- waiting: messages that wait, of keys without a failed one, in their order.
+-- Unbounded: it passes over messages of keys with a failed one.
 -- SQLite: it names its indexes.
 select {message}
 from penstock.outbox_message w indexed by penstock_outbox_message_state
@@ -160,7 +160,7 @@ order by retry_at, seq limit :limit;
 -- next_retry: when the next of these is to be tried again.
 select min(retry_at) from penstock.outbox_message where outbox = :outbox and state = 'halted';
 
--- kept_keys: the keys of which messages wait or have failed.
+-- kept_keys: the keys whose messages wait or have failed.
 -- Unbounded: it reads all that is put aside.
 select distinct key from penstock.outbox_message where outbox = :outbox and state in ('waiting', 'halted');
 
@@ -171,7 +171,7 @@ select seq from penstock.outbox_message indexed by penstock_outbox_message_as_in
 -- PostgreSQL: it finds its index by itself.
 select seq from penstock.outbox_message where outbox = :outbox and as_insert;
 
--- put_keys: of rows with these keys those of which a change of these kinds was put aside.
+-- put_keys: of rows with these keys the ones with a change of these kinds put aside.
 -- SQLite: it looks each key up.
 select distinct row_key from penstock.outbox_message
 where outbox = :outbox and row_key in (select value from json_each(:keys)) and kind in (select value from json_each(:kinds));
@@ -207,7 +207,7 @@ order by seq limit :limit;
 
 -- backlog: the set-aside messages of each outbox, by state, as far as they are counted.
 -- Unbounded: it counts up to as many as it is told.
--- SQLite: it counts in one subquery, as a subquery in `from` cannot refer to what is beside it, and names its index.
+-- SQLite: it counts in one subquery, as a subquery in `from` cannot refer to its neighbours, and names its index.
 with found as materialized (
     select o.id, s.state, (
         select json_array(count(*), min(c.changed_at), count(*) filter (where c.used_up)) from (
@@ -318,7 +318,7 @@ update penstock.outbox set epoch = epoch + 1 where name = :name returning id;
 -- hold_reader: keep an outbox under a lease, taken from its reader.
 update penstock.change_reader set lease = :lease where name = :reader returning name;
 
--- place: begin anew elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
+-- place: begin again elsewhere. An older row that has failed keeps its number, and those done with, whose number is 0,
 -- are that still if the others are kept.
 -- SQLite: its functions of JSON.
 update penstock.outbox set
@@ -352,7 +352,7 @@ returning id, interests;
 -- put_reader: move the reader of an outbox elsewhere, and take it from its relay.
 update penstock.change_reader set position = :position, lease = null, moved_at = :now where name = :reader;
 
--- forget_unread: forget messages aside that are read again from a position on, but not those that are inserts here: the
+-- forget_unread: forget messages aside that are read again from a position on, but not inserts here: the
 -- feed has them as mere changes.
 -- Unbounded: it reads all that is put aside.
 -- SQLite: numbers say it all.

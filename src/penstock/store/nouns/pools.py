@@ -11,12 +11,12 @@ from uuid import UUID
 
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
-from penstock.pools.shares import Member, lent
+from penstock.pools.shares import Member, lend
 from penstock.store.nouns.noun import Access, Noun, Values
 from penstock.store.nouns.rates import TICK, rate_of, rate_text
 from penstock.store.session import Row, Session
 
-_FIRST = 100  # jobs, of which the oldest is shown
+_FIRST = 100  # jobs; the oldest is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PoolView:
     holders: int  # how many workers hold slots or want some
     wanted: int  # how many slots others want and do not have
     # how many jobs are ready, or wait at its gate; counted no further than asked. Of a pool that may lend slots only
-    # those that may start as far as their keys go
+    # jobs that may start as far as their keys go
     waiting: int
     free: int = 0  # how many slots can be taken now
     lacking: int = 0  # how many slots the other pools of its group want and do not have
@@ -62,7 +62,7 @@ class PoolRow:
     ready: int  # how many jobs are due
     scheduled: int  # how many start later
     running: int  # how many run
-    waiting: int = 0  # how many of those that are due wait at its gate
+    waiting: int = 0  # how many due jobs wait at its gate
     key_parallelism: int | None = None  # how many jobs of one concurrency key run at once; None for any number
     rate_limit: RateLimit | None = None  # how many jobs start in a time; None for any number
     key_rate_limit: RateLimit | None = None  # how many of one concurrency key do
@@ -108,11 +108,11 @@ class Pools(Noun, queries=("pools",)):
         known = {row["name"]: dict(row) for row in await self._look("declared")}
         for pool in pools:  # an unchanged declaration takes no lock, and needs no right to write
             before = known.get(pool.name)
-            if before != declared_of(pool):
+            if before != values_of(pool):
                 async with self._writing() as session:  # in the order in which others lock pools: its groups first
                     for group in sorted({pool.group or "", before["pool_group"] or "" if before else ""} - {""}):
                         await self._fetch(session, "changed", pool=pool.name, pool_group=group)
-                    await self._fetch(session, "declare", **declared_of(pool))
+                    await self._fetch(session, "declare", **values_of(pool))
 
     async def change(self, name: str, *, max_parallelism: int | None = None, paused: bool | None = None) -> bool:
         """Change a limit, for all workers at once; False if there is no such pool."""
@@ -133,7 +133,7 @@ class Pools(Noun, queries=("pools",)):
             group: self._read(Member, await self._look("members", pool_group=group)) for group in {*groups} - {None}
         }
         views = self._read(PoolView, rows)
-        return [_shared(view, members.get(group)) for view, group in zip(views, groups, strict=True)]
+        return [_with_loans(view, members.get(group)) for view, group in zip(views, groups, strict=True)]
 
     async def acquire(self, lease: int, pool: str, count: int) -> int:
         """Take up to this many more slots; the number the worker holds then. The store notes that it wants the rest.
@@ -147,7 +147,7 @@ class Pools(Noun, queries=("pools",)):
                 if row["is_it"]:
                     limit, group = row["max_parallelism"], row["pool_group"]
             if group is not None:
-                limit = lent(self._read(Member, await self._fetch(session, "members", pool_group=group)), pool)
+                limit = lend(self._read(Member, await self._fetch(session, "members", pool_group=group)), pool)
             rows = await self._fetch(session, "acquire", pool=pool, lease=lease, count=count, limit=limit)
         return rows[0]["held"] if rows else 0
 
@@ -188,7 +188,7 @@ class Pools(Noun, queries=("pools",)):
         )
 
 
-def declared_of(pool: PoolDefinition) -> dict[str, Any]:
+def values_of(pool: PoolDefinition) -> dict[str, Any]:
     """The stored values of a declared pool, as the query `declared` gives them."""
     return {
         "name": pool.name,
@@ -201,11 +201,11 @@ def declared_of(pool: PoolDefinition) -> dict[str, Any]:
     }
 
 
-def _shared(view: PoolView, members: Sequence[Member] | None) -> PoolView:
+def _with_loans(view: PoolView, members: Sequence[Member] | None) -> PoolView:
     """A pool as a worker sees it, with the slots that the others of its group lend it, if it has one."""
     if members is None:
         return replace(view, free=max(0, view.max_parallelism - view.granted))
-    limit = lent(members, view.pool)
+    limit = lend(members, view.pool)
     own = view.max_parallelism  # it wants these even while others have them, and so gets them back
     lacking = sum(one.wanted for one in members if one.name != view.pool and one.limit)  # a paused one borrows nothing
     return replace(view, max_parallelism=max(own, limit), free=max(0, limit - view.granted), lacking=lacking)

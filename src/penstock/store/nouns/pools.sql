@@ -1,4 +1,4 @@
--- {declared}: a pool as it is declared anew; a limit that was changed since stays, unless another one is declared.
+-- {declared}: a pool as it is declared again; a limit that was changed since stays, unless another one is declared.
 max_parallelism = case when p.declared = excluded.declared then p.max_parallelism else excluded.declared end,
 declared = excluded.declared, key_parallelism = excluded.key_parallelism, rate_limit = excluded.rate_limit,
 key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, ageing = excluded.ageing, epoch = p.epoch + 1
@@ -69,7 +69,7 @@ case when p.key_parallelism is null or p.pool_group is null then 0 else (
 select name, declared, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing from penstock.pool;
 
 -- declare: store a pool, and its gate. Values that differ from the declaration before hold from now on, and the counts
--- of its rate limits are read anew.
+-- of its rate limits are read again.
 -- SQLite: there is no INSERT in WITH.
 insert into penstock.pool as p (name, declared, max_parallelism, key_parallelism, rate_limit, key_rate_limit, pool_group, ageing)
 values (:name, :declared, :declared, :key_parallelism, :rate_limit, :key_rate_limit, :pool_group, :ageing)
@@ -90,7 +90,7 @@ select :name, :declared::integer, :declared, :key_parallelism::integer, :rate_li
 from (select count(*) from held) counted
 on conflict (name) do update set {declared};
 
--- change: change a limit, or pause a pool, for all workers at once; the others of its group learn anew what holds.
+-- change: change a limit, or pause a pool, for all workers at once; the others of its group learn again what holds.
 -- SQLite: there is no UPDATE in WITH.
 update penstock.pool
 set max_parallelism = coalesce(:max_parallelism, max_parallelism), paused = coalesce(:paused, paused), epoch = epoch + 1
@@ -112,7 +112,7 @@ with locked as materialized (
 )
 select name from changed;
 
--- changed: let workers read the limits of the other pools of a group anew.
+-- changed: let workers read the limits of the other pools of a group again.
 -- SQLite: there is one writer.
 update penstock.pool set epoch = epoch + 1 where pool_group = :pool_group and name <> :pool;
 -- PostgreSQL: locks them in the order in which all do.

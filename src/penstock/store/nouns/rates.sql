@@ -2,7 +2,7 @@
 -- SQLite: there is one writer.
 select value, parts, moment from penstock.rate_limit where name = :name and key = :key;
 -- PostgreSQL: a new one is written with zero parts, and others as they are. If they were only read, they would count as read
--- in a serializable transaction, together with all others beside them in the index.
+-- in a serializable transaction, together with their neighbours in the index.
 insert into penstock.rate_limit as r (name, key, value, parts, moment, open_at, full_at)
 values (:name, :key, 0, 0, :now::timestamptz, :now, :now)
 on conflict (name, key) do update set value = r.value returning value, parts, moment;
@@ -18,10 +18,10 @@ on conflict (name, key) do update
 set value = excluded.value, parts = excluded.parts, moment = excluded.moment, open_at = excluded.open_at,
     full_at = excluded.full_at;
 
--- forget: forget a rate limit, of which all may be taken again.
+-- forget: forget a rate limit that is full again.
 delete from penstock.rate_limit where name = :name and key = :key;
 
--- prune: forget rate limits that are full again, but for those that others have locked.
+-- prune: forget rate limits that are full again, but for rows that others have locked.
 delete from penstock.rate_limit where full_at <= :now and (name, key) in (
     with gone as materialized (
         select name, key from penstock.rate_limit where full_at <= :now order by full_at limit :limit for update skip locked

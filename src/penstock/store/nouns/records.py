@@ -23,7 +23,7 @@ from penstock.store.nouns.tasks import RecordRow, RowKey, TaskEnds, Tasks, of_ro
 from penstock.store.session import OpenTransaction, Row, Session, Statement
 from penstock.store.sql.conditions import condition_sql
 from penstock.store.sql.dialect import placeholder, row_of
-from penstock.store.sql.values import stored_values
+from penstock.store.sql.values import decode_stored_values
 
 _BEGINNING: RowKey = (-1, "")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -137,7 +137,7 @@ class Records(Noun, queries=("records",)):
         """The backlog of each task, counted up to `most`; its cost does not grow with the records."""
         return self._read(TaskBacklog, await self._look("backlog", most=most))
 
-    async def asked(self, session: Session, job: UUID) -> bool:
+    async def has_cancel_request(self, session: Session, job: UUID) -> bool:
         """Whether a job has an open request to cancel."""
         ((asked,),) = await self._fetch(session, "asked", id=job)
         return bool(asked)
@@ -162,8 +162,8 @@ class Records(Noun, queries=("records",)):
         key = [f"{_ROW}.{dialect.quote(name)}" for name in definition.key]
         read = (f"{_ROW}.{dialect.quote(name)}" for name in columns)
         listed = ", ".join((self._access.key_text(definition), *read))
-        where = [asked.sql, *self._access.known_keys(definition)]
-        where += [] if after is None else [f"{row_of(key)} > {row_of(self._given(definition))}"]
+        where = [asked.sql, *self._access.key_conditions(definition)]
+        where += [] if after is None else [f"{row_of(key)} > {row_of(self._placeholders(definition))}"]
         args = [*(after or ()), limit]
         sql = f"select {listed} from {dialect.table(definition.name)} {_ROW} where {' and '.join(where)}"
         sql += f" order by {', '.join(key)} limit {placeholder(dialect.parameter, len(args))}"
@@ -171,15 +171,15 @@ class Records(Noun, queries=("records",)):
 
         def meets(row: Row) -> bool:
             stored = dict(zip(columns, row[1:], strict=True))
-            return asked.exact or holds(condition, stored_values(dialect, definition, stored, columns))
+            return asked.exact or holds(condition, decode_stored_values(dialect, definition, stored, columns))
 
         return SourcePiece([row[0] for row in rows if meets(row)], rows[-1][0] if len(rows) == limit else None)
 
-    async def spelled(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
+    async def spell_key(self, session: Session, definition: TableDefinition, key: Sequence[Any]) -> str:
         """The key of a row as the change feed spells it, from its columns' values in the driver's form."""
         dialect, text = self._access.dialect, self._access.key_text(definition)
         names = [dialect.quote(name) for name in definition.key]
-        given = zip(names, self._given(definition), strict=True)
+        given = zip(names, self._placeholders(definition), strict=True)
         is_it = " and ".join(f"{_ROW}.{name} = {value}" for name, value in given)
         sql = f"select {text} from {dialect.table(definition.name)} {_ROW} where {is_it}"
         rows = await session.fetch(Statement(sql, reads=True), key)
@@ -197,7 +197,7 @@ class Records(Noun, queries=("records",)):
     ) -> builtins.list[RowKey]:
         """Run rows again, or only rows whose jobs have these states; the rows run. Attempts count from 1 again.
 
-        Those that run are run once more when they have ended.
+        Running ones are run once more when they have ended.
         """
         async with self._writing() as session:
             return await self._ends.rerun(session, rows, now, states)
@@ -226,7 +226,7 @@ class Records(Noun, queries=("records",)):
 
     # ----- steps
 
-    def _given(self, definition: TableDefinition) -> builtins.list[str]:
+    def _placeholders(self, definition: TableDefinition) -> builtins.list[str]:
         found = []
         for number, column in enumerate(definition.key_columns, 1):
             cast = self._access.dialect.casts.get(column.kind)

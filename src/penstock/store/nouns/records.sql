@@ -93,7 +93,7 @@ select f.task, count(*) filter (where f.place = 'ready') as ready, count(*) filt
 from few f group by f.task
 
 -- records: records of tasks that meet a filter with how their jobs stand, by task and key, those after one.
--- Unbounded: of those that are rare it reads all.
+-- Unbounded: it reads all rare ones.
 select {record}
 from penstock.task_state r
 where (task, key) > (:after_task::integer, :after_key::text)
@@ -110,7 +110,7 @@ from (
 where r.task = k.task and r.key = k.key and {filter}
 order by r.task, r.key limit :limit;
 
--- records_due: the same as records, those that are due first before others; those of which nobody knows a time come last.
+-- records_due: the same as records, the first due first; records without a known time come last.
 -- Unbounded: it sorts all that meet the filter.
 select {record}
 from penstock.task_state r
@@ -133,7 +133,7 @@ from penstock.task_state r
 where (:tasks::integer[] is null or task = any(:tasks)) and {filter}
 group by task, coalesce(state, 'lost');
 
--- records_failed: the same as records, of those that have failed, which are few: it reads no others.
+-- records_failed: the same as records, of the failed ones, which are few: it reads no others.
 -- Unbounded: it reads all that have failed.
 with few as materialized (
     select r.task, r.key from ({failed}) r
@@ -145,11 +145,11 @@ from few cross join penstock.task_state r
 where r.task = few.task and r.key = few.key
 order by r.task, r.key;
 
--- count_failed: the same as count_records, of those that have failed.
+-- count_failed: the same as count_records, of the failed ones.
 -- Unbounded: it reads all that have failed.
 select r.task, 'failed' as state, count(*) as number, count(r.gone) as gone from ({failed}) r where {errors} group by r.task;
 
--- records_erring: the same as records, of those that have an error that contains a text.
+-- records_erring: the same as records, of the ones whose error contains a text.
 -- Unbounded: it reads all that have an error.
 with few as materialized (
     select r.task, r.key from ({erring}) r
@@ -167,8 +167,8 @@ order by r.task, r.key;
 select r.task, r.state, count(*) as number, count(r.gone) as gone from ({erring}) r
 where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by r.task, r.state;
 
--- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first is
--- due, and since when the oldest of the first two was due at first, before it failed or was put off; and when all rows were
+-- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first
+-- is due; since when the oldest of the first two was first due, before it failed or was put off; and when all rows were
 -- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
 with few (place, task, run_at, key) as materialized (
@@ -198,10 +198,9 @@ select r.task, r.key from penstock.task_record r
 join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.task and g.key = r.key
 order by r.task, r.key for no key update of r;
 
--- ahead: for a job that waits at the gate of its pool, the job with the same concurrency key that runs, or that waits for
--- its next attempt, or is the first to start before it; with its task and row, if it is of a task. Those that are due and
--- are not let wait yet are in line all the same. Subqueries of one value let the index give the first job, which a
--- join with them does not.
+-- ahead: for a job that waits at its pool's gate, the job with its concurrency key that runs, waits for its next
+-- attempt, or starts first; with its task and row, if it is of a task. Due jobs that are not let wait yet are in line
+-- all the same. Subqueries of one value let the index give the first job, which a join with them does not.
 with mine as materialized (
     select m.id, m.pool, m.concurrency_key as key, m.rank, m.place,
            m.blocks_key and not m.waiting and m.run_at > :now::timestamptz as turn
@@ -258,7 +257,7 @@ from unnest(:tasks::integer[], :keys::text[]) as g (of_task, of_key)
 where r.task = g.of_task and r.key = g.of_key
 returning task, key, idle;
 
--- forgive: forget requests to cancel jobs, but for those that run.
+-- forgive: forget requests to cancel jobs, but for running ones.
 -- SQLite: there is one writer.
 delete from penstock.cancel_request
 where job_id in (select penstock_bytes(value) from json_each(:ids))

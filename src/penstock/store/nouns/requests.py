@@ -15,7 +15,7 @@ _RESERVED = -1
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What tells whether two requests are one: the client's session and number, and a hash of what it calls."""
+    """The key that tells whether two requests are one: the client's session and number, and a hash of what it calls."""
 
     session: str
     request: int
@@ -30,8 +30,8 @@ class Requests(Noun, queries=("requests",)):
         rows = await self._look("find", **asdict(key))
         return None if not rows else self._access.encryption.decrypt(rows[0]["result"])
 
-    async def shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
-        """Those of some requests that a transaction sees to have taken effect."""
+    async def find_shown(self, transaction: OpenTransaction, keys: Collection[RequestKey]) -> set[RequestKey]:
+        """The requests, of some, that a transaction sees to have taken effect."""
         rows = await self._fetch_each(transaction, "shown", list(map(asdict, keys)))
         return set(self._read(RequestKey, rows))
 

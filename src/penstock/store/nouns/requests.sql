@@ -12,7 +12,7 @@ with t (session, request, call) as (select * from unnest(:session::text[], :requ
 select r.session, r.request, r.call from penstock.session_request r
 join t on r.session = t.session and r.request = t.request and r.call = t.call;
 
--- prune: forget requests that nobody sends again, but for those that others have locked.
+-- prune: forget requests that nobody sends again, but for rows that others have locked.
 delete from penstock.session_request where (session, request, call) in (
     with gone as materialized (
         select session, request, call from penstock.session_request where kept_until <= :now

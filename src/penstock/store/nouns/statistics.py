@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from penstock.store.nouns.jobs import expired_day
+from penstock.store.nouns.jobs import day_to_drop
 from penstock.store.nouns.noun import Noun
 
 
@@ -40,7 +40,7 @@ class Statistics:
     tables: Sequence[TableUse] = ()
     unused: Sequence[UnusedIndex] = ()
     connections: int = 0  # open ones of all programs
-    max_connections: int | None = None  # those that the server permits
+    max_connections: int | None = None  # connections that the server permits
     log_size: int | None = None  # bytes of SQLite's write-ahead log
     size: int = 0  # bytes of the database on disk
 
@@ -56,7 +56,7 @@ class DatabaseStatistics(Noun, queries=("statistics",)):
             before: Finished jobs whose time was over then are overdue.
             most: How many of these are counted.
         """
-        ((overdue,),) = await self._look("overdue", before=before, day=expired_day(before), most=most)
+        ((overdue,),) = await self._look("overdue", before=before, day=day_to_drop(before), most=most)
         ((size,),) = await self._look("size")
         if "log" in self._queries:
             ((file,),) = await self._look("log")
@@ -65,13 +65,13 @@ class DatabaseStatistics(Noun, queries=("statistics",)):
         return Statistics(
             overdue,
             self._read(TableUse, await self._look("tables", names=self._names(tables))),
-            await self.unused(tables) or (),
+            await self.list_unused(tables) or (),
             used,
             most_connections,
             size=size,
         )
 
-    async def unused(self, tables: Sequence[str]) -> list[UnusedIndex] | None:
+    async def list_unused(self, tables: Sequence[str]) -> list[UnusedIndex] | None:
         """Indexes of these tables that no query has used; None if the database does not count."""
         if "unused" not in self._queries:
             return None

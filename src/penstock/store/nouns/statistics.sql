@@ -5,12 +5,12 @@ select count(*) from (select 1 from penstock.finished_job where expires_at <= :b
 select (select count(*) from (select from penstock.finished_job_long where expires_at <= :before limit :most) few)
     + (select count(*) from (select from penstock.finished_job where day = :day limit :most) few);
 
--- log: the file beside which the write-ahead log lies.
+-- log: the file next to which the write-ahead log lies.
 -- SQLite: on PostgreSQL the server looks after its log.
 select file from pragma_database_list where name = 'main';
 
 -- size: the bytes that the database takes on disk.
--- SQLite: the log beside it is apart.
+-- SQLite: the log next to it is apart.
 select page_count * page_size from pragma_page_count, pragma_page_size;
 -- PostgreSQL: with all its tables, those of other programs too.
 select pg_database_size(current_database());

@@ -32,7 +32,7 @@ select oid, pg_postmaster_start_time() from pg_database where datname = current_
 -- {timeline}: the timeline on which a primary writes.
 ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::integer
 
--- cluster: whether this server is a standby, of which database, and the timeline that it is known to follow.
+-- cluster: whether this server is a standby, its database, and the timeline that it is known to follow.
 -- PostgreSQL: a file has no replicas.
 select pg_is_in_recovery(), s.system_identifier, (select oid from pg_database where datname = current_database()),
     case when pg_is_in_recovery() then greatest(c.timeline_id, r.min_recovery_end_timeline) else {timeline} end
@@ -51,9 +51,9 @@ select case when pg_is_in_recovery() then 9223372036854775807 else (pg_current_w
 -- PostgreSQL: a file has no replicas.
 select (pg_last_wal_replay_lsn() - '0/0')::bigint;
 
--- replayed: whether this is a standby, the place up to which it has replayed the log, the first transaction that it does
--- not know, and those of older ones that have not ended: of so many after a snapshot, and of those open in it. A status
--- is asked after the snapshot of this statement was taken, so those that have one are known.
+-- replayed: whether this is a standby, the place up to which it has replayed the log, the first unknown transaction,
+-- and older unfinished ones: of so many after a snapshot, and of those open in it. A status is asked after the snapshot
+-- of this statement was taken, so transactions that have one are known.
 -- PostgreSQL: a file has no replicas.
 with known as materialized (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as last)
 select pg_is_in_recovery(), (pg_last_wal_replay_lsn() - '0/0')::bigint, last, case when last - :seen_end <= 100000 then

@@ -51,7 +51,7 @@ class TaskPlan:
     spec: TaskSpec  # the part that planners need
     # the rows to run again if the version is higher than the one before
     on_version_change: OnVersionChange = field(default="none", compare=False)
-    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at anew if the signature is another
+    reconciles: bool = field(default=True, compare=False)  # whether rows are looked at again if the signature differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TaskRow:
     plan: TaskPlan  # its last declaration
     interest: int | None  # the number of the interest that it is declared with; None if there is none now
     interests: tuple[int, ...]  # the numbers of all of its interests that there are
-    # those that there were when it was declared, which may be gone; the feed may still have their changes
+    # the ones that there were when it was declared, which may be gone; the feed may still have their changes
     earlier: tuple[int, ...]
     declared_at: datetime  # when that was
     paused: bool  # whether none of its jobs starts
@@ -119,7 +119,7 @@ class Progress:
 
 def from_the_beginning(tasks: Iterable[TaskRow]) -> list[Progress]:
     """Restart the scan of all rows of tasks; rows that were to run again in any case still do."""
-    return [Progress(task, (task.reconciling or Reconciling()).begun(), begins=True) for task in tasks]
+    return [Progress(task, (task.reconciling or Reconciling()).begin(), begins=True) for task in tasks]
 
 
 class Launch(NamedTuple):
@@ -134,7 +134,7 @@ class TaskEnds(Noun, ABC, queries=("moves", "records", "tasks")):
     """Ends jobs of tasks, and begins new ones, in the transactions of others."""
 
     @abstractmethod
-    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+    async def note_ends(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         """Compare the generations of jobs that have ended or are to run again, and launch changed rows."""
 
     @abstractmethod
@@ -206,7 +206,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         The progress of scans is written too. None, and nothing is written, if the reader was
         lost, or such a task was declared again meanwhile, or its scan restarted.
         """
-        async with self._kept_if_committed() as session:
+        async with self._begin_kept() as session:
             launched = await self._plan(session, rows, now) if rows else 0
             if move is not None and not await self._changes.move(
                 session, move.reader, move.lease, move.before, move.after, now
@@ -227,7 +227,7 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         """Let none of a task's jobs start until a time."""
         await self._run("hold", task=task, until=until)
 
-    async def held(self, now: datetime) -> dict[int, datetime | None]:
+    async def list_held(self, now: datetime) -> dict[int, datetime | None]:
         """The tasks that start no jobs: each with a time, or None if it is paused."""
         rows = await self._look("held", now=now)
         return {row["id"]: None if row["paused"] else self._access.time(row["held_until"]) for row in rows}
@@ -262,15 +262,15 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         """
         return await self._execute(transaction, "mark", id=job.id, lease=lease, started_at=job.started_at) == 1
 
-    async def marked(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
+    async def read_marks(self, lease: int, jobs: Sequence[UUID]) -> dict[UUID, bool | None]:
         """Whether each job that the lease holds is marked; None if an open transaction may mark it.
 
-        SQLite has no such transactions beside others: it waits for its turn, and knows.
+        SQLite has no such concurrent transactions: it waits for its turn, and knows.
         """
         rows = await self._run("marked", ids=[*jobs], lease=lease)  # SQLite: after a transaction that may be marking it
         return {self._access.uuid(job): None if marked is None else bool(marked) for job, marked in rows}
 
-    async def failed(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
+    async def note_failures(self, task: int, times: Sequence[datetime], most: int) -> builtins.list[datetime]:
         """Note that attempts of a task have failed; the times of the last ones on all machines."""
         rows = await self._run("failed", task=task, times=[*times], most=most)
         return [self._access.time(time) for row in rows for time in self._access.items(row["failures"])]
@@ -282,11 +282,11 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def records(self, session: OpenTransaction, task: int, keys: Sequence[str]) -> dict[str, Kept]:
         """The records of some rows, by key."""
         rows = await self._fetch(session, "records", task=task, keys=[*keys])
-        return self._kept(rows)
+        return self._read_kept(rows)
 
     async def slice(self, session: OpenTransaction, task: int, after: str, limit: int) -> dict[str, Kept]:
         """The records of rows after a key, in the order of keys."""
-        return self._kept(await self._fetch(session, "slice", task=task, after=after, limit=limit))
+        return self._read_kept(await self._fetch(session, "slice", task=task, after=after, limit=limit))
 
     async def forget(self, now: datetime, limit: int) -> int:
         """Forget expired records, and their jobs with them, in one bounded step; their number."""
@@ -326,10 +326,10 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
     async def _plan(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> int:
         """Write plans; the number of new jobs."""
         new, rows = await self._record(session, plans, now)
-        launched = [launch(row) for row in chosen(rows, plans, lambda plan: plan.runs)]
+        launched = [launch(row) for row in choose(rows, plans, lambda plan: plan.runs)]
         if launched:
             await self._ends.launch(session, launched, now)
-        dropped = [row for row in chosen(rows, plans, lambda plan: plan.drops) if row["live"]]
+        dropped = [row for row in choose(rows, plans, lambda plan: plan.drops) if row["live"]]
         await self.end_pending(session, dropped, JobState.SKIPPED, now)
         return new + sum(one.idle for one in launched)
 
@@ -354,11 +354,11 @@ class Tasks(Noun, ABC, queries=("moves", "tasks")):
         (plan,) = self._read(TaskPlan, [row])
         return replace(plan, options=replace(plan.options, task=None))
 
-    def _kept(self, rows: Sequence[Row]) -> dict[str, Kept]:
+    def _read_kept(self, rows: Sequence[Row]) -> dict[str, Kept]:
         return dict(zip((row["key"] for row in rows), self._read(Kept, rows), strict=True))
 
 
-def chosen(rows: Sequence[Row], plans: Sequence[RowPlan], wanted: Callable[[RowPlan], bool]) -> list[Row]:
+def choose(rows: Sequence[Row], plans: Sequence[RowPlan], wanted: Callable[[RowPlan], bool]) -> list[Row]:
     """The rows whose plans are wanted."""
     if not rows:
         return []
@@ -383,7 +383,7 @@ def newly(plan: TaskPlan, known: TaskRow | None) -> tuple[bool, Reconciling | No
         return True, None
     again = known.reconciling or Reconciling(part="records")
     return True, replace(
-        again.begun(),
+        again.begin(),
         part="rows" if plan.reconciles else again.part,
         version=again.version if reprocess == "none" else plan.version,
         reprocess=max(reprocess, again.reprocess, key=_REPROCESSES.index),
@@ -415,5 +415,5 @@ def row_key(row: Row) -> RowKey:
 
 
 def launch(row: Row) -> Launch:
-    """What is to be launched for a row of the queries `ended`, `record` and `rerun`."""
+    """The launch for a row of the queries `ended`, `record` and `rerun`."""
     return Launch(*row_key(row), bool(row["idle"]))

@@ -58,7 +58,7 @@ insert into penstock.task
 values (:name, :function, :kind, :pool, :priority, :options, :resets, :history, :version, :signature, :spec, :now, :reconciling)
 on conflict (name) do nothing returning id;
 
--- declare: store the declaration of a task; one of which a higher version was declared stays as it is. The interests that
+-- declare: store the declaration of a task; one with a higher declared version stays as it is. The interests that
 -- it has had are known by their numbers also when they are dropped, unless they were about another table.
 update penstock.task set
     function = :function, kind = :kind, pool = :pool, priority = :priority, options = :options, resets = :resets,
@@ -69,8 +69,8 @@ update penstock.task set
         then {earlier} end
 where name = :name and version <= :version;
 
--- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate. Those
--- that are ready are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
+-- redeclare: let the pending jobs of a task run as it is declared now: the function, in the pool, through the gate.
+-- Ready ones are scheduled again. Keys that the gate of another declaration had are of no use: `unkeyed` says so.
 -- Unbounded: it reads all pending jobs.
 -- SQLite: there is no DELETE in WITH.
 insert into penstock.scheduled_job ({job_columns}, attempt, enqueued_at, error, attempts)
@@ -114,8 +114,8 @@ cross join lateral (
 cross join lateral (select case when not :unkeyed or g.gate = '' then g.gate end as gate) f
 where (s.options::jsonb ->> 'task')::integer = :task and g.id = s.id and j.id = s.id;
 
--- unkey: rows of a task are run beside each other until it is known which of them have the same key, as that is another
--- column now, or none. It locks the records in the order of their keys.
+-- unkey: rows of a task run in parallel until it is known which have the same key, as that is another column now, or
+-- none. It locks the records in the order of their keys.
 -- Unbounded: it reads all records of the task.
 with held as (
     select task, key from penstock.task_record where task = :task::integer and concurrency_key is not null
@@ -136,8 +136,8 @@ from unnest(:tasks::integer[], :keys::text[]) as k (task, key)
 cross join lateral (select * from penstock.task_job o where o.task = k.task and o.key = k.key offset 0) g
 where j.id = g.id and (j.pool, j.function, j.kind, j.priority) <> (g.pool, g.function, g.kind, g.priority);
 
--- list: all tasks by name, with the numbers of their interests: those that there are, that of the one which they are
--- declared with, and those that they have had.
+-- list: all tasks by name, with the numbers of their interests: all present ones, the declared one, and former
+-- ones.
 -- Unbounded: it reads them all.
 select t.id, t.name, t.function, t.kind, t.pool, t.priority, t.options, t.resets, t.history, t.version, t.signature, t.spec,
        array(select i.id from penstock.interest i where i.name = 'task:' || t.name) as interests,
@@ -152,7 +152,7 @@ from penstock.task t order by t.name;
 -- may be put off counts from the first change since the last one began. The records are locked in the order of their keys,
 -- here and wherever they are. New records, which nobody else can know, have their jobs at once; the others are returned,
 -- for launch.
--- SQLite: the rows are one parameter, as JSON, of which each is spelled once, and not once for each of its columns.
+-- SQLite: the rows are one parameter, as JSON, each spelled once, and not once for each of its columns.
 with g as materialized (select value from json_each(:rows))
 insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
     place, changed_at, due_at, latest_at, gone, forget_at, for_version)
@@ -165,7 +165,7 @@ where g.value ->> 3 or exists (
 )
 on conflict (task, key) do update set {changed}
 returning task, key, id, idle, live, generation;
--- PostgreSQL: one statement for any number of rows, of which what is alike in all is said of the first only.
+-- PostgreSQL: one statement for any number of rows; common values are said of the first only.
 with recorded as (
     insert into penstock.task_record as r (task, key, id, generation, live, idle, change, before, after, concurrency_key,
         place, changed_at, due_at, latest_at, gone, forget_at, for_version)
@@ -222,8 +222,8 @@ returning id;
 delete from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- informed: pending jobs get the later changes of their rows, and scheduled ones their new times.
--- Those that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only the
--- hold has put off.
+-- Jobs that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only
+-- the hold has put off.
 -- SQLite: part of launch.
 update penstock.ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
@@ -233,7 +233,7 @@ set {later}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
--- launch: see to it that there is a pending job for the last generation of some rows: a new one for those that are idle;
+-- launch: see to it that there is a pending job for the last generation of some rows: a new one for idle rows;
 -- that of the others gets the later changes, unless it runs, and so gets them at its end. One that was due and is due
 -- later now, or has a key now, is scheduled again; who resumes the task is not to take it for one that only the hold has put
 -- off. Jobs that a worker or a cancel has locked are skipped: it looks at the record when it is done. Requests to cancel
@@ -244,7 +244,7 @@ select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j
        j.gate is not null, j.gate is not null and j.due_at <= :now, coalesce(j.gate, ''), j.place
 from json_each(:rows) k join penstock.task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
 where k.value ->> 2 and (j.due_at > :now or j.gate is not null);
--- PostgreSQL: one statement for any number of rows, each of which is looked up by itself.
+-- PostgreSQL: one statement for any number of rows, each looked up by itself.
 with given as materialized (
     select j.id, j.due_at, j.resets, j.args, j.rank, j.gate, j.place
     from unnest(:tasks::integer[], :keys::text[], :idles::boolean[]) as k (task, key, idle)
@@ -298,14 +298,14 @@ select id, pool, function, kind, args, priority, rank, due_at, options, 0, :now,
        gate is not null and due_at <= :now, coalesce(gate, ''), place
 from new where due_at > :now or gate is not null;
 
--- launch_due: the same for those that are due.
+-- launch_due: the same for due ones.
 -- SQLite: part of launch.
 insert into penstock.ready_job ({task_job_columns}, attempt, enqueued_at, attempts)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts
 from json_each(:rows) k join penstock.task_job j on j.task = k.value ->> 0 and j.key = k.value ->> 1
 where k.value ->> 2 and j.due_at <= :now and j.gate is null order by j.rank;
 
--- forgotten: the last ends of jobs that begin anew are a part of their history.
+-- forgotten: the last ends of jobs that begin again are a part of their history.
 -- SQLite: part of launch.
 delete from penstock.finished_job where id in (
     select r.id from json_each(:rows) k
@@ -320,7 +320,7 @@ delete from penstock.cancel_request where job_id in (
     where not exists (select 1 from penstock.running_job j where j.id = r.id)
 );
 
--- pending: which of some jobs are pending. It locks them, and skips those that other workers have locked.
+-- pending: which of some jobs are pending. It locks them, and skips rows that other workers have locked.
 with ready as (
     select j.id from penstock.ready_job j where j.id = any(:ids::uuid[]) for update skip locked
 ), scheduled as (
@@ -329,8 +329,8 @@ with ready as (
 select id from ready union all select id from scheduled;
 
 -- ended: jobs of tasks have ended, or are to run again. For rows that have not changed since the jobs began, and whose jobs
--- have ended, there is none any more; for those that are to run again, the time counts anew for which changes may put that
--- off. Of the others those are returned that `launch` or `idle` has to do with.
+-- have ended, there is none any more; for rows that are to run again, the time for which changes may put that off
+-- starts again. Of the others those are returned that `launch` or `idle` has to do with.
 -- SQLite: takes rows as JSON.
 select r.task, r.key, g.value ->> 3 as idle
 from json_each(:rows) g join penstock.task_record r on r.task = g.value ->> 0 and r.key = g.value ->> 1
@@ -411,7 +411,7 @@ returning id;
 -- mark: mark a running job as completed; nothing if the lease does not hold this attempt of it any more.
 update penstock.running_job set marked = true where id = :id and lease = :lease and started_at = :started_at;
 
--- marked: whether jobs under a lease are marked as completed; null for those that a transaction has locked, which may be
+-- marked: whether jobs under a lease are marked as completed; null for rows that a transaction has locked, which may be
 -- about to mark them. It waits for none.
 with free as materialized (
     select j.id, j.marked from penstock.running_job j where j.id = any(:ids::uuid[]) and j.lease = :lease for update skip locked
@@ -442,15 +442,15 @@ select key, generation from penstock.task_record where task = :task and key = an
 -- records: the records of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- slice: the records of rows in the order of their keys, the ends of their jobs if they have ended, whether one runs for
--- the last change of its row, and which that was.
+-- slice: the records of rows in the order of their keys, the ends of their ended jobs, and whether one runs for the
+-- last change of its row, and for which.
 select r.key, r.after, r.gone, f.state,
        {runs} as running, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1
 where r.task = :task and r.key > :after::text order by r.key limit :limit;
 
--- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared
--- anew meanwhile, or its scan was begun anew.
+-- progress: write the progress of a scan of a task's rows; NULL once it is done. Not if the task was declared again
+-- meanwhile, or its scan was begun again.
 update penstock.task
 set reconciling = :reconciling, begun = begun + :begins::integer,
     reconciled_at = case when :reconciling::text is null then :now::timestamptz else reconciled_at end

@@ -28,7 +28,7 @@ class Redeemed:
 
 
 class Tokens(Noun, queries=("tokens",)):
-    """What a running attempt says and asks: how far it has come, and to be completed by an outside system.
+    """The words of a running attempt: how far it has come, and to be completed by an outside system.
 
     Requests of functions and programs use `calls`: there may be many at once.
     """

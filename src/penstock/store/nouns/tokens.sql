@@ -4,7 +4,7 @@
 -- report: write the progress of running jobs.
 -- SQLite: one statement a job.
 update penstock.running_job set progress = :progress where id = :id and lease = :lease;
--- PostgreSQL: one statement for any number of jobs; skips those that a transaction of a user has locked.
+-- PostgreSQL: one statement for any number of jobs; skips rows that a transaction of a user has locked.
 update penstock.running_job r set progress = t.progress
 from unnest(:id::uuid[], :progress::text[]) as t (id, progress)
 where r.id = t.id and r.id in (
@@ -77,7 +77,7 @@ from penstock.token t join penstock.running_job r on r.id = t.job_id and r.attem
 where t.told is null and r.lease = 0 and r.id in (select c.job_id from penstock.cancel_request c) limit :limit
 for update of t skip locked;
 
--- prune: forget expired tokens, but for those that jobs still wait for.
+-- prune: forget expired tokens, but for ones that jobs still wait for.
 delete from penstock.token
 where (job_id, attempt) in (
     select t.job_id, t.attempt from penstock.token t

@@ -32,12 +32,12 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.spelling import PostgresFeedSpelling
 from penstock.store.postgres.triggerbodies import FunctionBody, append_plain, conditions_of
 from penstock.store.session import Statement
-from penstock.store.sql.dialect import named, row_of
+from penstock.store.sql.dialect import qualify, row_of
 from penstock.store.sql.feedrow import kind_variable
 
-# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Those that
-# only read columns name everything in full. One that asks conditions has the search path that the conditions of the
-# triggers were read with, so that both mean the same by an operator's name.
+# Each statement of a function costs every transaction that runs it, so each event has a function of its own. Functions
+# that only read columns name everything in full. One that asks conditions has the search path that the triggers'
+# conditions were read with. So both mean the same by an operator's name.
 _FUNCTION = """
 create or replace function {function}() returns trigger language plpgsql security definer {settings}as $penstock$
 declare
@@ -62,7 +62,7 @@ SPELLED = {
 EACH = "create or replace function penstock.{0}() returns void language sql as ''"  # it is there, and that says it all
 _DEMAND = (
     "create sequence if not exists penstock.demand_{0}",
-    "grant usage on sequence penstock.demand_{0} to public",  # whoever writes a row reads it
+    "grant usage on sequence penstock.demand_{0} to public",  # each writer of a row reads it
 )
 EVENTS = ("insert", "update", "delete", "truncate")
 _KEPT = 128
@@ -79,11 +79,11 @@ class Own(NamedTuple):
 
     def trigger(self, event: str) -> str:
         """The name of a trigger."""
-        return named(f"_penstock_change_{self.number}_{event}", self.schema)
+        return qualify(f"_penstock_change_{self.number}_{event}", self.schema)
 
     def function(self, event: str) -> str:
         """The function that a trigger calls."""
-        return named(f"penstock.change_{self.number}_{event}", self.schema)
+        return qualify(f"penstock.change_{self.number}_{event}", self.schema)
 
 
 class Trigger(NamedTuple):
@@ -107,8 +107,8 @@ def _triggers(
     table = POSTGRES.table(numbered[0][1].table)
     calls = {event: f"execute function {own.function(event)}()" for event in EVENTS}
     when = {event: any_of(*(_condition(one, event) for one in interests.values())) for event in EVENTS}
-    demanded = _demanded(own, interests)
-    asked = {event: all_of(demanded, one.grouped) for event, one in when.items()}
+    demanded = _on_demand(own, interests)
+    asked = {event: all_of(demanded, one.in_parentheses) for event, one in when.items()}
     calls |= {event: f"when ({one.sql}) {calls[event]}" for event, one in asked.items() if one.is_asked}
     made = {
         (table, own.trigger(event)): Trigger(f"after {event} on {table} for each row {calls[event]}")
@@ -131,9 +131,9 @@ def _triggers(
 
 
 def install(own: Own, interests: Interests, found: FoundTable, path: str, asked: Sequence[Interest]) -> tuple[str, ...]:
-    """The statements that make the triggers of a table, or make them anew.
+    """The statements that make the triggers of a table, or make them again.
 
-    Those that are left on a table which had the name before, or on one that is no partition any more, are dropped.
+    Triggers on a table which had the name before, or on one that is no partition any more, are dropped.
 
     The conditions of `asked` are tried out. `path` holds the schemas in which names are looked for, as SQL.
     """
@@ -145,19 +145,19 @@ def install(own: Own, interests: Interests, found: FoundTable, path: str, asked:
     fires = [*made.items()]
     fires += [((part, name), one) for (of, name), one in made.items() if of == table for part in found.partitions]
     return (
-        *(named(text.format(own.number), own.schema) for text in _DEMAND if _demanded(own, interests) != ALWAYS),
+        *(qualify(text.format(own.number), own.schema) for text in _DEMAND if _on_demand(own, interests) != ALWAYS),
         *(_function(own, event, numbered, tuple(found.columns.items()), path) for event in EVENTS),
         *(f"drop trigger if exists {one.name} on {one.table}" for one in left),
         *((_trial(own, table, said), f"drop trigger {trial} on {table}") if said else ()),
         *(f"drop trigger if exists {name} on {relation}" for relation, name in made),
         *(f"create trigger {name} {trigger.text}" for (_relation, name), trigger in made.items()),
-        *((named(EACH.format(found.each), own.schema),) if any(one.each for one in interests.values()) else ()),
-        *_enabled(fires),
+        *((qualify(EACH.format(found.each), own.schema),) if any(one.each for one in interests.values()) else ()),
+        *_enable(fires),
     )
 
 
-def _enabled(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
-    """The statements by which triggers fire in their sessions: one for each table, which is read anew after each."""
+def _enable(fires: Iterable[tuple[tuple[str, str], Trigger]]) -> Iterator[str]:
+    """The statements by which triggers fire in their sessions: one for each table, which is read again after each."""
     actions = dict[str, list[str]]()
     for (relation, name), one in fires:
         actions.setdefault(relation, []).append(f"enable {_ENABLED[one.enabled]} trigger {name}")
@@ -208,21 +208,21 @@ def _function(own: Own, event: str, numbered: _Numbered, columns: tuple[tuple[st
         body = append_plain(own.schema, wanting, event)
     elif wanting:
         trigger_asks = len(wanting) == 1 and event != "update"
-        asked = "" if trigger_asks else _asked(wanting.values(), event)
+        asked = "" if trigger_asks else _user_sql(wanting.values(), event)
         settings = _spelling(wanting.values(), types) + _settings(asked, path)
         writer = FunctionBody(own.schema, wanting, types, path_is_set=bool(asked), trigger_asks=trigger_asks)
-        body = {"insert": writer.inserted, "update": writer.updated, "delete": writer.deleted}[event]()
+        body = {"insert": writer.on_insert, "update": writer.on_update, "delete": writer.on_delete}[event]()
         if event == "insert" and any_of(*(_condition(one, event) for one in wanting.values())) == ALWAYS:
-            body = _STATEMENT.format(told=writer.inserted_rows()) + body
+            body = _STATEMENT.format(told=writer.on_insert_rows()) + body
         kinds = "".join(f" {kind_variable(number)} pg_catalog.text;" for number in wanting if event == "update")
     return _FUNCTION.format(function=own.function(event), settings=settings, kinds=kinds, body=body)
 
 
-def _demanded(own: Own, interests: Interests) -> When:
+def _on_demand(own: Own, interests: Interests) -> When:
     """Whether the writing transaction is captured: always, unless it is for an interest on demand."""
     if not any(one.on_demand for one in interests.values()):
         return ALWAYS
-    return When(named(f"txid_current() < pg_sequence_last_value('penstock.demand_{own.number}')", own.schema))
+    return When(qualify(f"txid_current() < pg_sequence_last_value('penstock.demand_{own.number}')", own.schema))
 
 
 def _condition(interest: Interest, event: str) -> When:
@@ -243,7 +243,7 @@ def _settings(asked: str, path: str) -> str:
     return pinned + ("set standard_conforming_strings = on " if "\\" in asked else "")
 
 
-def _asked(interests: Iterable[Interest], event: str) -> str:
+def _user_sql(interests: Iterable[Interest], event: str) -> str:
     """The conditions that a function asks, as SQL that others wrote."""
     watches = (watch for one in interests for watch in (one.watches or ()) if event == "update")
     return " ".join((*(one.matches or "" for one in interests), *watches)).strip()
@@ -267,7 +267,7 @@ def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Sour
     columns = [f"r.{POSTGRES.quote(name)}" for name in interest.place]
     place, known = row_of(columns), " and ".join(f"{column} is not null" for column in columns)
     after = [f"($1::json ->> {number})::{types[name]}" for number, name in enumerate(interest.place)]
-    each = [_given(number, types[name]) for number, name in enumerate(interest.key)]
+    each = [_part(number, types[name]) for number, name in enumerate(interest.key)]
     values = ", ".join((spelled, *(spelling.json_object("r", side) for side in (interest.after, interest.before))))
     rows = (
         f"select {values}, {spelling.array('r', interest.place)} from {table} r where {all_of(match, When(known)).sql}"
@@ -279,11 +279,11 @@ def source(interest: Interest, types: Mapping[str, str], held: str = "") -> Sour
         following=Statement(f"{rows} and {place} > {row_of(after)} {order} $2{held}"),
         among=Statement(f"select {values} from {table} r where {all_of(match, When(among)).sql}"),
         keys=Statement(f"select {spelled} from {table} r where {among}"),
-        passed=Statement(_passed(interest, types)),
+        passed=Statement(_up_to(interest, types)),
     )
 
 
-def _passed(interest: Interest, types: Mapping[str, str]) -> str:
+def _up_to(interest: Interest, types: Mapping[str, str]) -> str:
     """A condition for captured rows that are not behind a place, by the types and collations of the columns."""
     named = [f"c{number}" for number in range(len(interest.place))]
     columns = ", ".join(f"r.{POSTGRES.quote(name)}" for name in interest.place)
@@ -296,7 +296,7 @@ def _passed(interest: Interest, types: Mapping[str, str]) -> str:
     )
 
 
-def _given(place: int, kind: str) -> str:
+def _part(place: int, kind: str) -> str:
     """A value of a key; NULL if a record holds another type, as the table was declared with another key then."""
     value = f"(k.value ->> {place})::{kind}"
     return f"case when json_typeof(k.value -> {place}) = 'number' then {value} end" if kind in _INTEGERS else value

@@ -71,15 +71,15 @@ class _Description(ABC):
     async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
         """The rows of a query."""
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+    async def read_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         quoted = {POSTGRES.table(name): name for name in names}
         rows: Sequence[Any] = await self._fetch(self._queries["tables"], {"names": list(quoted)})
         return {quoted[row["asked"]]: _table(row) for row in rows}
 
-    async def kept_tables(self) -> list[str]:
+    async def tables_in_use(self) -> list[str]:
         return [name for (name,) in await self._fetch(self._queries["kept"], {})]
 
-    async def applied_migrations(self) -> set[str]:
+    async def list_migrations(self) -> set[str]:
         ((has_some,),) = await self._fetch(self._queries["has_migrations"], {})
         return {name for (name,) in await self._fetch(self._queries["migrations"], {})} if has_some else set()
 
@@ -111,7 +111,7 @@ class PostgresCatalog(_Description):
                 await self._take_lock(lambda: _hold(holder, self._key))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, None)
         else:
-            async with self._kept_connection() as connection:
+            async with self._reuse_connection() as connection:
                 await _run(connection, _SETTINGS)
                 await self._take_lock(lambda: _value(connection, "select pg_try_advisory_lock($1)", self._key))
                 yield PostgresSchemaLock(connection, self._clock, self._queries, self._connections)
@@ -132,7 +132,7 @@ class PostgresCatalog(_Description):
             connection.terminate()
 
     @contextlib.asynccontextmanager
-    async def _kept_connection(self) -> AsyncIterator[Connection]:
+    async def _reuse_connection(self) -> AsyncIterator[Connection]:
         """The one that the block before has left, or a new one. A lock that it holds ends with it, even by a kill."""
         kept, self._kept = self._kept, None
         connection: Connection = await self._direct.connect() if kept is None or kept.is_closed() else kept
@@ -242,7 +242,7 @@ class PostgresSchemaLock(_Description):
     async def _fetch(self, query: Query, values: dict[str, Any]) -> Sequence[Row]:
         if self._others is not None:
             return await run(self._others, query, values)
-        with _translated():
+        with _translate_errors():
             rows: Sequence[Row] = await self._connection.fetch(query.statement.sql, *query.args(values))
         return rows
 
@@ -251,7 +251,7 @@ class PostgresSchemaLock(_Description):
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -259,13 +259,13 @@ def _translated() -> Iterator[None]:
 
 
 async def _run(connection: Connection, sql: str) -> None:
-    with _translated():
+    with _translate_errors():
         await connection.execute(sql, timeout=_UNHURRIED)
 
 
 async def _hold(connection: Connection, key: int) -> bool:
     """Begin a transaction that holds the lock; whether it could be had."""
-    with _translated():
+    with _translate_errors():
         held: str = await connection.execute(_HOLD.format(key))
         if held != "SELECT 1":
             await connection.execute("rollback")
@@ -273,7 +273,7 @@ async def _hold(connection: Connection, key: int) -> bool:
 
 
 async def _value(connection: Connection, sql: str, *args: Any) -> Any:
-    with _translated():
+    with _translate_errors():
         return await connection.fetchval(sql, *args, timeout=_UNHURRIED)
 
 

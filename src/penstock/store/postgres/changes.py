@@ -1,6 +1,6 @@
 """The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
 
-A reader's position is a snapshot. Its unread changes are those that the snapshot does not show: the order in which
+A reader's position is a snapshot. Its unread changes are the ones that the snapshot does not show: the order in which
 transactions commit is not that of any number, and one that stays open keeps back its own changes only.
 """
 
@@ -58,33 +58,33 @@ class PostgresChanges(Changes):
         session: OpenTransaction | None = None,
     ) -> Batch:
         asked, before = {"interests": None if interests is None else list(interests)}, position
-        shown = _shown(session)
+        shown = _view(session)
         changes: builtins.list[CapturedChange] = []
         room = limit
         if position.batch is not None:
             rows = await self._ask(session, "go_on", **position.bounds(), **asked, limit=limit)
             room, changes = limit - len(rows), changes_told(rows, interests)
-            position = position.handed(position.batch, [one.seq for one in changes], complete=room > 0)
+            position = position.advance(position.batch, [one.seq for one in changes], complete=room > 0)
             if position.batch is not None:
                 return Batch(changes, position, complete=False, before=before, rest=len(changes))
         rows = await self._begin(session, {**position.bounds(), **asked, "limit": room})
         first = rows[0]
         snapshot, clock, server = shown or Snapshot.parse(first["snapshot"]), first["clock"], first["server"]
         if server is not None and before.server not in {None, server}:
-            raise Conflict("The database has crashed, and may give numbers anew that this position has passed.")
+            raise Conflict("The database has crashed, and may give numbers again that this position has passed.")
         if position.seen.end > snapshot.end and position.seen != ALL:
             await self._settle_in()
             raise Conflict("The database was restored on another server, where this position is invalid.")
         found = [tuple(row)[3:] for row in rows if row["seq"] is not None]
         new, complete = changes_told(found, interests), len(found) < room
         if shown and not complete:
-            snapshot = ALL  # that the session sees; those that may have ended come with the others
-        after = replace(position, server=server).handed(snapshot, [one.seq for one in new], complete=complete)
+            snapshot = ALL  # that the session sees; transactions that may have ended come with the others
+        after = replace(position, server=server).advance(snapshot, [one.seq for one in new], complete=complete)
         return Batch(changes + new, after, complete, before, len(changes), clock)
 
     async def end(self, session: OpenTransaction) -> Position:
         end = await super().end(session)
-        return end if _shown(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
+        return end if _view(session) is None else Position(ALL, high=end.high)  # which `read` turns into what is shown
 
     # ----- room
 
@@ -147,8 +147,8 @@ class PostgresChanges(Changes):
         return True
 
     async def _is_kept(self, slot: int) -> bool:
-        """The same as `_is_young`, without a lock."""
-        async with self._kept_if_committed() as session:
+        """Whether `_is_young` would say yes, without a lock."""
+        async with self._begin_kept() as session:
             return await self._is_young(session, slot)
 
     async def _is_young(self, session: Session, slot: int) -> bool:
@@ -168,8 +168,8 @@ class PostgresChanges(Changes):
     async def _settle_in(self) -> None:
         """Make the feed and its readers fit the server to which the database was moved.
 
-        That server counts transactions anew. Changes that a reader may have been handed are moved below its numbers,
-        along with the positions of readers. All other changes count as written now.
+        That server counts transactions from the beginning. Changes that a reader may have been handed are moved below
+        its numbers, along with the positions of readers. All other changes count as written now.
         """
         async with self._writing() as session:
             await session.execute(_IMPATIENT)
@@ -192,11 +192,11 @@ class PostgresChanges(Changes):
     async def _settle(self, session: Session, readers: list[tuple[str, Position]], high: int) -> None:
         await self._fetch(session, "settle_changes", high=high, era=ERA)
         for name, position in readers:
-            await self._fetch(session, "settle_reader", name=name, position=str(position.moved(ERA)))
+            await self._fetch(session, "settle_reader", name=name, position=str(position.shift(ERA)))
         await self._fetch(session, "settle_numbers", high=high)
         await self._fetch(session, "settle_in")
 
 
-def _shown(session: OpenTransaction | None) -> Snapshot | None:
-    """What a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
+def _view(session: OpenTransaction | None) -> Snapshot | None:
+    """The transactions that a snapshot on a replica is known to show, which it does not say itself; None elsewhere."""
     return session.shown if isinstance(session, PostgresSession) else None

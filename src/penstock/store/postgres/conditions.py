@@ -18,7 +18,7 @@ from penstock.schema.fields import Kind
 from penstock.store.sql.dialect import Part, Spelling
 from penstock.values import decode_json
 
-_EPOCH = "'1970-01-01 00:00:00+00'"  # untyped, as those below: it takes the type of the column beside it
+_EPOCH = "'1970-01-01 00:00:00+00'"  # untyped, as those below: it takes the type of the other column
 _FIRST, _LAST = "'-719162 days'::interval", "'2932896 days 23:59:59.999999'::interval"
 _ENDS: dict[Kind, tuple[Any, Any]] = {
     Kind.DATETIME: (datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
@@ -37,7 +37,7 @@ class PostgresSpelling(Spelling):
     def leaf(self, leaf: ex.Leaf) -> Part:
         return Part(self._leaf(leaf), self._guards(leaf))
 
-    def watched(self, term: ex.Term) -> Part:
+    def watch(self, term: ex.Term) -> Part:
         """A term's value; its columns as they are, where jsonb cannot hold the JSON."""
         if term.kind is Kind.ENCRYPTED:  # one value has many ciphertexts
             return Part(None, wide=self.raw(tuple(ex.fields(term))))
@@ -85,7 +85,7 @@ class PostgresSpelling(Spelling):
         return found if leaf.term.kind is Kind.BOOLEAN else f"{found} = 'true'::jsonb"
 
     def _compare(self, leaf: ex.Compare) -> str:
-        kind = ex.compared_as(leaf)
+        kind = ex.comparison_kind(leaf)
         if isinstance(leaf.right, ex.Constant) and not isinstance(leaf.left, ex.Arithmetic):
             return self._compare_constant(leaf, leaf.right, kind)
         linear = kind is Kind.DATETIME and (
@@ -122,7 +122,7 @@ class PostgresSpelling(Spelling):
         if isinstance(term, ex.Constant):
             return self._constant(term, kind)
         if isinstance(term, ex.Arithmetic):
-            found = self._computed(term)
+            found = self._compute(term)
         elif isinstance(term, ex.Length):
             found = self._length(term)
         elif isinstance(term, ex.Path):
@@ -169,7 +169,7 @@ class PostgresSpelling(Spelling):
 
     # ----- arithmetic
 
-    def _computed(self, term: ex.Arithmetic) -> str:
+    def _compute(self, term: ex.Arithmetic) -> str:
         if term.kind in {Kind.DATETIME, Kind.INTERVAL}:
             return self._since(term)
         left, right = (self._operand(one, term.kind) for one in (term.left, term.right))

@@ -1,8 +1,8 @@
 """The place where ready jobs begin, if dead rows lie before them.
 
-As long as anybody holds an old snapshot, for a long report or a dump, rows deleted since stay in tables and
-indexes, and each look for the first ready job passes over all of them again. Owns the place to begin instead, and
-how often from the very first all the same, as jobs with a higher priority come before those that are known.
+As long as a report or a dump holds an old snapshot, rows deleted since stay in tables and indexes. Each look for the
+first ready job passes over all of them again. Owns the place to begin instead, and how often to begin from the very
+first, as jobs with a higher priority come before known ones.
 """
 
 from __future__ import annotations

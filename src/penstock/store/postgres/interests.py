@@ -77,13 +77,13 @@ class PostgresInterests(Interests[SchemaLock]):
         return Own(self._schema, number)
 
     def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
-        return source(interest, _checked(one).columns, held=" for share of r" if held else "")
+        return source(interest, _check(one).columns, held=" for share of r" if held else "")
 
     def _changing(self) -> AbstractAsyncContextManager[SchemaLock]:
         return self._catalog.lock()
 
     def _state(self, one: StoredInterest | None) -> State:
-        state = _captured(self._schema, one)
+        state = _capture_state(self._schema, one)
         if state == "ok" and one and one.installed and one.found and one.installed.ordered and not one.found.ordered:
             return "altered"  # nothing is missed, but inserted rows are told before a trigger changes them
         return state
@@ -93,7 +93,7 @@ class PostgresInterests(Interests[SchemaLock]):
         try:
             await right.apply(Change(interest.table, (_UNCHECKED, *await self._statements(rebuild))))
         except DataError as error:
-            raise _refused(interest, error) from error
+            raise _refusal(interest, error) from error
 
     async def _hold(
         self,
@@ -112,7 +112,7 @@ class PostgresInterests(Interests[SchemaLock]):
 
     async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:
         try:
-            _checked(one)
+            _check(one)
         except DeclarationError:
             return True
         await session.execute(self._own(_LOCK_INTERESTS))
@@ -125,19 +125,19 @@ class PostgresInterests(Interests[SchemaLock]):
             for statement in await self._statements(rebuild, session):
                 await session.execute(Statement(statement))
         except DataError as error:
-            raise _refused((*rebuild.asked, *rebuild.misfits)[0].interest, error) from error
+            raise _refusal((*rebuild.asked, *rebuild.misfits)[0].interest, error) from error
 
-    def _lost(self, numbers: Sequence[int]) -> str:
+    def _tell_lost(self, numbers: Sequence[int]) -> str:
         return append_plain(self._schema, numbers, "lost")
 
     async def _statements(self, rebuild: Rebuild, session: OpenTransaction | None = None) -> tuple[str, ...]:
         ((path,),) = await self._ask(session, "path")
-        named = self._access.dialect.named
+        named = self._access.dialect.qualify
         made = [named(_LOCK_INTERESTS)]
-        for capture in rebuild.captures(partial(_captured, self._schema)):
+        for capture in rebuild.captures(partial(_capture_state, self._schema)):
             number, members, own = capture.number, capture.members, self._capture(capture.number)
             for one in capture.asked:
-                _checked(one)
+                _check(one)
             if not members:
                 made += (f"drop function if exists {own.function(event)}() cascade" for event in EVENTS)
                 made += (named(f"drop sequence if exists penstock.demand_{number}"),)
@@ -146,18 +146,18 @@ class PostgresInterests(Interests[SchemaLock]):
                 made += install(own, members, capture.found, path, [one.interest for one in capture.asked])
                 ids = f"{{{','.join(map(str, members))}}}"
                 made += (named(text.format(number=number, ids=ids)) for text in (_CAPTURED, _INSTALLED))
-                made += (self._lost(capture.lost),) if capture.lost else ()
+                made += (self._tell_lost(capture.lost),) if capture.lost else ()
         made += (named(_FORGOTTEN.format(one.id)) for one in rebuild.dropped)
         return (*made, *map(named, _each_dropped(rebuild.dropped, rebuild.stored)))
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
         async with self._changing():  # another process that makes the same functions has them first
             try:
-                async with self._kept_if_committed() as session:
+                async with self._begin_kept() as session:
                     await session.execute(_IMPATIENT)
                     for place, one in enumerate(interests):
-                        await self._fetch(session, "add_for_trial", **self._added(one, now), id=_LAST_ID - place)
-                    stored = await self._stored(session)
+                        await self._fetch(session, "add_for_trial", **self._values_of(one, now), id=_LAST_ID - place)
+                    stored = await self._read_stored(session)
             except (DatabaseBusy, Conflict):
                 return
             for group in by_capture(interests):
@@ -166,18 +166,18 @@ class PostgresInterests(Interests[SchemaLock]):
     async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
         """Make a trigger with all their conditions, and undo that."""
         for one in some:
-            _checked(stored[identity_of(one)])
+            _check(stored[identity_of(one)])
         try:
-            async with self._kept_if_committed() as session:
+            async with self._begin_kept() as session:
                 tried = (_IMPATIENT.sql, _UNCHECKED, *try_out(self._capture(_LAST_ID), some))
                 await session.execute(Statement(";\n".join(tried)))
         except DataError as error:
-            raise _refused(some[0], error) from error
+            raise _refusal(some[0], error) from error
         except (DatabaseBusy, Conflict):  # a program that declares it waits for these locks
             return
 
 
-def _refused(interest: Interest, error: DataError) -> DeclarationError:
+def _refusal(interest: Interest, error: DataError) -> DeclarationError:
     return DeclarationError(
         f"Interest {interest.name}: PostgreSQL refuses the triggers of {interest.table}: {error.what}",
         fix="Use expressions of one row: no subqueries, and columns that it has.",
@@ -191,11 +191,11 @@ def _each_dropped(dropped: Sequence[StoredInterest], stored: Stored) -> list[str
 
 
 def _each(interests: Iterable[StoredInterest]) -> set[str]:
-    """The functions that mark tables of which each change counts: as they were named, and as they are now."""
+    """The functions that mark tables whose every change counts: as they were named, and as they are now."""
     return {table.each for one in interests for table in (one.installed, one.found) if one.interest.each and table}
 
 
-def _checked(one: StoredInterest) -> FoundTable:
+def _check(one: StoredInterest) -> FoundTable:
     """The table of an interest; an error if its changes cannot be captured."""
     interest, table = one.interest, check_table(one, _NO_TABLES)
     if table.heirs:
@@ -217,7 +217,7 @@ def _read(one: StoredInterest, table: FoundTable) -> tuple[Any, ...]:
     return columns_read(one, table), table.bodies, table.plain, one.interest.each and table.each
 
 
-def _captured(schema: str, one: StoredInterest | None) -> State:
+def _capture_state(schema: str, one: StoredInterest | None) -> State:
     if one is None or one.installed is None or one.found is None or one.capture is None:
         return capture_state(one, _read)
     if one.installed.held:

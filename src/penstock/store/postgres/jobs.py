@@ -14,10 +14,10 @@ from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.pools.gate import Passage
 from penstock.store.nouns.gates import Gates
-from penstock.store.nouns.jobs import Claim, Jobs, Look, Room, day_of, expired_day
+from penstock.store.nouns.jobs import Claim, Jobs, Look, Room, day_of, day_to_drop
 from penstock.store.nouns.jobtext import attempt_text, attempts_text, ending_text
 from penstock.store.nouns.noun import Access
-from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.placement import GatesLeftOut, Line, gates_in_line, remaining_rooms
 from penstock.store.postgres.access import run
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.heads import Heads
@@ -87,14 +87,14 @@ class PostgresJobs(Jobs):
     async def claim(self, lease: int, limit: int, rooms: Sequence[Room], now: datetime) -> Claim:
         opened: dict[str, timedelta | None] = {}
         taken = await self._pass_gates(self._left_out.first(rooms, limit), lease, now, opened)
-        seen, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
+        seen, jobs = await self._claim(lease, limit - len(taken), remaining_rooms(rooms, taken), now)
         taken += jobs
         if due := seen.is_due(now):
             await self._run("promote", now=now, limit=_PROMOTE_MOST)
-            seen, jobs = await self._claim(lease, limit - len(taken), left_rooms(rooms, taken), now)
+            seen, jobs = await self._claim(lease, limit - len(taken), remaining_rooms(rooms, taken), now)
             taken += jobs
         if seen.gates:
-            for line in gates_in_line(left_rooms(rooms, taken), seen.gates, opened):
+            for line in gates_in_line(remaining_rooms(rooms, taken), seen.gates, opened):
                 taken += await self._pass_gates(Line(line, limit - len(taken)), lease, now, opened)
         at_gates = [room.pool for room in rooms if room.room > 0 and room.pool in seen.gates]
         self._left_out.remember(at_gates, opened, taken)
@@ -121,7 +121,7 @@ class PostgresJobs(Jobs):
             async with self._writing() as session:
                 return await self._settle_within(session, lease, settlements)
         name, values = _settling(settlements)
-        return _won(name, settlements, await self._run(name, lease=lease, **values))
+        return _winners(name, settlements, await self._run(name, lease=lease, **values))
 
     async def settle_within(self, session: Session, lease: int, settlement: Settlement) -> bool:
         return await self.settle_all_within(session, lease, [settlement]) == 1
@@ -147,7 +147,7 @@ class PostgresJobs(Jobs):
 
         The number of them is approximate beyond `limit`.
         """
-        day = expired_day(now)
+        day = day_to_drop(now)
         async with self._writing() as session:
             ((count,),) = await self._fetch(session, "count_day", day=day, most=limit)
             if count:
@@ -158,12 +158,12 @@ class PostgresJobs(Jobs):
 
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
-        await self._ends.ended(session, _of(settlements, {row["id"] for row in rows}))
+        await self._ends.note_ends(session, _of(settlements, {row["id"] for row in rows}))
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         name, values = _settling(settlements)
-        won = _won(name, settlements, await self._fetch(session, name, lease=lease, **values))
-        await self._ends.ended(session, _of(settlements, won))
+        won = _winners(name, settlements, await self._fetch(session, name, lease=lease, **values))
+        await self._ends.note_ends(session, _of(settlements, won))
         return won
 
     async def _claim(
@@ -189,8 +189,8 @@ class PostgresJobs(Jobs):
         return self._read(_Seen, [first])[0], jobs
 
 
-def _won(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:
-    """The ids of those that were written, from the answer of the query."""
+def _winners(name: str, settlements: Sequence[Settlement], rows: Sequence[Row]) -> set[UUID]:
+    """The ids of the written ones, from the answer of the query."""
     found = {row["id"] for row in rows}
     return found if name == "settle" else {item.id for item in settlements} - found
 

@@ -131,7 +131,7 @@ def alone(job: NewJob, now: datetime) -> dict[str, Any] | None:
 
 
 def _other_columns(job: NewJob, options: str | None, now: datetime) -> tuple[Any, ...]:
-    """The columns of a new job beside its id and arguments."""
+    """The columns of a new job other than its id and arguments."""
     return (
         job.pool, job.function, job.kind, job.priority, job.rank, job.run_at, options, job.on_complete, 0, now
     )  # fmt: skip

@@ -4,8 +4,8 @@ Owns when the replica may be read, and what a snapshot there shows. A tick shows
 wherever it is read: the primary says how far its log is flushed, and the snapshot is taken once that is replayed.
 
 A standby does not say which transactions are open: `pg_current_snapshot()` lists none there. So they are found out
-before the snapshot is taken. Those that end meanwhile count as open: their changes come twice, which does no harm.
-`docs/decisions/reads-from-a-replica.md` says more.
+before the snapshot is taken. Transactions that end meanwhile count as open: their changes come twice, which does no
+harm. `docs/decisions/reads-from-a-replica.md` says more.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class PostgresReplica:
         try:
             async with _patience():
                 session = PostgresSession(self._connections, await self._connections.acquire(), lingering=True)
-                end, running = await self._replayed(session, flushed, seen)
+                end, running = await self._wait_for(session, flushed, seen)
                 await session.begin(BEGIN_READ)
                 (last,) = await _fetch(session, self._queries["shown"])
                 session.shown = None if running is None else Snapshot(last, (*running, *range(end, last)))
@@ -154,7 +154,7 @@ class PostgresReplica:
                 await session.rollback()
             raise
 
-    async def _replayed(self, session: PostgresSession, flushed: int, seen: Snapshot) -> tuple[int, list[int] | None]:
+    async def _wait_for(self, session: PostgresSession, flushed: int, seen: Snapshot) -> tuple[int, list[int] | None]:
         """Wait until the log is replayed up to a place; the transactions that have not ended then.
 
         They are the first that is unknown, and those before it that are open; None for these if there are too many.
@@ -213,7 +213,7 @@ async def _patience() -> AsyncIterator[None]:
 
 
 async def _fetch(session: PostgresSession, query: Query, args: Sequence[Any] = ()) -> Sequence[Any]:
-    """What a standby says; it also says that it is one."""
+    """The answer of a standby; it also says that it is one."""
     ((stands_by, *said),) = await session.fetch(query.statement, args)
     if not stands_by:
         raise DatabaseUnavailable("The server of read_url is no replica any more.")

@@ -42,8 +42,8 @@ _QUIET_PART, _PROBE_PART, _ANSWER_PART = 1 / 3, 1 / 9, 2 / 3  # of the setting `
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no type information
     """A connection that knows PostgreSQL's own types from those before it.
 
-    asyncpg asks the server what an array is of, on every connection anew and in three round trips, of which one takes
-    longer than most later statements. If a new version of asyncpg asks in another way, it asks again.
+    asyncpg asks the server what an array is of, again on every connection and in three round trips. One takes longer
+    than most later statements. If a new version of asyncpg asks in another way, it asks again.
     """
 
     _known: ClassVar[dict[int, Any]] = {}

@@ -21,7 +21,7 @@ from penstock.store.postgres.connections import Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
-from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, call_after_end
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -33,7 +33,7 @@ _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
 async def begin(connections: Connections, how: str, queue: int | None = None) -> PostgresSession:
     """Start a transaction, on another connection if the first one turns out to be gone; and wait in its queue."""
-    lock = "" if queue is None else connections.dialect.named(_lock(queue))
+    lock = "" if queue is None else connections.dialect.qualify(_lock(queue))
     stale = 0
     while True:
         connection, lingers = await connections.acquire_lingering()
@@ -133,7 +133,7 @@ class PostgresSession:
         await self._ask("copy_records_to_table", table, schema_name=self._schema, records=rows, columns=columns)
 
     async def copy_binary(self, table: str, columns: Sequence[str], pieces: Iterable[bytes]) -> None:
-        """The same for rows in the binary form of COPY. After each piece all else that is ready has its turn."""
+        """Copy rows in the binary form of COPY. After each piece all else that is ready has its turn."""
         source = self._in_turn(pieces)
         await self._ask(
             "copy_to_table", table, schema_name=self._schema, source=source, columns=columns, format="binary"
@@ -174,11 +174,11 @@ class PostgresSession:
         """The meaning of a failure; the transaction goes on without the statement, if its connection still can."""
         self.asked_at = None
         if self._ended:
-            return self._failed(error)
+            return self._failure(error)
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self._plain(_END_READ_ONLY)
             return DataError("ctx.sql only reads.", fix="Write with ctx.db.")
-        meant = self._failed(error)
+        meant = self._failure(error)
         if self._doubtful:
             return meant
         await self._plain(_END_READ_ONLY)
@@ -264,7 +264,7 @@ class PostgresSession:
     def _check(self) -> None:
         """Raise if the transaction has ended between two steps of one call: the connection may be another's."""
         if self._ended:
-            raise left_behind()
+            raise call_after_end()
 
     def _plain(self, sql: str) -> Coroutine[Any, Any, None]:
         return self._ask("execute", sql)
@@ -276,7 +276,7 @@ class PostgresSession:
         try:
             return await getattr(connection, verb)(*args, **options)
         except BaseException as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
         finally:
             self.asked_at = None
 
@@ -287,11 +287,11 @@ class PostgresSession:
             await clock.sleep(0)
             self.asked_at = self._connections.now  # the server has taken the pieces before
 
-    def _failed(self, error: BaseException) -> BaseException:
-        meant = self._meant(error)
-        return left_behind() if self._ended and isinstance(error, Exception) else meant
+    def _failure(self, error: BaseException) -> BaseException:
+        meant = self._translate(error)
+        return call_after_end() if self._ended and isinstance(error, Exception) else meant
 
-    def _meant(self, error: BaseException) -> BaseException:
+    def _translate(self, error: BaseException) -> BaseException:
         # A call that was cut off may still be answered: the connection cannot be used again.
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)

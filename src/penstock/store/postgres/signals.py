@@ -1,7 +1,7 @@
 """Wake-ups between processes by LISTEN and NOTIFY.
 
-Owns one listening connection, which is watched and replaced when it breaks, and the sending of notifications outside
-any user's transaction, at most one per pause: a NOTIFY inside a transaction would make all commits wait in one line.
+Owns one listening connection, which is watched and replaced when it breaks. Sends notifications outside any user's
+transaction, at most one per pause: a NOTIFY inside a transaction would make all commits wait in one line.
 """
 
 from __future__ import annotations

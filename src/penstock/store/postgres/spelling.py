@@ -28,13 +28,13 @@ class PostgresFeedSpelling(FeedSpelling):
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
 
-    def listed(self, values: Sequence[Conditional]) -> str:
+    def join_list(self, values: Sequence[Conditional]) -> str:
         """A single text that is left out is NULL."""
-        return _if(values[0]) if len(values) == 1 else _joined(values, "','")
+        return _if(values[0]) if len(values) == 1 else _join(values, "','")
 
     def pieces(self, values: Sequence[Conditional]) -> str:
         """NULL stands for a piece that is left out, and is written as nothing."""
-        return _joined(values, "pg_catalog.chr(30), ''")
+        return _join(values, "pg_catalog.chr(30), ''")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
         if self._are_numbers(columns):
@@ -59,7 +59,7 @@ class PostgresFeedSpelling(FeedSpelling):
         return bool(columns) and all(self._types[column] in _NUMBERS for column in columns)
 
     def _numbers(self, row: str, begin: str, names: Mapping[str, str], end: str) -> str:
-        """The same text as the functions of JSON build, which ask the catalog for the types of each row's values."""
+        """The text that the functions of JSON build, which ask the catalog for the types of each row's values."""
         parts, before = list[str](), begin
         for column, name in names.items():
             number = f"{row}.{POSTGRES.quote(column)}::pg_catalog.text"
@@ -71,7 +71,7 @@ class PostgresFeedSpelling(FeedSpelling):
         return _value(row, column, self._types[column])
 
 
-def _joined(values: Sequence[Conditional], between: str) -> str:
+def _join(values: Sequence[Conditional], between: str) -> str:
     return f"pg_catalog.array_to_string(array[{', '.join(map(_if, values))}]::pg_catalog.text[], {between})"
 
 

@@ -15,14 +15,14 @@ from asyncpg.pgproto.pgproto import UUID as _UUID  # made six times as fast
 from penstock.jobs.job import Mark, Settlement
 from penstock.jobs.states import FINISHED
 from penstock.reactive.planning import RowPlan
-from penstock.store.nouns.tasks import HELD, Launch, TaskEnds, Tasks, chosen, launch
+from penstock.store.nouns.tasks import HELD, Launch, TaskEnds, Tasks, choose, launch
 from penstock.store.session import OpenTransaction, Row, Session
 
 
 class PostgresTaskEnds(TaskEnds):
     """See `store.nouns.TaskEnds`."""
 
-    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+    async def note_ends(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         ours = [(item.mark, item.state in FINISHED, item.finished_at) for item in settlements if item.mark is not None]
         if ours:
             await self._end(session, [mark for mark, _, _ in ours], [one for _, one, _ in ours], ours[0][2])
@@ -73,7 +73,7 @@ class PostgresTasks(Tasks):
 
     async def _record(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> tuple[int, Sequence[Row]]:
         rows = await self._fetch(session, "record", **self._arrays(plans), now=now)  # new ones have their jobs
-        return sum(plan.runs for plan in plans) - len(chosen(rows, plans, lambda plan: plan.runs)), rows
+        return sum(plan.runs for plan in plans) - len(choose(rows, plans, lambda plan: plan.runs)), rows
 
     def _arrays(self, plans: Sequence[RowPlan]) -> dict[str, Any]:
         return {
@@ -96,7 +96,7 @@ class PostgresTasks(Tasks):
 
 
 def if_alike_one(values: Sequence[Any]) -> Sequence[Any]:
-    """Values of which none is None, or the first if all equal it: asyncpg takes its time with each of an array."""
+    """Values without None, or the first if all equal it: asyncpg takes its time with each of an array."""
     return values[:1] if values.count(values[0]) == len(values) else values
 
 

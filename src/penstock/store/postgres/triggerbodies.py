@@ -1,7 +1,7 @@
 """The bodies of trigger functions: for each event, one row of the feed that tells all interests.
 
 A body reads the row behind a guard. If reading fails for all interests together, as when a column of one is gone, each
-interest is told by itself, and the one for which it fails is told that a change was lost.
+interest is told by itself. The one for which it fails is told that a change was lost.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from penstock.changes.conditions import ALWAYS, Conditions, When
 from penstock.changes.interest import Interest
 from penstock.store.nouns.captures import Interests
 from penstock.store.postgres.spelling import UNLIKE, PostgresFeedSpelling, unlike
-from penstock.store.sql.dialect import named
-from penstock.store.sql.feedrow import FeedRow, kind_variable, wanted
+from penstock.store.sql.dialect import qualify
+from penstock.store.sql.feedrow import FeedRow, kind_variable, wants
 
 _GUARDED = """
     <<{label}>> begin
@@ -76,46 +76,46 @@ class FunctionBody:
         known = types if path_is_set else None
         self._conditions = {number: conditions_of(one, known) for number, one in interests.items()}
 
-    def inserted_rows(self, label: str = "told") -> str:
+    def on_insert_rows(self, label: str = "told") -> str:
         """Tell of all rows that a statement has inserted."""
         row = self._row("enter", "r", guarded=False)  # `_SOME` has to read the conditions too
         values = f"{row.numbers()}, {row.kinds()}, {row.key('r')}, null, {row.after('r')}"
         where = f" where {row.guard.sql}" if row.guard.is_asked else ""
         append = (
-            named(f"{_INTO}select {_SLOT}, ", self._schema)
+            qualify(f"{_INTO}select {_SLOT}, ", self._schema)
             + f"(select {_XID}), (select {_NOW}), {values} from penstock_rows r{where};"
         )
-        return self._guarded(label, _SOME.format(values=values, label=label), append, FunctionBody.inserted_rows)
+        return self._guard(label, _SOME.format(values=values, label=label), append, FunctionBody.on_insert_rows)
 
-    def inserted(self, label: str = "told") -> str:
-        return self._one_row(label, "enter", "new", FunctionBody.inserted)
+    def on_insert(self, label: str = "told") -> str:
+        return self._one_row(label, "enter", "new", FunctionBody.on_insert)
 
-    def deleted(self, label: str = "told") -> str:
-        return self._one_row(label, "delete", "old", FunctionBody.deleted)
+    def on_delete(self, label: str = "told") -> str:
+        return self._one_row(label, "delete", "old", FunctionBody.on_delete)
 
-    def updated(self, label: str = "told") -> str:
+    def on_update(self, label: str = "told") -> str:
         """Tell of a row that is updated. A changed key is the end of one row and the beginning of another."""
-        row = self._feed_row("", {number: wanted(number) for number in self._interests})
+        row = self._feed_row("", {number: wants(number) for number in self._interests})
         kinds = {kind_variable(number): one.update_kind() for number, one in self._conditions.items()}
         unwanted = " and ".join(f"{variable} is null" for variable in kinds)
-        before, after, read = _captured(row, "old", "new")
+        before, after, read = _read_captured(row, "old", "new")
         computed = " ".join(f"{variable} := {kind};" for variable, kind in kinds.items())
         append = _UPDATED.format(
             label=label,
             first=next(iter(kinds)),
-            gone=self._moved("delete", "old", before, "null"),
-            came=self._moved("enter", "new", before, after),
+            gone=self._tell_moved("delete", "old", before, "null"),
+            came=self._tell_moved("enter", "new", before, after),
             append=_values(self._schema, row.numbers(), row.kinds(), "row_key", before, after),
         )
         read = f"{computed} if {unwanted} then exit {label}; end if; row_key := {row.key('new')};{read}"
-        return self._guarded(label, read, append, FunctionBody.updated)
+        return self._guard(label, read, append, FunctionBody.on_update)
 
     # ----- steps
 
     def _one_row(self, label: str, kind: str, side: str, again: Callable[[FunctionBody, str], str]) -> str:
         row = self._row(kind, side, guarded=False)
         numbers, kinds = row.numbers(), row.kinds()
-        before, after, read = _captured(row, "old" if side == "old" else "", "new" if side == "new" else "")
+        before, after, read = _read_captured(row, "old" if side == "old" else "", "new" if side == "new" else "")
         read = f"row_key := {row.key(side)};{read}"
         if any(when.is_asked for when in row.told.values()):
             read += f" told_by := {numbers}; told_as := {kinds};"
@@ -123,9 +123,9 @@ class FunctionBody:
         append = _values(self._schema, numbers, kinds, "row_key", before, after)
         if row.guard.is_asked:
             append = f"if told_by operator(pg_catalog.<>) '' then {append} end if;"
-        return self._guarded(label, read, append, again)
+        return self._guard(label, read, append, again)
 
-    def _guarded(self, label: str, read: str, append: str, again: Callable[[FunctionBody, str], str]) -> str:
+    def _guard(self, label: str, read: str, append: str, again: Callable[[FunctionBody, str], str]) -> str:
         otherwise = append_plain(self._schema, self._interests, "lost")
         if len(self._interests) > 1:
             ones = {
@@ -135,7 +135,7 @@ class FunctionBody:
             otherwise = "".join(again(one, f"{label}_{number}") for number, one in ones.items())
         return _GUARDED.format(label=label, read=read, otherwise=otherwise, append=append)
 
-    def _moved(self, kind: str, side: str, before: str, after: str) -> str:
+    def _tell_moved(self, kind: str, side: str, before: str, after: str) -> str:
         row = self._row(kind, side)
         if not row.told:
             return ""
@@ -154,7 +154,7 @@ class FunctionBody:
         return FeedRow(self._interests, told, PostgresFeedSpelling(self._types), kind, guarded)
 
 
-def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
+def _read_captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
     """The variables that hold the captured columns, before and after, and the assignments that read them."""
     values = {"row_before": row.before(old) if old else "null", "row_after": row.after(new) if new else "null"}
     before, after = (name if value != "null" else "null" for name, value in values.items())
@@ -163,4 +163,4 @@ def _captured(row: FeedRow, old: str, new: str) -> tuple[str, str, str]:
 
 def _values(schema: str, *values: str) -> str:
     """Append a row of the feed."""
-    return named(f"{_INTO}values ({_SLOT}, ", schema) + f"{_XID}, {_NOW}, {', '.join(values)});"
+    return qualify(f"{_INTO}values ({_SLOT}, ", schema) + f"{_XID}, {_NOW}, {', '.join(values)});"

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.schema.diff import ColumnStep, CreateTable, Difference, IndexStep, Step, added_columns
+from penstock.schema.diff import ColumnStep, CreateTable, Difference, IndexStep, Step, columns_to_add
 from penstock.schema.fields import Column
 from penstock.schema.index import Index
-from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, required_name
+from penstock.schema.stored import StoredTable, choices_name, index_name, next_name, not_null_name
 from penstock.store.nouns.catalog import Change
 from penstock.store.sql.ddl import SQLITE, choices_sql, column_sql, create_index, create_table, fold, literal
 from penstock.store.sql.dialect import Dialect
@@ -85,7 +85,7 @@ class _PostgresTable:
         name = choices_name(self._table, column.name)
         new = next_name(name) if do == "replace choices" else name
         undo = self._alter(f"drop constraint if exists {self._quote(new)}")
-        if do != "validate choices" and column.name not in added_columns(self.difference.steps):
+        if do != "validate choices" and column.name not in columns_to_add(self.difference.steps):
             yield self._together(self._alter(f"add {self._choices(column, new)} not valid"))
         validate = self._alter(f"validate constraint {self._quote(new)}")
         yield self._alone(validate, undo if do != "validate choices" else "")
@@ -95,7 +95,7 @@ class _PostgresTable:
 
     def _require(self, column: Column) -> Iterator[Change]:
         """A check proves that there is no NULL while others write; then SET NOT NULL need not look."""
-        name, check = self._quote(column.name), self._quote(required_name(self._table, column.name))
+        name, check = self._quote(column.name), self._quote(not_null_name(self._table, column.name))
         undo = self._alter(f"drop constraint if exists {check}")
         yield self._together(self._alter(f"add constraint {check} check ({name} is not null) not valid"))
         yield self._alone(self._alter(f"validate constraint {check}"), undo)
@@ -141,7 +141,7 @@ class _PostgresTable:
 
 def _sqlite_statements(difference: Difference, stored: StoredTable, dialect: Dialect) -> Iterator[str]:
     """Columns first, by ALTER TABLE if it can change all of them, then indexes. Undeclared columns stay as they are."""
-    definition, added = difference.definition, added_columns(difference.steps)
+    definition, added = difference.definition, columns_to_add(difference.steps)
     changed = [one.column for one in difference.steps if isinstance(one, ColumnStep) and one.do != "add"]
     declared = {fold(column.name, dialect): column for column in changed if column.name not in added}
     fills = {name: literal(one.column.kind, one.fill, dialect) for name, one in added.items() if one.fill is not None}

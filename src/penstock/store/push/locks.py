@@ -30,7 +30,7 @@ _RULES = (
     _Rule(r"create\s+(unique\s+)?index\s+concurrently|drop\s+index\s+concurrently|reindex.*concurrently", SHARE_UPDATE),
     _Rule(r"create\s+(unique\s+)?index", SHARE, "Writers wait until it is built. Build it concurrently."),
     _Rule(r"drop\s+index", EXCLUSIVE, "All wait while it waits for its lock. Drop it concurrently."),
-    _Rule(r"reindex|cluster|vacuum\s+full", EXCLUSIVE, "Nobody can read or write the table until it is written anew."),
+    _Rule(r"reindex|cluster|vacuum\s+full", EXCLUSIVE, "Nobody can read or write the table until it is rewritten."),
     _Rule(r"truncate|drop\s+table", EXCLUSIVE, _OLD_PROCESSES, in_expand=True),
     _Rule(_ALTER + r"validate\s+constraint", SHARE_UPDATE),
     _Rule(_ALTER + r"add\s+.*\breferences\b(?!.*not\s+valid)", SHARE_ROW, f"All rows are read. {_NOT_VALID}"),
@@ -42,7 +42,7 @@ _RULES = (
     _Rule(
         _ALTER + r"add\s+column.*(default\s+(random|gen_random_uuid|uuid\w*|clock_timestamp|nextval)\s*\(|serial"
         r"|generated\s+(always|by\s+default)\s+as)", EXCLUSIVE,
-        "Its value differs from row to row, so the table is written anew. Add the column, then use a Backfill.",
+        "Its value differs from row to row, so the table is rewritten. Add the column, then use a Backfill.",
     ),
     _Rule(
         _ALTER + r"add\s+column(?!.*\bdefault\b).*\bnot\s+null", EXCLUSIVE,
@@ -51,7 +51,7 @@ _RULES = (
     _Rule(_ALTER + r"add\s+(constraint\s+\S+\s+)?check(?!.*not valid)", EXCLUSIVE, f"All rows are read. {_NOT_VALID}"),
     _Rule(
         _ALTER + r"alter\s+(column\s+)?\S+\s+(set\s+data\s+)?type", EXCLUSIVE,
-        "The table is written anew, unless the types are stored alike. Use penstock migration new.",
+        "The table is rewritten, unless the types are stored alike. Use penstock migration new.",
     ),
     _Rule(
         _ALTER + r"set\s+not\s+null", EXCLUSIVE,

@@ -99,7 +99,7 @@ async def push(store: Store, definitions: Sequence[TableDefinition], *, apply: b
 
 
 async def differences(store: Store, definitions: Sequence[TableDefinition]) -> tuple[Difference, ...]:
-    """What is declared and stored otherwise, whether a push would change it, leave it or refuse it.
+    """The differences of declared and stored tables, whether a push would change, leave or refuse them.
 
     Of its guards only those are left that forbid something: rows stand against it.
     """
@@ -114,10 +114,10 @@ async def differences(store: Store, definitions: Sequence[TableDefinition]) -> t
 async def _compare(
     description: Description, dialect: Dialect, definitions: Sequence[TableDefinition], *, notes: bool = True
 ) -> Plan:
-    applied = await description.applied_migrations()
-    pending = tuple((name, dialect.named(sql)) for name, sql in load_migrations(dialect.name) if name not in applied)
+    applied = await description.list_migrations()
+    pending = tuple((name, dialect.qualify(sql)) for name, sql in load_migrations(dialect.name) if name not in applied)
     names = list(dict.fromkeys(definition.name for definition in definitions))
-    stored = await description.stored_tables(names) if names else {}
+    stored = await description.read_tables(names) if names else {}
     _refuse_twins(definitions, stored)
     differences = tuple(
         diff(definition, describe(definition, dialect), stored.get(definition.name)) for definition in definitions
@@ -128,10 +128,10 @@ async def _compare(
 
 
 async def _note_look_alikes(description: Description, differences: Sequence[Difference]) -> None:
-    """Note beside each new table undeclared ones with the same columns: it may be a renamed one."""
+    """Note with each new table undeclared ones with the same columns: it may be a renamed one."""
     declared = {one.stored.name for one in differences if one.stored}
-    kept = [one for one in await description.kept_tables() if one not in declared]
-    others = await description.stored_tables(kept) if kept else {}
+    kept = [one for one in await description.tables_in_use() if one not in declared]
+    others = await description.read_tables(kept) if kept else {}
     for one in differences:
         one.notes += [
             f"{one.definition.name} is new, and {other.name}, which nobody declares, has the same columns. Did you "

@@ -58,9 +58,9 @@ class _Writer:
             wide = asked if positive else f"not {asked}"
         else:
             wide = (part.wide if positive else part.wide_not) or self.spelling.true
-        return self.guarded(part, wide, positive=positive, asked=bool(asked))
+        return self.guard(part, wide, positive=positive, asked=bool(asked))
 
-    def guarded(self, part: Part, wide: str, *, positive: bool, asked: bool = False) -> str:
+    def guard(self, part: Part, wide: str, *, positive: bool, asked: bool = False) -> str:
         """SQL that is exact for rows that pass the guards, and wide for all others."""
         if part.sql is None or part.guards:
             self.exact = self.exact and asked
@@ -71,11 +71,11 @@ class _Writer:
         failed = " ".join(f"when ({guard}) is not true then {wide}" for guard in dict.fromkeys(part.guards))
         return f"(case {failed} else {exact} end)" if failed else exact
 
-    def watched(self, expression: Expression) -> str:
+    def watch(self, expression: Expression) -> str:
         """A term or a condition as a value, which differs between rows that differ in its meaning."""
         if isinstance(expression, TERMS):
-            part = self.spelling.watched(expression)
-            return self.guarded(part, part.wide, positive=True)
+            part = self.spelling.watch(expression)
+            return self.guard(part, part.wide, positive=True)
         writer = _Writer(self.spelling)
         sql = writer.condition(expression)
         if writer.exact:
@@ -108,6 +108,6 @@ def query_sql(condition: Condition, definition: TableDefinition, dialect: Dialec
 def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:
     """A watch as SQL expressions over one row, to be compared with those over the row as it was before."""
     writer = _Writer(dialect.spelling(definition, dialect, alias, own=False))
-    expressions = tuple(map(writer.watched, watch.expressions))
+    expressions = tuple(map(writer.watch, watch.expressions))
     columns = tuple(dict.fromkeys(name for one in watch.expressions for name in fields(one)))
     return WatchSql(expressions, writer.exact, columns)

@@ -50,10 +50,10 @@ _SQLITE_WORDS = tuple(
 def own_sql(migration: str, store: str) -> str:
     """A migration of both stores as one of them takes it: its own lines, with its own words for types."""
 
-    def chosen(line: re.Match[str]) -> str:
+    def choose(line: re.Match[str]) -> str:
         return f"{line[1]}\n" if (line[2] == "SQLite") is (store == SQLITE) else ""
 
-    sql = _OF_ONE_STORE.sub(chosen, migration)
+    sql = _OF_ONE_STORE.sub(choose, migration)
     for pattern, words in _SQLITE_WORDS if store == SQLITE else ():
         sql = pattern.sub(words, sql)
     return sql
@@ -116,7 +116,7 @@ def count_sql(guard: Guard, dialect: Dialect) -> str:
     if guard.rule == "any":
         return f"select count(*) from {table}"
     if guard.rule == "other":
-        return f"select count(*) from {table} where {names[0]} not in ({_listed(guard.choices)})"
+        return f"select count(*) from {table} where {names[0]} not in ({_list(guard.choices)})"
     return f"select count(*) from {table} where {names[0]} is {guard.rule}"
 
 
@@ -160,7 +160,7 @@ def column_sql(
 def choices_sql(definition: TableDefinition, column: Column, dialect: Dialect, name: str = "") -> str:
     """The constraint that limits a column to its choices."""
     name = name or choices_name(definition.name, column.name)
-    return f"constraint {dialect.quote(name)} check ({dialect.quote(column.name)} in ({_listed(column.choices)}))"
+    return f"constraint {dialect.quote(name)} check ({dialect.quote(column.name)} in ({_list(column.choices)}))"
 
 
 def create_index(
@@ -181,11 +181,11 @@ def literal(kind: Kind, value: Any, dialect: Dialect) -> str:
     """A value in the neutral form as SQL: DDL takes no parameters."""
     encoded = dialect.encode_value(kind, value)
     if dialect.name != SQLITE:
-        return f"{quoted(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
+        return f"{quote_text(_postgres_text(encoded))}::{dialect.types[kind].partition(' collate ')[0]}"
     if isinstance(encoded, bytes):
         return f"x'{encoded.hex()}'"
     if isinstance(encoded, str):
-        return quoted(encoded)
+        return quote_text(encoded)
     return repr(encoded).replace("inf", "9e999")
 
 
@@ -199,10 +199,10 @@ def _postgres_text(value: Any) -> str:
     return str(value)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _listed(choices: Sequence[str | int]) -> str:
-    return ", ".join(quoted(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)
+def _list(choices: Sequence[str | int]) -> str:
+    return ", ".join(quote_text(choice) if isinstance(choice, str) else str(int(choice)) for choice in choices)

@@ -32,7 +32,7 @@ def placeholder(mark: str, number: int) -> str:
     return mark if mark == _NAMELESS else f"{mark}{number}"
 
 
-def named(sql: str, schema: str) -> str:
+def qualify(sql: str, schema: str) -> str:
     """SQL of penstock's own on the tables of a schema. No part of it may be text that others wrote."""
     if schema == SCHEMA:
         return sql
@@ -113,7 +113,7 @@ class Spelling(ABC):
         """A leaf."""
 
     @abstractmethod
-    def watched(self, term: Term) -> Part:
+    def watch(self, term: Term) -> Part:
         """A value that differs between two rows if the term does."""
 
     @abstractmethod
@@ -159,23 +159,23 @@ class Dialect:
     schema: str = SCHEMA  # of penstock's own tables and functions; without schemas their names begin with it
 
     def in_schema(self, schema: str) -> Dialect:
-        """The same for a program that has tables of its own."""
+        """This dialect for a program that has tables of its own."""
         dialect = replace(self, schema=schema)
-        return replace(dialect, unless_each=dialect.named(self.unless_each))
+        return replace(dialect, unless_each=dialect.qualify(self.unless_each))
 
-    def named(self, sql: str) -> str:
+    def qualify(self, sql: str) -> str:
         """SQL of penstock's own, on the tables of this schema."""
-        return named(sql, self.schema)
+        return qualify(sql, self.schema)
 
     def owns(self, table: str) -> bool:
         """Whether a table has a name that this schema keeps for penstock."""
         return self.schema != SCHEMA and table.lower().startswith(f"{self.schema}{'.' if self.schemas else '_'}")
 
-    def respelled(self, sql: str) -> str:
+    def translate(self, sql: str) -> str:
         """A query that both stores share, in this dialect."""
         for pattern, words in self.respell:
             sql = pattern.sub(words, sql)
-        return self.named(sql)
+        return self.qualify(sql)
 
     def quote(self, name: str) -> str:
         """A name as an SQL identifier."""

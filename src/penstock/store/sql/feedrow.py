@@ -29,7 +29,7 @@ class FeedSpelling(ABC):
     concatenate = "||"
 
     @abstractmethod
-    def listed(self, values: Sequence[Conditional]) -> str:
+    def join_list(self, values: Sequence[Conditional]) -> str:
         """Texts with commas between."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class FeedRow:
 
     def numbers(self) -> str:
         """The numbers of the interests."""
-        return self._listed({number: f"'{number}'" for number in self.told})
+        return self._list({number: f"'{number}'" for number in self.told})
 
     def kinds(self) -> str:
         """The kind of change for each interest, in the order of their numbers."""
@@ -72,7 +72,7 @@ class FeedRow:
             variable, concatenate = kind_variable(number), self.spelling.concatenate
             computed = f"{variable} {concatenate} '{form}'" if form else variable
             kinds[number] = f"'{self.kind}{form}'" if self.kind else computed
-        return self._listed(kinds, constant=bool(self.kind))
+        return self._list(kinds, constant=bool(self.kind))
 
     def key(self, row: str) -> str:
         """The key of a row, which all interests in it share."""
@@ -80,13 +80,13 @@ class FeedRow:
 
     def before(self, row: str) -> str:
         """The columns captured as they were; ``null`` if there are none."""
-        return self._captured(row, 0)
+        return self._capture(row, 0)
 
     def after(self, row: str) -> str:
         """The columns captured as they are; ``null`` if there are none."""
-        return self._captured(row, 1)
+        return self._capture(row, 1)
 
-    def _captured(self, row: str, side: int) -> str:
+    def _capture(self, row: str, side: int) -> str:
         forms = self._forms()
         pieces = [self.spelling.json_object(row, form[side]) for form in forms]
         if len(forms) == 1 or set(pieces) == {"null"}:
@@ -99,13 +99,13 @@ class FeedRow:
         ]
         return self.spelling.pieces(list(map(Conditional, pieces, whens)))
 
-    def _listed(self, values: Mapping[int, str], *, constant: bool = True) -> str:
+    def _list(self, values: Mapping[int, str], *, constant: bool = True) -> str:
         listed = [Conditional(value, self._when(number)) for number, value in values.items()]
         if len(listed) == 1 and listed[0].when == ALWAYS:
             return listed[0].value
         if constant and all(one.when == ALWAYS for one in listed):
             return f"'{','.join(one.value.strip(_QUOTE) for one in listed)}'"
-        return self.spelling.listed(listed)
+        return self.spelling.join_list(listed)
 
     def _when(self, number: int) -> When:
         return ALWAYS if self.guarded and len(self.told) == 1 else self.told[number]
@@ -119,7 +119,7 @@ def kind_variable(number: int) -> str:
     return f"kind_{number}"
 
 
-def wanted(number: int) -> When:
+def wants(number: int) -> When:
     """Whether an interest wants an update."""
     return When(f"{kind_variable(number)} is not null")
 

@@ -110,7 +110,7 @@ def _form(body: str, dialect: Dialect) -> str | None:
 def _statements(name: str, purpose: str, body: str, dialect: Dialect) -> list[Query]:
     bounded = _UNBOUNDED not in body
     texts = [" ".join(text.split()) for text in _END.split(_COMMENT.sub("", body))]
-    return [_query(name, purpose, dialect.respelled(text), dialect.parameter, bounded) for text in texts if text]
+    return [_query(name, purpose, dialect.translate(text), dialect.parameter, bounded) for text in texts if text]
 
 
 def _query(name: str, purpose: str, sql: str, mark: str, bounded: bool) -> Query:

@@ -19,7 +19,7 @@ Part = Callable[[Row], Any]
 
 
 class Store(Protocol):
-    """What converts the values of a store, by type."""
+    """The converters of the values of a store, by type."""
 
     forms: Mapping[Any, Convert]
 
@@ -34,39 +34,39 @@ def reader_of(
     of the same row.
     """
     known: dict[str, Any] = {}
-    made = _made(kind, columns, store, own, known)
+    made = _make(kind, columns, store, own, known)
     places = "".join(f"c{place}, " for place in range(len(columns)))
     exec(f"def read(row, own):\n    {places} = row\n    return {made}\n", known)  # noqa: S102 - no text of others
     read: Callable[[Row, Mapping[str, Part]], Any] = known["read"]
     return read
 
 
-def _made(kind: Any, columns: tuple[str, ...], store: type[Store], own: tuple[str, ...], known: dict[str, Any]) -> str:
+def _make(kind: Any, columns: tuple[str, ...], store: type[Store], own: tuple[str, ...], known: dict[str, Any]) -> str:
     types, given = get_type_hints(kind), []
     for one in fields(kind):
         name, has_default = one.name, not one.default is one.default_factory is MISSING
         if name in own:
             given.append(f"{name}=own[{name!r}](row)")
         elif name in columns:
-            given.append(f"{name}={_converted(columns.index(name), types[name], store, known)}")
+            given.append(f"{name}={_convert(columns.index(name), types[name], store, known)}")
         elif not has_default and is_dataclass(types[name]):
-            given.append(f"{name}={_made(types[name], columns, store, (), known)}")
-    return f"{_called(kind, known)}({', '.join(given)})"
+            given.append(f"{name}={_make(types[name], columns, store, (), known)}")
+    return f"{_name_for(kind, known)}({', '.join(given)})"
 
 
-def _converted(place: int, kind: Any, store: type[Store], known: dict[str, Any]) -> str:
+def _convert(place: int, kind: Any, store: type[Store], known: dict[str, Any]) -> str:
     options = get_args(kind)
     others = [one for one in options if one is not NoneType]
     optional = len(others) < len(options)
     convert = _conversion(others[0] if optional and len(others) == 1 else kind, store)
     if convert is None:
         return f"c{place}"
-    made = f"{_called(convert, known)}(c{place})"
+    made = f"{_name_for(convert, known)}(c{place})"
     return f"None if c{place} is None else {made}" if optional else made
 
 
 def _conversion(kind: Any, store: type[Store]) -> Convert | None:
-    """What converts a value as the driver gives it; None if it is right already."""
+    """The converter of a value as the driver gives it; None if it is right already."""
     found = store.forms.get(kind) or getattr(kind, "parse", None)
     if found is not None or get_origin(kind) is not tuple:
         return found
@@ -74,7 +74,7 @@ def _conversion(kind: Any, store: type[Store]) -> Convert | None:
     return lambda value: tuple(items(value))
 
 
-def _called(one: Any, known: dict[str, Any]) -> str:
+def _name_for(one: Any, known: dict[str, Any]) -> str:
     """The name that something has for the function."""
     name = f"f{len(known)}"
     known[name] = one

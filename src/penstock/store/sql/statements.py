@@ -165,7 +165,7 @@ class TableStatements:
 
     def get(self) -> Statement:
         """One row by its key."""
-        return self._cached(
+        return self._build_once(
             "get", lambda: f"select {self.columns} from {self.table} where {self._has_key(1)}", reads=True
         )
 
@@ -174,10 +174,10 @@ class TableStatements:
         sql = f"select {self.columns} from {self.table} where "
         if len(self.definition.key) == 1:
             sql += self._is_any_key()
-            return self._cached("get_many", lambda: sql, reads=True), [list(keys)]
+            return self._build_once("get_many", lambda: sql, reads=True), [list(keys)]
         count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements
         args = [value for key in (*keys, *repeat(keys[-1], count - len(keys))) for value in self.key_args(key)]
-        return self._cached(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
+        return self._build_once(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
 
     def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
         """Some columns of the row with a key, and their decoder; or of many, whose keys are one parameter."""
@@ -186,7 +186,7 @@ class TableStatements:
         decode = self._parts.get(names)
         if decode is None:
             decode = self._parts[names] = _decoder([self._decodings[self.definition.positions[one]] for one in names])
-        return self._cached(("part", names, many), lambda: sql, reads=True), decode
+        return self._build_once(("part", names, many), lambda: sql, reads=True), decode
 
     def insert(self, names: tuple[str, ...] | None = None) -> Statement:
         """A row of all columns, or of some; returns its columns as they are stored.
@@ -199,24 +199,24 @@ class TableStatements:
             if not columns:
                 return f"insert into {self.table} default values returning {self.columns}"
             listed = ", ".join(map(self.dialect.quote, columns))
-            values = ", ".join(self._typed(self.definition.column(name), n) for n, name in enumerate(columns, 1))
+            values = ", ".join(self._bind(self.definition.column(name), n) for n, name in enumerate(columns, 1))
             sql = f"insert into {self.table} ({listed}) values ({values})"
             if not self.definition.managed:
                 return f"{sql} returning {self.columns}"
             return f"{sql} on conflict do nothing" if self._unique else sql
 
-        return self._cached(("insert", names), build)
+        return self._build_once(("insert", names), build)
 
     def load(self) -> Statement:
         """A row of all columns, its key and a user-owned identity included; fails for a key that is there already."""
 
         def build() -> str:
             listed = ", ".join(map(self.dialect.quote, self._names))
-            values = ", ".join(self._typed(column, n) for n, column in enumerate(self.definition.columns, 1))
+            values = ", ".join(self._bind(column, n) for n, column in enumerate(self.definition.columns, 1))
             given = "" if self.definition.managed else self.dialect.given_identity
             return f"insert into {self.table} ({listed}){given} values ({values})"
 
-        return self._cached("load", build)
+        return self._build_once("load", build)
 
     def advance(self, column: str) -> Statement | None:
         """Lets the database's own numbers of a column go on after its greatest value; None if they do by themselves."""
@@ -224,24 +224,24 @@ class TableStatements:
         if not template:
             return None
         sql = template.format(table=self.table, column=self.dialect.quote(column))
-        return self._cached(("advance", column), lambda: sql, bounded=False)
+        return self._build_once(("advance", column), lambda: sql, bounded=False)
 
     def clear(self) -> Statement:
         """All rows go."""
-        return self._cached("clear", lambda: f"delete from {self.table}", bounded=False)
+        return self._build_once("clear", lambda: f"delete from {self.table}", bounded=False)
 
     def update(self, names: tuple[str, ...]) -> Statement:
         """Some columns of the row with a key; the key is the last parameters."""
 
         def build() -> str:
             sets = ", ".join(
-                f"{self.dialect.quote(name)} = {self._typed(self.definition.column(name), n)}"
+                f"{self.dialect.quote(name)} = {self._bind(self.definition.column(name), n)}"
                 for n, name in enumerate(names, 1)
             )
             returning = "" if self.definition.managed else f" returning {self.columns}"
             return f"update {self.table} set {sets} where {self._has_key(len(names) + 1)}{returning}"
 
-        statement = self._cached(("update", names), build)
+        statement = self._build_once(("update", names), build)
         if statement.many is None and self.dialect.any_of and self.definition.managed:
             statement = self._cache["update", names] = replace(statement, many=Statement(self._update_many(names)))
         return statement
@@ -262,7 +262,7 @@ class TableStatements:
 
     def delete(self) -> Statement:
         """The row with a key."""
-        return self._cached("delete", lambda: f"delete from {self.table} where {self._has_key(1)}")
+        return self._build_once("delete", lambda: f"delete from {self.table} where {self._has_key(1)}")
 
     def scan(
         self,
@@ -278,14 +278,14 @@ class TableStatements:
 
         def build() -> str:
             sql = f"select {self.columns} from {self.table}{self._where(conditions, where)}"
-            sql += " order by " + ", ".join(self._ordered(name, direction) for name in order)
+            sql += " order by " + ", ".join(self._order(name, direction) for name in order)
             if limit is not None:
                 sql += f" limit {self._after(conditions, where)}"
             return sql
 
         bounded = indexed and limit is not None and limit <= BOUNDED_LIMIT and not where.sql
         key = (conditions, order, direction, limit is None, bounded, where.sql)
-        return self._cached(key, build, bounded=bounded, reads=True)
+        return self._build_once(key, build, bounded=bounded, reads=True)
 
     def aggregate(
         self,
@@ -300,23 +300,23 @@ class TableStatements:
         def build() -> str:
             grouped = ", ".join(map(self.dialect.quote, groups))
             listed = self._read(groups) + ", " if groups else ""
-            sql = f"select {listed}{self._aggregated(what, column)} from {self.table}"
+            sql = f"select {listed}{self._aggregate(what, column)} from {self.table}"
             sql += self._where(conditions, where)
             if not groups:
                 return sql
             return f"{sql} group by {grouped} order by {grouped} limit {self._after(conditions, where)}"
 
         key = ("aggregate", conditions, what, column, groups, where.sql)
-        return self._cached(key, build, bounded=False, reads=True)
+        return self._build_once(key, build, bounded=False, reads=True)
 
     def count(self) -> Statement:
         """The number of rows, up to a limit."""
         sql = f"select count(*) from (select 1 from {self.table} limit {self._p(1)}) as counted"
-        return self._cached("count", lambda: sql, bounded=False, reads=True)
+        return self._build_once("count", lambda: sql, bounded=False, reads=True)
 
     # ----- parts
 
-    def _cached(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:
+    def _build_once(self, key: Any, build: Any, *, bounded: bool = True, reads: bool = False) -> Statement:
         statement = self._cache.get(key)
         if statement is None:
             if len(self._cache) >= _MOST_STATEMENTS:
@@ -330,13 +330,13 @@ class TableStatements:
     def _has_key(self, first: int) -> str:
         """The condition that a row has the key whose values begin with a parameter."""
         columns = enumerate(self.definition.key_columns, first)
-        return " and ".join(f"{self.dialect.quote(column.name)} = {self._typed(column, n)}" for n, column in columns)
+        return " and ".join(f"{self.dialect.quote(column.name)} = {self._bind(column, n)}" for n, column in columns)
 
     def _has_any_key(self, count: int) -> str:
         """The condition that a row has one of this many keys of several columns."""
         columns = self.definition.key_columns
         keys = (
-            ", ".join(self._typed(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
+            ", ".join(self._bind(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
             for place in range(count)
         )
         return f"({self._key()}) in ({', '.join(f'({key})' for key in keys)})"
@@ -348,7 +348,7 @@ class TableStatements:
         return f"{self._key()} {self.dialect.any_of.format(self._p(1) + cast)}"
 
     def _read(self, names: Iterable[str]) -> str:
-        """Columns as they are read. Other names keep those that travel apart from the columns in an order."""
+        """Columns as they are read. Other names keep travelling columns apart from the columns in an order."""
         return ", ".join(
             f"{self._travels(name, self.dialect.quote(name))} as {self.dialect.quote(f'{name}~')}"
             if name in self._travelling
@@ -365,7 +365,7 @@ class TableStatements:
     def _p(self, number: int) -> str:
         return placeholder(self.dialect.parameter, number)
 
-    def _typed(self, column: Column, number: int) -> str:
+    def _bind(self, column: Column, number: int) -> str:
         if (travelling := self._travelling.get(column.name)) is not None:
             return self.dialect.travel[column.kind][1].format(self._p(number), travelling)
         cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
@@ -381,7 +381,7 @@ class TableStatements:
             name = self.dialect.quote(condition.column)
             if condition.takes_value:
                 number += 1
-                value = self._typed(self.definition.column(condition.column), number)
+                value = self._bind(self.definition.column(condition.column), number)
                 parts.append(f"{name} {condition.comparison} {value}")
             else:
                 parts.append(f"{name} {condition.comparison}")
@@ -390,11 +390,11 @@ class TableStatements:
             parts.append(first + "".join(self._p(number + n) + piece for n, piece in enumerate(rest, 1)))
         return " where " + " and ".join(parts) if parts else ""
 
-    def _ordered(self, name: str, direction: str) -> str:
+    def _order(self, name: str, direction: str) -> str:
         nulls = self.dialect.order_nulls.get(direction, "") if self.definition.column(name).optional else ""
         return f"{self.dialect.quote(name)} {direction}{nulls}"
 
-    def _aggregated(self, what: str, column: str | None) -> str:
+    def _aggregate(self, what: str, column: str | None) -> str:
         if column is None:
             return "count(*)"
         kind = self.definition.column(column).kind

@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from penstock.changes.change import read_values
 from penstock.errors import RowInvalid
-from penstock.reactive.evaluate import normal_value, parsed, same
+from penstock.reactive.evaluate import normal_value, parse_json, same
 from penstock.schema.fields import PLAIN, Column, Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.sql.dialect import UNFIT, Dialect
@@ -43,14 +43,14 @@ _INTERVAL = re.compile(
 _TYPES = {kind: annotation for annotation, kind in PLAIN.items()}
 
 
-def stored_values(
+def decode_stored_values(
     dialect: Dialect, definition: TableDefinition, stored: Mapping[str, Any], columns: Iterable[str]
 ) -> dict[str, Any]:
     """The values of some columns of a row as a store's driver gave them."""
-    return {name: stored_value(dialect, definition.column(name).kind, stored.get(name)) for name in columns}
+    return {name: decode_stored(dialect, definition.column(name).kind, stored.get(name)) for name in columns}
 
 
-def stored_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+def decode_stored(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """One value as a store's driver gave it; None if it is none of its kind."""
     if value is None:
         return None
@@ -62,12 +62,12 @@ def stored_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
         return value if kind is Kind.ENCRYPTED else None  # ciphertext without a key changes with the value, too
 
 
-def ordered_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
+def decode_ordered(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """One value as a store's driver gave it; None if the database orders it otherwise than a value of its kind.
 
     SQLite orders a text by its spelling, and a number that stands in a text as a text.
     """
-    found, spelled = stored_value(dialect, kind, value), value
+    found, spelled = decode_stored(dialect, kind, value), value
     if found is not None and kind in _SPELLED:
         spelled = dialect.encode_value(kind, dialect.decode_value(kind, value)) if kind in dialect.encode else value
     elif kind in _AS_STORED or (kind is Kind.INTERVAL and kind in dialect.encode):
@@ -75,19 +75,19 @@ def ordered_value(dialect: Dialect, kind: Kind, value: Any) -> Any:
     return found if spelled == value else None
 
 
-def captured_values(
+def decode_captures(
     dialect: Dialect,
     definition: TableDefinition,
     captured: Mapping[str, Any],
     columns: Iterable[str],
-    read: Callable[[Dialect, Kind, Any], Any] = stored_value,
+    read: Callable[[Dialect, Kind, Any], Any] = decode_stored,
 ) -> dict[str, Any]:
     """The values of some columns of a captured row, read from JSON with a Decimal for each fraction."""
-    return {name: captured_value(dialect, definition.column(name).kind, captured.get(name), read) for name in columns}
+    return {name: decode_capture(dialect, definition.column(name).kind, captured.get(name), read) for name in columns}
 
 
-def captured_value(
-    dialect: Dialect, kind: Kind, value: Any, read: Callable[[Dialect, Kind, Any], Any] = stored_value
+def decode_capture(
+    dialect: Dialect, kind: Kind, value: Any, read: Callable[[Dialect, Kind, Any], Any] = decode_stored
 ) -> Any:
     """One captured value: bytes are hex text, points in time text in UTC; on PostgreSQL JSON stands there as it is."""
     if value is None or (kind is Kind.TEXT and type(value) is str):
@@ -102,19 +102,19 @@ def captured_value(
         return None
 
 
-def captured_like(
+def decode_like(
     dialect: Dialect,
     definition: TableDefinition,
     captured: Mapping[str, Any],
     columns: Iterable[str],
     read: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The same as `captured_values`, but a captured value that may stand for the one that was `read` is that one.
+    """Decode as `decode_captures` does, but a captured value that may stand for the one that was `read` is that one.
 
     Two kinds of captured values are ambiguous: JSON numbers have more digits than a float, and on SQLite bytes in a
     column of text are captured as text.
     """
-    values = captured_values(dialect, definition, captured, columns)
+    values = decode_captures(dialect, definition, captured, columns)
     for name, value in values.items():
         wanted = read.get(name)
         if not same(value, wanted):
@@ -127,22 +127,22 @@ def _read_otherwise(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value in the other form in which a reader of the row may have it."""
     if kind is Kind.JSON:
         if dialect.types[kind] == dialect.types[Kind.TEXT]:
-            value = _loaded(_from_json(dialect, kind, value))
-        return parsed(json.dumps(value, default=float))
+            value = _load(_from_json(dialect, kind, value))
+        return parse_json(json.dumps(value, default=float))
     if kind is Kind.TEXT and dialect.types[Kind.JSON] == dialect.types[kind]:
-        return stored_value(dialect, kind, _bytes(value))
+        return decode_stored(dialect, kind, _bytes(value))
     return None
 
 
-def _loaded(text: Any) -> Any:
+def _load(text: Any) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-def captured_row(dialect: Dialect, definition: TableDefinition) -> Callable[[str], dict[str, Any]]:
-    """A function that reads captured columns from JSON, as `captured_fields` does, and quicker.
+def row_reader(dialect: Dialect, definition: TableDefinition) -> Callable[[str], dict[str, Any]]:
+    """A function that reads captured columns from JSON, as `decode_fields` does, and quicker.
 
     It leaves out columns that the table has lost, and raises ValueError for text that cannot be read.
     """
@@ -177,7 +177,7 @@ def _reader(dialect: Dialect, column: Column) -> Callable[[Any], Any] | None:
     return convert
 
 
-def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any]) -> dict[str, Any]:
+def decode_fields(dialect: Dialect, definition: TableDefinition, captured: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a captured row, as rows have them; None for a value of another kind."""
     fields = {}
     for name, value in captured.items():
@@ -197,16 +197,16 @@ def captured_fields(dialect: Dialect, definition: TableDefinition, captured: Map
     return fields
 
 
-def captured_key(dialect: Dialect, definition: TableDefinition, text: str) -> list[Any]:
+def decode_key(dialect: Dialect, definition: TableDefinition, text: str) -> list[Any]:
     """A captured key as the driver takes its values; ValueError if it is no key of this table."""
     try:
-        pairs = list(zip(definition.key_columns, _spelled_values(text), strict=True))
+        pairs = list(zip(definition.key_columns, _split_values(text), strict=True))
         return [_key_value(dialect, column.kind, spelled) for column, spelled in pairs]
     except (TypeError, ArithmeticError) as error:
         raise ValueError(text) from error
 
 
-def _spelled_values(text: str) -> list[str]:
+def _split_values(text: str) -> list[str]:
     """The values of a JSON array as they are spelled there."""
     found, place = list[str](), 1
     for _ in read_values(text):
@@ -236,7 +236,7 @@ def _neutral(dialect: Dialect, kind: Kind, value: Any) -> Any:
 
 def _from_json(dialect: Dialect, kind: Kind, value: Any) -> Any:
     """A captured value as a driver gives it."""
-    if isinstance(value, Decimal):  # SQLite has no such numbers but floats, of which these are all the digits
+    if isinstance(value, Decimal):  # SQLite has no such numbers but floats, and these are all their digits
         return value if kind is Kind.DECIMAL and kind not in dialect.decode else float(value)
     if not isinstance(value, str):
         return value

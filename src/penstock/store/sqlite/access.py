@@ -77,5 +77,5 @@ class SqliteAccess(Access):
     def key_text(self, definition: TableDefinition) -> str:
         return key_text("r", definition.key)
 
-    def known_keys(self, definition: TableDefinition) -> Sequence[str]:
+    def key_conditions(self, definition: TableDefinition) -> Sequence[str]:
         return [is_known(definition.key)]

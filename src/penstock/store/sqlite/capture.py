@@ -17,9 +17,9 @@ from penstock.changes.interest import Interest
 from penstock.store.nouns.captures import Interests
 from penstock.store.nouns.interests import Source
 from penstock.store.session import Statement
-from penstock.store.sql.ddl import quoted
-from penstock.store.sql.dialect import named, row_of
-from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wanted
+from penstock.store.sql.ddl import quote_text
+from penstock.store.sql.dialect import qualify, row_of
+from penstock.store.sql.feedrow import Conditional, FeedRow, FeedSpelling, kind_variable, wants
 from penstock.store.sqlite.dialect import SQLITE
 
 _DEMANDED = "exists (select 1 from penstock_demanded where interest = {})"
@@ -36,7 +36,7 @@ _UNREADABLE = "char(65533)"  # Python reads it for text that is no UTF-8
 
 
 class _Spelling(FeedSpelling):
-    def listed(self, values: Sequence[Conditional]) -> str:
+    def join_list(self, values: Sequence[Conditional]) -> str:
         items = (
             f"iif({when.sql}, ',' || {value}, '')" if when.is_asked else f"',' || {value}" for value, when in values
         )
@@ -47,7 +47,7 @@ class _Spelling(FeedSpelling):
             "''" if value == "null" else value if when == ALWAYS else f"iif({when.sql}, {value}, '')"
             for value, when in values
         )
-        return _joined([*pieces], "char(30)")
+        return _join([*pieces], "char(30)")
 
     def array(self, row: str, columns: Sequence[str]) -> str:
         return _json_array(_value(row, column) for column in columns)
@@ -55,8 +55,8 @@ class _Spelling(FeedSpelling):
     def json_object(self, row: str, columns: Sequence[str]) -> str:
         if not columns:
             return "null"
-        pairs = [f"(json_quote({quoted(column)}) || ':' || {_value(row, column)})" for column in columns]
-        return f"'{{' || {_joined(pairs)} || '}}'"
+        pairs = [f"(json_quote({quote_text(column)}) || ':' || {_value(row, column)})" for column in columns]
+        return f"'{{' || {_join(pairs)} || '}}'"
 
 
 _SPELLING = _Spelling()
@@ -89,27 +89,27 @@ def _triggers(
         made["delete"] = deletes.guard, [_append(deletes, "old")]
     table = SQLITE.quote(next(iter(interests.values())).table)
     on_demand = any(one.on_demand for one in interests.values())
-    demanded = When(named(_DEMANDED.format(capture), schema)) if on_demand else ALWAYS
-    append, name_of = named(_APPEND, schema), partial(trigger_name, schema, capture)
+    demanded = When(qualify(_DEMANDED.format(capture), schema)) if on_demand else ALWAYS
+    append, name_of = qualify(_APPEND, schema), partial(trigger_name, schema, capture)
     return {
         (name := name_of(event)): (
             f"create trigger {name} after {event} on {table} for each row "
             f"{f'when {when.sql} ' if when.is_asked else ''}begin {'; '.join(append + one for one in statements)}; end"
         )
         for event, (condition, statements) in made.items()
-        for when in [all_of(demanded, condition.grouped)]
+        for when in [all_of(demanded, condition.in_parentheses)]
     }
 
 
 def trigger_name(schema: str, capture: int, event: str) -> str:
     """The name of a trigger of a capture."""
-    return named(f"_penstock_change_{capture}_{event}", schema)
+    return qualify(f"_penstock_change_{capture}_{event}", schema)
 
 
 def hold(schema: str, capture: int, numbers: Sequence[int], table: str) -> dict[str, str]:
     """Triggers in the place of those of a table, by name: they name no column, and tell that a change was lost."""
     names = {event: trigger_name(schema, capture, event) for event in ("insert", "update", "delete")}
-    on = f"on {SQLITE.quote(table)} for each row begin {named(lost(numbers), schema)}; end"
+    on = f"on {SQLITE.quote(table)} for each row begin {qualify(tell_lost(numbers), schema)}; end"
     return {name: f"create trigger {name} after {event} {on}" for event, name in names.items()}
 
 
@@ -127,14 +127,14 @@ def _append(row: FeedRow, side: str, where: When = ALWAYS) -> str:
 def _append_update(asked: Mapping[int, Conditions], deletes: FeedRow) -> list[str]:
     """Tell of an update. A changed key is the end of one row and the beginning of another."""
     row = FeedRow(
-        {number: one.interest for number, one in asked.items()}, {number: wanted(number) for number in asked}, _SPELLING
+        {number: one.interest for number, one in asked.items()}, {number: wants(number) for number in asked}, _SPELLING
     )
     kinds = ", ".join(f"{one.update_kind(_came(one))} as {kind_variable(number)}" for number, one in asked.items())
     told = _insert(row, "new", row.before("old"), row.after("new"), f" from (select {kinds}) where {row.guard.sql}")
     if not deletes.told:
         return [told]
-    moved = next(iter(asked.values())).moved
-    return [_append(deletes, "old", all_of(moved.grouped, deletes.guard.grouped)), told]
+    moved = next(iter(asked.values())).key_differs
+    return [_append(deletes, "old", all_of(moved.in_parentheses, deletes.guard.in_parentheses)), told]
 
 
 def _insert(row: FeedRow, key: str, before: str, after: str, source: str) -> str:
@@ -160,13 +160,13 @@ def source(interest: Interest, collations: Mapping[str, str]) -> Source:
     values = ", ".join(_readable(text) for text in (key, *sides))
     order = f"order by {', '.join(columns)} limit ?"
     rows = f"select {values}, {_readable(_place(interest.place))} from {table} r where {all_of(match, When(known)).sql}"
-    after = [_placed("k", number) for number in range(len(interest.place))]
+    after = [_place_value("k", number) for number in range(len(interest.place))]
     place = f"(select {', '.join(after)} from (select ? as k))"
-    each = [_given("g.value", number) for number in range(len(interest.key))]
+    each = [_item_value("g.value", number) for number in range(len(interest.key))]
     is_it = " and ".join(f"r.{SQLITE.quote(name)} = {value}" for name, value in zip(interest.key, each, strict=True))
     among = f"from json_each(?) g cross join {table} r where "  # in this order, each by its whole key
     captured = [
-        f"{_given('g.value', _member(name))} collate {collations.get(name.lower(), 'binary')}"
+        f"{_item_value('g.value', _member(name))} collate {collations.get(name.lower(), 'binary')}"
         for name in interest.place
     ]
     # Unreadable text may have stood before or after the place. The row counts as not passed: it must not be lost.
@@ -181,7 +181,7 @@ def source(interest: Interest, collations: Mapping[str, str]) -> Source:
 
 
 def _member(column: str) -> str:
-    return quoted(f"$.{json.dumps(column, ensure_ascii=False)}")
+    return quote_text(f"$.{json.dumps(column, ensure_ascii=False)}")
 
 
 def _readable(text: str) -> str:
@@ -203,13 +203,13 @@ def _place(columns: Sequence[str]) -> str:
     )
 
 
-def _placed(text: str, number: int) -> str:
+def _place_value(text: str, number: int) -> str:
     """A value of a place as its column holds it."""
     unreadable = f"({text} ->> '$[{number}].text')"
-    return f"iif({unreadable} is null, {_given(text, number)}, cast(penstock_bytes({unreadable}) as text))"
+    return f"iif({unreadable} is null, {_item_value(text, number)}, cast(penstock_bytes({unreadable}) as text))"
 
 
-def _given(text: str, member: int | str) -> str:
+def _item_value(text: str, member: int | str) -> str:
     """A captured value as its column holds it; the spelling tells its type."""
     spelled = f"({text} -> {member})"
     return f"iif(substr({spelled}, 1, 1) = '\"', penstock_given({spelled}), {text} ->> {member})"
@@ -225,14 +225,14 @@ def _bare(row: str, column: str) -> str:
 
 
 def _json_array(values: Iterable[str]) -> str:
-    return f"'[' || {_joined([*values])} || ']'"
+    return f"'[' || {_join([*values])} || ']'"
 
 
-def _joined(texts: Sequence[str], between: str = "','") -> str:
+def _join(texts: Sequence[str], between: str = "','") -> str:
     """Texts with something between; nested, as SQLite takes no chain of a thousand operators."""
     if len(texts) > _CHAIN:
         half = len(texts) // 2
-        texts = [_joined(texts[:half], between), _joined(texts[half:], between)]
+        texts = [_join(texts[:half], between), _join(texts[half:], between)]
     return f"({f' || {between} || '.join(texts)})"
 
 
@@ -240,7 +240,7 @@ def _value(row: str, column: str) -> str:
     return f"({_VALUE.format(_bare(row, column))})"
 
 
-def lost(numbers: Sequence[int]) -> str:
+def tell_lost(numbers: Sequence[int]) -> str:
     """Tell the readers of interests that changes may have been missed; SQL of penstock's own."""
     kinds = ",".join(["lost"] * len(numbers))
     return f"{_APPEND} values ({_NOW}, '{json.dumps(numbers)}', '{kinds}', null, null, null)"

@@ -41,20 +41,20 @@ class _Description(ABC):
     async def _ask(self, question: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         """Ask on a connection, in its thread; `nothing` if there is no database."""
 
-    async def stored_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
+    async def read_tables(self, names: Sequence[str]) -> dict[str, StoredTable]:
         query = self._queries["tables"]
         args = query.args({"names": json.dumps(list(names))})
         rows: list[Any] = await self._ask(lambda one: one.execute(query.statement.sql, args).fetchall(), [])
         return {row[0]: _table(*row[1:]) for row in rows}
 
-    async def kept_tables(self) -> list[str]:
+    async def tables_in_use(self) -> list[str]:
         sql = self._queries["kept"].statement.sql
         return await self._ask(lambda one: [row[0] for row in one.execute(sql)], [])
 
-    async def applied_migrations(self) -> set[str]:
-        return await self._ask(self._applied, set())
+    async def list_migrations(self) -> set[str]:
+        return await self._ask(self._read_migrations, set())
 
-    def _applied(self, connection: sqlite3.Connection) -> set[str]:
+    def _read_migrations(self, connection: sqlite3.Connection) -> set[str]:
         has_any, names = (self._queries[name].statement.sql for name in ("has_migrations", "migrations"))
         is_migrated = connection.execute(has_any).fetchone()[0]
         return {name for (name,) in connection.execute(names)} if is_migrated else set()
@@ -86,7 +86,7 @@ class SqliteCatalog(_Description):
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(self._path, synchronous="full", read_only=False)
-        # A table that is written anew is copied, dropped and renamed, while other tables refer to it by its name.
+        # A table that is rewritten is copied, dropped and renamed, while other tables refer to it by its name.
         connection.execute("pragma foreign_keys = off")
         connection.execute("pragma legacy_alter_table = on")
         return connection
@@ -159,7 +159,7 @@ class SqliteSchemaLock(_Description):
 
 
 def split_statements(script: str) -> list[str]:
-    """The statements of a script, each of which ends at the end of a line. `executescript` would commit first."""
+    """The statements of a script, each up to the end of a line. `executescript` would commit first."""
     statements, lines = [], []
     for line in script.splitlines():
         lines.append(line)

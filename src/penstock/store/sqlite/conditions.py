@@ -66,31 +66,31 @@ class LiteSpelling(Spelling):
         except _Unsayable:
             return Part(None)
 
-    def watched(self, term: ex.Term) -> Part:
+    def watch(self, term: ex.Term) -> Part:
         """A term's value; its columns as they are, if SQLite cannot say it."""
         columns = tuple(ex.fields(term))
         if term.kind is Kind.ENCRYPTED:  # one value has many ciphertexts
             return Part(None, wide=self.raw(columns))
         guards: list[str] = []
         try:
-            sql = self._watched_json(term, guards) if term.kind is Kind.JSON else self.value(term, term.kind, guards)
+            sql = self._watch_json(term, guards) if term.kind is Kind.JSON else self.value(term, term.kind, guards)
         except _Unsayable:
             return Part(None, wide=self.raw(columns))
-        told = " || ',' || ".join(map(self._told, columns))
+        told = " || ',' || ".join(map(self._type_and_text, columns))
         return Part(sql, tuple(guards), wide=f"cast({told} as {'text' if term.kind is Kind.BYTES else 'blob'})")
 
     def raw(self, columns: Sequence[str]) -> str:
         if len(columns) == 1:
             return self.bare(columns[0])
-        return "(" + " || ',' || ".join(map(self._told, columns)) + ")"
+        return "(" + " || ',' || ".join(map(self._type_and_text, columns)) + ")"
 
-    def _told(self, column: str) -> str:
+    def _type_and_text(self, column: str) -> str:
         """A value and its type as text, with all digits and characters."""
         name = self.bare(column)
         real = f"printf('%!.20e', {name})"  # quote() loses the last digit of some
         return f"(case typeof({name}) when 'real' then {real} else typeof({name}) || hex({name}) end)"
 
-    def _watched_json(self, term: ex.Term, guards: list[str]) -> str:
+    def _watch_json(self, term: ex.Term, guards: list[str]) -> str:
         """JSON as text, which tells every change, and some that mean nothing, such as another order of keys."""
         if not isinstance(term, ex.Path):
             raise _Unsayable
@@ -108,7 +108,7 @@ class LiteSpelling(Spelling):
     # ----- leaves
 
     def _compare(self, leaf: ex.Compare, guards: list[str]) -> Part:
-        kind = ex.compared_as(leaf)
+        kind = ex.comparison_kind(leaf)
         if kind is Kind.JSON:
             return self._compare_json(leaf, guards)
         if kind is Kind.DECIMAL:
@@ -229,7 +229,7 @@ class LiteSpelling(Spelling):
         if isinstance(term, ex.Constant):
             return self._constant(term, kind, linear)
         if isinstance(term, ex.Arithmetic):
-            found = self._computed(term, guards)
+            found = self._compute(term, guards)
             if term.kind is not Kind.REAL:
                 guards.append(f"typeof({found}) in ('integer', 'null')")  # beyond 64 bits it is a float
         elif isinstance(term, ex.Length):
@@ -280,7 +280,7 @@ class LiteSpelling(Spelling):
         guards.append(_whole(found))
         return f"length({found})"
 
-    def _computed(self, term: ex.Arithmetic, guards: list[str]) -> str:
+    def _compute(self, term: ex.Arithmetic, guards: list[str]) -> str:
         if term.kind is Kind.DECIMAL:
             raise _Unsayable
         left, right = (self._operand(one, term.kind, guards) for one in (term.left, term.right))
@@ -288,7 +288,7 @@ class LiteSpelling(Spelling):
 
     def _operand(self, term: ex.Term, kind: Kind, guards: list[str]) -> str:
         if isinstance(term, ex.Arithmetic) and not (kind is Kind.REAL and term.kind is Kind.INTEGER):
-            return self._computed(term, guards)
+            return self._compute(term, guards)
         found = self.value(term, kind if kind is Kind.REAL else term.kind, guards, linear=True)
         if kind is Kind.REAL and isinstance(term, ex.Field) and term.kind is Kind.REAL:
             bounds = f"abs({found}) between {real_literal(ex.MIN_REAL)} and {real_literal(ex.MAX_REAL)}"

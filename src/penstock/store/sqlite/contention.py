@@ -1,8 +1,8 @@
 """Takes the write lock of a SQLite file, which other processes may have.
 
-SQLite has no queue for it: the first to try while it is free gets it. A program that writes again and again leaves it
-free for some microseconds between two commits, and a few tries in a second all miss these. So callers that have
-waited for a while try more often than new ones, and get it first.
+SQLite has no queue for it: the first to try while it is free gets it. A program that writes all the time leaves it free
+for some microseconds between two commits. A few tries in a second all miss these. So callers that have waited for a
+while try more often than new ones, and get it first.
 """
 
 from __future__ import annotations

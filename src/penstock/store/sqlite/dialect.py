@@ -56,7 +56,7 @@ def encode_datetime(value: datetime) -> str:
 
 
 def time_texts() -> Callable[[datetime], str]:
-    """Writes times, of which many are the same."""
+    """Writes times; many are the same."""
     known: dict[datetime, str] = {}
     return lambda time: known.get(time) or known.setdefault(time, encode_datetime(time))
 
@@ -78,7 +78,7 @@ def decimal_of(value: str | float) -> Decimal:
     return Decimal(int(value)) if is_whole else Decimal(str(value))
 
 
-def given(spelled: str) -> str | bytes | float:
+def read_spelled(spelled: str) -> str | bytes | float:
     """The value of a string in captured JSON, as `store.sqlite.capture` spells it. SQLite ends text at NUL there."""
     text: str = json.loads(spelled)
     if spelled.startswith('"\\u005cx'):
@@ -131,7 +131,7 @@ SQLITE = Dialect(
     },
     foreign={Kind.DECIMAL: str},
     spelled={"hex": lambda value: value.hex, "full": _naive("microseconds"), "short": _naive("auto")},
-    given=given,
+    given=read_spelled,
     long_type="TEXT /* decimal */ collate penstock_decimal",
     respell=tuple((re.compile(pattern), words) for pattern, words in _RESPELL),
     sum={Kind.DECIMAL: "penstock_decimal_sum({0})", Kind.INTEGER: _WIDE_SUM, Kind.INTERVAL: _WIDE_SUM},

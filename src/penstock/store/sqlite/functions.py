@@ -12,8 +12,8 @@ from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Leaf, fields
 from penstock.reactive.signature import read_signature
 from penstock.schema.fields import Kind
-from penstock.store.sql.values import stored_value
-from penstock.store.sqlite.dialect import SQLITE, given
+from penstock.store.sql.values import decode_stored
+from penstock.store.sqlite.dialect import SQLITE, read_spelled
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -25,7 +25,7 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
     connection.create_function("penstock_bytes", 1, bytes.fromhex, deterministic=True)
-    connection.create_function("penstock_given", 1, given, deterministic=True)
+    connection.create_function("penstock_given", 1, read_spelled, deterministic=True)
     connection.create_function("penstock_text", 1, readable, deterministic=True)
     connection.create_function("penstock_is_text", 1, is_readable, deterministic=True)
     connection.create_function("penstock_microseconds", 1, microseconds, deterministic=True)
@@ -66,7 +66,7 @@ def leaf_holds(text: str, *columns: Any) -> bool:
     """Whether a part of a filter, given as `reactive.signature` writes it, is true of the columns that it reads."""
     leaf, kinds = _leaf(text)
     read = zip(kinds.items(), columns, strict=True)
-    return holds(leaf, {name: stored_value(SQLITE, kind, value) for (name, kind), value in read})
+    return holds(leaf, {name: decode_stored(SQLITE, kind, value) for (name, kind), value in read})
 
 
 @lru_cache(maxsize=256)

@@ -30,8 +30,8 @@ from penstock.store.nouns.captures import (
 )
 from penstock.store.nouns.interests import Interests, Source, by_one_if_refused
 from penstock.store.session import OpenTransaction, Session, Statement
-from penstock.store.sql.dialect import named
-from penstock.store.sqlite.capture import hold, lost, source, triggers
+from penstock.store.sql.dialect import qualify
+from penstock.store.sqlite.capture import hold, source, tell_lost, triggers
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.tabletext import read_collations, read_table, read_type
 
@@ -59,15 +59,15 @@ class SqliteInterests(Interests[Session]):
         return capture_state(one, _read)
 
     async def _try_out(self, interests: Sequence[Interest], now: datetime) -> None:
-        async with self._kept_if_committed() as session:
+        async with self._begin_kept() as session:
             stored, _ = await self._with_numbers(interests, now, session)
         for group in by_capture(interests):
             await by_one_if_refused(group, partial(self._try_out_some, stored))
 
     async def _try_out_some(self, stored: Stored, some: Sequence[Interest]) -> None:
-        """What is refused is refused before the first trigger is made: each one makes SQLite read its schema again."""
+        """Try triggers out before the first one is made, as each one makes SQLite read its schema again."""
         for capture in Rebuild(stored, [stored[identity_of(one)] for one in some]).captures(self._state):
-            _checked_triggers(self._schema, capture)
+            _check_triggers(self._schema, capture)
 
     async def _hold(
         self, session: OpenTransaction, number: int, members: Sequence[StoredInterest], *, alone: bool
@@ -76,7 +76,7 @@ class SqliteInterests(Interests[Session]):
         assert found is not None  # noqa: S101 - `hold` leaves others alone
         made = hold(self._schema, number, ids, members[0].interest.table)
         # First: Python's driver begins a transaction for an update, but for no change of the schema.
-        await self._installed(session, number, ids, found, made, held=True, alone=alone)
+        await self._note_installed(session, number, ids, found, made, held=True, alone=alone)
         for trigger in found.triggers:
             await session.execute(Statement(f"drop trigger {trigger.name}"))
         for statement in made.values():
@@ -84,15 +84,15 @@ class SqliteInterests(Interests[Session]):
 
     async def _is_refused(self, session: OpenTransaction, one: StoredInterest) -> bool:  # noqa: ARG002 - it is tried elsewhere
         try:
-            _checked_triggers(self._schema, Capture(one.id, {one.id: one.interest}, [one], one.found, []))
+            _check_triggers(self._schema, Capture(one.id, {one.id: one.interest}, [one], one.found, []))
         except DeclarationError:
             return True
         return False
 
-    def _lost(self, numbers: Sequence[int]) -> str:
-        return self._access.dialect.named(lost(numbers))
+    def _tell_lost(self, numbers: Sequence[int]) -> str:
+        return self._access.dialect.qualify(tell_lost(numbers))
 
-    async def _installed(
+    async def _note_installed(
         self,
         session: OpenTransaction,
         number: int,
@@ -108,7 +108,7 @@ class SqliteInterests(Interests[Session]):
 
     async def _rebuild(self, right: OpenTransaction, rebuild: Rebuild) -> None:
         for capture in rebuild.captures(self._state):
-            made = _checked_triggers(self._schema, capture)
+            made = _check_triggers(self._schema, capture)
             await self._fetch(right, "uncaptured", capture=capture.number)  # first, as in `_hold`
             for event in ("insert", "update", "delete"):
                 await right.execute(self._own(f"drop trigger if exists _penstock_change_{capture.number}_{event}"))
@@ -117,8 +117,8 @@ class SqliteInterests(Interests[Session]):
             for statement in made.values():
                 await right.execute(Statement(statement))
             if capture.lost:
-                await right.execute(Statement(self._lost(capture.lost)))
-            await self._installed(right, capture.number, capture.members, capture.found, made)
+                await right.execute(Statement(self._tell_lost(capture.lost)))
+            await self._note_installed(right, capture.number, capture.members, capture.found, made)
         for one in rebuild.dropped:
             await self._fetch(right, "remove", id=one.id)
 
@@ -131,7 +131,7 @@ def _read(one: StoredInterest, table: FoundTable) -> Mapping[str, str | None]:
     return table.columns if compared else columns_read(one, table)
 
 
-def _checked_triggers(schema: str, capture: Capture) -> Mapping[str, str]:
+def _check_triggers(schema: str, capture: Capture) -> Mapping[str, str]:
     """The statements that make triggers, tried out if they are for interests that were not captured."""
     for one in capture.asked:
         check_table(one, _NO_TABLES)
@@ -155,11 +155,11 @@ def _try_out(schema: str, interest: Interest, found: FoundTable, statements: Ite
 
 @lru_cache(64)  # a program tries them out before it writes anything, and again when it makes them
 def _error_of(schema: str, table: str, columns: Sequence[tuple[str, str]], statements: Sequence[str]) -> str | None:
-    """What SQLite says against triggers of a table with these columns, each with its name and its definition."""
+    """The error of SQLite against triggers of a table with these columns, each with its name and its definition."""
     with closing(sqlite3.connect(":memory:")) as trial:
         trial.text_factory = bytes  # EXPLAIN shows constants of any type
         try:
-            trial.executescript(named(_TRIAL, schema))
+            trial.executescript(qualify(_TRIAL, schema))
             trial.create_collation(_COLLATION, lambda *_: 0)
             trial.execute(f"create table {table} ({', '.join(definition for _, definition in columns)})")
             trial.create_collation(_COLLATION, None)  # other programs do not have it

@@ -20,7 +20,7 @@ from penstock.store.nouns.gates import Gates
 from penstock.store.nouns.jobs import Claim, Jobs, Look, Room
 from penstock.store.nouns.jobtext import attempt_text, attempts_text, ending_text, options_of, options_text
 from penstock.store.nouns.noun import Access
-from penstock.store.placement import GatesLeftOut, Line, gates_in_line, left_rooms
+from penstock.store.placement import GatesLeftOut, Line, gates_in_line, remaining_rooms
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.store.sqlite.dialect import encode_datetime, time_texts
 from penstock.store.sqlite.session import WriteAlone
@@ -104,10 +104,10 @@ class SqliteJobs(Jobs):
                 seen = await self._see(session)
             opened: dict[str, timedelta | None] = {}
             jobs = await self._pass_gates(session, lease, self._left_out.first(rooms, limit), now, opened)
-            jobs += await self._start(session, lease, limit - len(jobs), left_rooms(rooms, jobs), now)
+            jobs += await self._start(session, lease, limit - len(jobs), remaining_rooms(rooms, jobs), now)
             at_gates = await self._fetch(session, "waiting", pools=_pools(rooms), **self._access.left)
             waiting = [row["pool"] for row in at_gates]
-            for line in gates_in_line(left_rooms(rooms, jobs), waiting, opened):
+            for line in gates_in_line(remaining_rooms(rooms, jobs), waiting, opened):
                 jobs += await self._pass_gates(session, lease, Line(line, limit - len(jobs)), now, opened)
         self._left_out.remember(waiting, opened, jobs)
         self._was_full = len(jobs) >= limit > 0
@@ -133,7 +133,7 @@ class SqliteJobs(Jobs):
             await self._write(session, "free_key", {"id": settlement.id.bytes})
         await self._settle_as(session, settlement, values)
         if settlement.mark is not None:
-            await self._ends.ended(session, [settlement])
+            await self._ends.note_ends(session, [settlement])
         return True
 
     async def _settle_as(self, session: Session, settlement: Settlement, values: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class SqliteJobs(Jobs):
             values["gated"] = values["gated"] and settlement.state is JobState.PENDING
             await self._write(session, "enqueue_scheduled", values)
         else:
-            await self._write(session, "end", values | _ended_row(settlement))
+            await self._write(session, "end", values | _row_of_ended(settlement))
 
     async def settle_all_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> int:
         return len(await self._settle_all(session, lease, settlements))
@@ -174,7 +174,7 @@ class SqliteJobs(Jobs):
         if len(together) < _TOGETHER:
             together, alone = [], [*settlements]
         won = await self._succeed(session, lease, together) if together else set()
-        await self._ends.ended(session, [item for item in together if item.mark is not None and item.id in won])
+        await self._ends.note_ends(session, [item for item in together if item.mark is not None and item.id in won])
         return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -240,12 +240,12 @@ class SqliteJobs(Jobs):
             if settlement.state is JobState.COMPLETING:
                 await self._write(session, "enqueue", values | {"ending": ending_text(settlement.ending)})
             else:
-                await self._write(session, "end", values | _ended_row(settlement))
+                await self._write(session, "end", values | _row_of_ended(settlement))
         await self._write(session, "clear_request", {"id": job_id})
         if settlement.frees_key:
             await self._write(session, "free_key", {"id": job_id})
         if rows and settlement.mark is not None:
-            await self._ends.ended(session, [settlement])
+            await self._ends.note_ends(session, [settlement])
 
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))
@@ -310,7 +310,7 @@ def _new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bo
     }
 
 
-def _ended_row(settlement: Settlement) -> dict[str, Any]:
+def _row_of_ended(settlement: Settlement) -> dict[str, Any]:
     """The row of a job that has ended."""
     return {
         "finished_at": encode_datetime(settlement.finished_at),

@@ -1,7 +1,7 @@
 """Leases of workers on SQLite.
 
-One transaction of all processes writes at a time. So a lease whose row cannot be written in time is extended beside the
-database; nobody takes over an extended lease.
+One transaction of all processes writes at a time. So a lease whose row cannot be written in time is extended next to
+the database; nobody takes over an extended lease.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.store.sqlite.dialect import encode_datetime
 
 
 class Extensions:
-    """The files beside one database, such as ``app.db-lease-7``: each has the end of its lease, while needed."""
+    """The files next to one database, such as ``app.db-lease-7``: each has the end of its lease, while needed."""
 
     def __init__(self, database: Path, schema: str) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class Extensions:
 
 def _unavailable(error: OSError) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"A lease file beside the database cannot be written: {error}.", fix="Check the folder of the database."
+        f"A lease file next to the database cannot be written: {error}.", fix="Check the folder of the database."
     )
 
 
@@ -75,7 +75,7 @@ _PATIENCE_PART = 0.1  # of the time a lease holds: how long a renewal waits for 
 
 
 class SqliteLeases(Leases):
-    """See `store.nouns.Leases`. A lease extended beside the database ends later than `list` says."""
+    """See `store.nouns.Leases`. A lease extended next to the database ends later than `list` says."""
 
     def __init__(self, access: Access, jobs: Jobs, extensions: Extensions, clock: Clock) -> None:
         super().__init__(access, jobs)
@@ -97,7 +97,7 @@ class SqliteLeases(Leases):
         self._extensions.remove(lease)  # which the store of another thread may have written
 
     async def _extend(self, lease: int, ttl: timedelta, offset: timedelta) -> bool:
-        """Extend a lease beside the database; False if it was lost.
+        """Extend a lease next to the database; False if it was lost.
 
         A rescuer reads extensions after the end of the lease, so an extension counts if it was written before.
         `offset` is the difference of the caller's time and the clock's.
@@ -124,5 +124,5 @@ class SqliteLeases(Leases):
         end = self._extensions.end(lease)
         return end is not None and now < end
 
-    def _removed(self, lease: int) -> None:
+    def _forget(self, lease: int) -> None:
         self._extensions.remove(lease)

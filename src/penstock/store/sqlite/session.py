@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.session import PIECE_ROWS, Row, Statement, left_behind
+from penstock.store.session import PIECE_ROWS, Row, Statement, call_after_end
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
@@ -176,6 +176,6 @@ class SqliteSession:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            raise left_behind() from None
+            raise call_after_end() from None
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise self._meaning(error) from error

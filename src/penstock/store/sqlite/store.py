@@ -81,7 +81,7 @@ class SqliteStore(Store):
         # As many threads as connections: a caller with a connection does not wait for a thread.
         self._executor = ThreadPoolExecutor(self._config.max_connections, thread_name_prefix="penstock-sqlite-reader")
         connection = await self._connect(read_only=False)
-        connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it beside the commits
+        connection.execute("pragma wal_autocheckpoint = 0")  # the writer does it next to the commits
         connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         self._writer = Writer(connection, self._path, self._config.database_wait)
 
@@ -133,7 +133,7 @@ class SqliteStore(Store):
     async def _connect(self, *, read_only: bool) -> sqlite3.Connection:
         """A new connection."""
         how: dict[str, Any] = {"synchronous": self._config.synchronous, "keep_mode": self._keep_mode}
-        return await self._unlocked(lambda: connect(self._path, **how, read_only=read_only, wait=0))
+        return await self._wait_for_lock(lambda: connect(self._path, **how, read_only=read_only, wait=0))
 
     def _make_readers(self, size: int) -> Readers:
         return Readers(lambda: self._connect(read_only=True), size=size, wait=self._config.database_wait)
@@ -150,9 +150,9 @@ class SqliteStore(Store):
                     connection.execute("rollback")
                 raise translate(error) from error
 
-        await self._unlocked(begin)
+        await self._wait_for_lock(begin)
 
-    async def _unlocked(self, step: Callable[[], T]) -> T:
+    async def _wait_for_lock(self, step: Callable[[], T]) -> T:
         """The result of a step; a lock that another process holds over the whole file is waited for."""
         deadline = self._machine.monotonic() + self._config.database_wait
         while True:

@@ -1,7 +1,7 @@
 """Reads the text of a CREATE TABLE, which is all that SQLite keeps of a table: its columns, constraints and options.
 
-Owns taking the text apart at its commas, so that a table can be written anew with all parts unknown to penstock
-kept as it was. Leaves the meaning of columns and indexes to SQLite's own pragmas.
+Owns taking the text apart at its commas, so that a table can be rewritten with all parts unknown to penstock kept.
+Leaves the meaning of columns and indexes to SQLite's own pragmas.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_type(declared: str, sql: str) -> str:
 
 
 def read_collations(sql: str) -> dict[str, str]:
-    """The collations of a table's columns, of those that say one, by their names in lower case."""
+    """The collations of a table's columns that say one, by their names in lower case."""
     found = {name: _collation(text) for name, text in read_table(sql).columns.items()}
     return {name: one for name, one in found.items() if one}
 

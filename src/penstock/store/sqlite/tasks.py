@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.jobs.job import Settlement
 from penstock.jobs.states import FINISHED
 from penstock.reactive.planning import RowPlan
-from penstock.store.nouns.tasks import HELD, Launch, TaskEnds, Tasks, chosen, launch, row_key
+from penstock.store.nouns.tasks import HELD, Launch, TaskEnds, Tasks, choose, launch, row_key
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.store.sqlite.dialect import time_texts
 
@@ -22,7 +22,7 @@ from penstock.store.sqlite.dialect import time_texts
 class SqliteTaskEnds(TaskEnds):
     """See `store.nouns.TaskEnds`."""
 
-    async def ended(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
+    async def note_ends(self, session: OpenTransaction, settlements: Sequence[Settlement]) -> None:
         rows = [
             (item.mark.task, item.mark.key, item.mark.generation, item.state in FINISHED, item.mark.version)
             for item in settlements
@@ -67,7 +67,7 @@ class SqliteTasks(Tasks):
     async def _record(self, session: Session, plans: Sequence[RowPlan], now: datetime) -> tuple[int, Sequence[Row]]:
         texts = time_texts()
         rows = await self._fetch(session, "record", rows=json.dumps([self._row(plan, texts) for plan in plans]))
-        run = chosen(rows, plans, lambda plan: plan.runs)
+        run = choose(rows, plans, lambda plan: plan.runs)
         new = {row_key(row): launch(row) for row in run if row["generation"] == 1}
         await self._ends.launch_idle(session, [*new.values()], now)  # nobody else can know of these
         return len(new), [row for row in rows if row_key(row) not in new]

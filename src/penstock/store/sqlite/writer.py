@@ -1,4 +1,4 @@
-"""The one writer of a process: transactions take turns, and those that queue share one commit.
+"""The one writer of a process: transactions take turns, and queued ones share one commit.
 
 Owns the write connection, the thread for it, and another for the log. Each transaction runs behind a savepoint, so that
 it can be undone alone. When its turn ends and others wait, the next one continues in the same database transaction; one
@@ -227,27 +227,27 @@ class Writer:
         """Commit on the event loop if the disk has been quick lately, in a thread if not."""
         if self._commit_seconds < _QUICK_COMMIT:
             try:
-                seconds = self._timed_commit()
+                seconds = self._time_commit()
             except sqlite3.Error as error:
-                self._committed(error, None)
+                self._on_commit(error, None)
             else:
-                self._committed(None, seconds)
+                self._on_commit(None, seconds)
             return
         loop = asyncio.get_running_loop()
-        self._committing = loop.run_in_executor(self.executor, self._timed_commit)
+        self._committing = loop.run_in_executor(self.executor, self._time_commit)
         self._committing.add_done_callback(
-            lambda done: self._committed(done.exception(), None if done.exception() else done.result())
+            lambda done: self._on_commit(done.exception(), None if done.exception() else done.result())
         )
 
-    def _timed_commit(self) -> float:
+    def _time_commit(self) -> float:
         before = profile_timer()
         self.connection.execute("commit")
         return profile_timer() - before
 
-    def _committed(self, error: BaseException | None, seconds: float | None) -> None:
+    def _on_commit(self, error: BaseException | None, seconds: float | None) -> None:
         self._committing = None
         if error is not None and len(self._finished) == 1:
-            self._broken(translate(error))
+            self._on_broken(translate(error))
         elif error is not None:
             self._undo_all(error)
         else:
@@ -267,9 +267,9 @@ class Writer:
         """Have all that had finished run again, each with a commit of its own: one of them may fail each time."""
         if self._finished:
             self._alone = _ALONE
-        self._broken(_again(reason))
+        self._on_broken(_again(reason))
 
-    def _broken(self, error: BaseException) -> None:
+    def _on_broken(self, error: BaseException) -> None:
         """The database's transaction is gone: the error for all that had finished in it."""
         if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
@@ -283,11 +283,11 @@ class Writer:
     # ----- the write-ahead log
 
     def _look_at_log(self) -> None:
-        """Now and then move the log into the database, so that it begins anew and does not grow.
+        """Now and then move the log into the database, so that it begins again and does not grow.
 
-        Most of it moves beside the writers. The little that they have added meanwhile moves after the next commit,
+        Most of it moves while writers go on. The little that they have added meanwhile moves after the next commit,
         whose callers have their answer by then, and before the next turn: only a log that has moved as a whole begins
-        anew, and writing over it is quicker than adding to it.
+        again, and writing over it is quicker than adding to it.
         """
         self._commits += 1
         if self._commits % _LOOK_EVERY or self._checkpoint is not None:
@@ -300,7 +300,7 @@ class Writer:
             self._log_is_long = True
         elif size > LOG_BYTES:
             self._checkpoint = asyncio.get_running_loop().run_in_executor(self._beside, self._checkpoint_beside)
-            self._checkpoint.add_done_callback(self._checkpointed)
+            self._checkpoint.add_done_callback(self._on_checkpoint)
 
     def _checkpoint_beside(self) -> None:
         aside = sqlite3.connect(str(self._wal).removesuffix("-wal"), timeout=0, isolation_level=None)
@@ -309,7 +309,7 @@ class Writer:
         finally:
             aside.close()
 
-    def _checkpointed(self, done: asyncio.Future[None]) -> None:
+    def _on_checkpoint(self, done: asyncio.Future[None]) -> None:
         self._checkpoint = None
         self._log_is_long = done.exception() is None  # if not, the next look tries again
 
@@ -317,13 +317,13 @@ class Writer:
         """Move the rest of the log, while nobody has the turn."""
         self._log_is_long = False
         self._emptying = asyncio.get_running_loop().run_in_executor(self.executor, self._checkpoint_rest)
-        self._emptying.add_done_callback(self._emptied)
+        self._emptying.add_done_callback(self._on_emptied)
 
     def _checkpoint_rest(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # the next look tries again
             self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
-    def _emptied(self, _done: asyncio.Future[None]) -> None:
+    def _on_emptied(self, _done: asyncio.Future[None]) -> None:
         self._emptying = None
         self._next()
 
