@@ -210,7 +210,7 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
 
 
 def _news_line(one: News) -> str:
-    """Such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
+    """A line, such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
     thing = f"triggers on table {one.table}, for" if one.noun == "capture" else one.noun
     return f"{one.what}: {thing} {one.name}"
 

@@ -56,7 +56,7 @@ class OIDC:
 
     @property
     def keys_url(self) -> str:
-        """Where its keys, or the address of its keys, are found."""
+        """The address of its keys, or of the document that names it."""
         return f"{issuer_url(self.domain)}/.well-known/openid-configuration"
 
     @property
