@@ -27,7 +27,7 @@ from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.run.ctxkinds import CONTEXTS
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, check_settings, load_config, stray_variables
@@ -313,7 +313,7 @@ class Backend(CallerBackend):
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
         store = make_store(config, clock, app.registry.codec)
         self.engine = Engine(store, app.registry, config, clock, app.rate_limits, reactive)
-        self.runner = Runner(self.engine, CONTEXTS)
+        self.runner = FunctionCalls(self.engine, CONTEXTS)
         self.dispatch = Dispatch(self.runner)
         self.tokens = Tokens(self.engine, app.auth)
         self._live: LiveQueries | None = None

@@ -69,7 +69,7 @@ class Encryption:
         return to_json({**from_json(plain), **added}).decode() if added else plain
 
     def reveal(self, text: str) -> str:
-        """The same; ciphertext if it cannot be decrypted."""
+        """Decrypt a text; it stays ciphertext if that fails."""
         with suppress(Undecryptable):
             return self.decrypt(text)
         return text

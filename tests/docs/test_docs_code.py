@@ -21,7 +21,7 @@ import pytest
 from stage.pages import own_module
 
 from penstock import App
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.check.checker import check
 from penstock.functions.function import Function
 
@@ -55,8 +55,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of the functions that have been run, by penstock or as plain helpers."""
     names: set[str] = set()
     ways: tuple[tuple[type, str], ...] = (
-        (Runner, "run_handler"),
-        (Runner, "action"),
+        (FunctionCalls, "run_handler"),
+        (FunctionCalls, "action"),
         (Function, "__call__"),
     )
     for owner, method in ways:

@@ -24,7 +24,7 @@ from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.migrations import running
 from penstock.migrations.files import load_files
-from penstock.migrations.running import Runner
+from penstock.migrations.running import Migrator
 from penstock.schema.stored import StoredTable
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.store.open import make_store
@@ -184,7 +184,7 @@ def test_a_killed_backfill_goes_on_where_it_was(
     told = trips.ok("migration", "status").out
     assert re.search(r"0001_code: backfill: 10 of 25 rows, \d+ a second, 0:00:\d\d left; last batch 20", told), told
     pauses = list[float]()
-    monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, Pauses(pauses.append), click.echo))
+    monkeypatch.setattr(migration, "runner_of", lambda store: Migrator(store, Pauses(pauses.append), click.echo))
     assert "trip: backfill: 20 of 25 rows" in trips.ok("migration", "run").out
     assert rows(database_url, "select code from trip where code <> upper(customer) or code is null") == []
     assert len(pauses) == 2, "one after each batch that was left"
@@ -424,7 +424,7 @@ def test_a_step_waits_shortly_for_its_lock_and_tries_again(
         reader.execute("select * from trip")
 
         clock = Pauses(lambda _seconds: reader.rollback())
-        monkeypatch.setattr(migration, "runner_of", lambda store: Runner(store, clock, click.echo))
+        monkeypatch.setattr(migration, "runner_of", lambda store: Migrator(store, clock, click.echo))
         ran = console.ok("migration", "run", "--contract")
     assert ran.out.count("-- waiting for others: A lock was held for too long") == 1
     assert "0001_drop: done" in ran.out
@@ -484,7 +484,7 @@ def test_two_processes_run_one_file_whole_and_a_killed_contract_goes_on(trips: C
         store = make_store(Config(database=database_url), SystemClock())
         await store.open()
         try:
-            return await Runner(store, SystemClock(), click.echo).run(file, contract=contract)
+            return await Migrator(store, SystemClock(), click.echo).run(file, contract=contract)
         finally:
             await store.close()
 

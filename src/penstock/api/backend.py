@@ -13,7 +13,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, expect
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
@@ -35,7 +35,7 @@ class CallerBackend:
     """
 
     engine: Engine
-    runner: Runner
+    runner: FunctionCalls
     caller: Caller = SYSTEM
 
     @property

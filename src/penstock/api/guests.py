@@ -144,7 +144,7 @@ class GuestCalls(JobCalls):
 
     @property
     def in_transaction(self) -> bool:
-        """Always."""
+        """True, always."""
         return True
 
     def now(self) -> datetime:

@@ -78,7 +78,7 @@ class SyncApp(SyncCallerBackend):
             shared.close()
 
     def forget(self) -> None:
-        """In a process that was just forked: leave the parent's backend to the parent."""
+        """Leave the parent's backend to the parent, in a process that was just forked."""
         if self._shared is not None:
             _of_others.append(self._shared)
         self._lock, self._shared = threading.Lock(), None

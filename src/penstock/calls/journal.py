@@ -27,7 +27,7 @@ from penstock.observe.logbook import Logbook
 from penstock.observe.logs import event as log_event
 from penstock.observe.logs import is_enabled
 from penstock.observe.meters import Meters
-from penstock.observe.timing import Run, Spent, bucket_of, current_run, run
+from penstock.observe.timing import CallStats, Spent, bucket_of, current_run, run
 from penstock.observe.tracing import Tracing, row_of
 from penstock.outbox.message import TOPIC
 from penstock.outbox.outbox import Outbox
@@ -55,7 +55,7 @@ class Journal:
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
         self._running: Mapping[str, int] = {}  # jobs of this process, by pool
-        self._runs: dict[UUID, Run] = {}  # the attempts at jobs whose end is to be logged
+        self._runs: dict[UUID, CallStats] = {}  # the attempts at jobs whose end is to be logged
 
     def follow(self, pools: Iterable[PoolDefinition], tracing: Tracing | None) -> None:
         """Begin to tell of pools as their levels say, and to make spans."""
@@ -292,7 +292,7 @@ class Journal:
                     self._tell_of_call(function, caller, _CALL_ENDS[outcome], error, ran)
 
     def _tell_of_call(
-        self, function: AnyFunction, caller: Caller, status: str, error: Exception | None, ran: Run
+        self, function: AnyFunction, caller: Caller, status: str, error: Exception | None, ran: CallStats
     ) -> None:
         trace = current_trace()
         log_event(
@@ -377,7 +377,7 @@ class Journal:
                 del self._runs[next(iter(self._runs))]
             yield
 
-    def _tell_of_attempt(self, job: Job, status: Status, ran: Run) -> None:
+    def _tell_of_attempt(self, job: Job, status: Status, ran: CallStats) -> None:
         task = job.options.task
         of_task = {} if task is None else {"task": self._task(task), "key": mark_of(task, job.args).key}
         failed = status in {"failed", "retrying"}
@@ -399,7 +399,7 @@ class Journal:
         return self._talkative if self._talkative and is_enabled() else frozenset()
 
 
-def _cost(ran: Run, error: Exception | None) -> dict[str, Any]:
+def _cost(ran: CallStats, error: Exception | None) -> dict[str, Any]:
     cost = {"ms": round(ran.seconds * 1000, 1), "read": ran.read, "written": ran.written}
     return cost if error is None else {**cost, "error": error}
 

@@ -24,7 +24,7 @@ class When:
 
     @property
     def in_parentheses(self) -> When:
-        """In parentheses, if it is asked."""
+        """This condition in parentheses, if it is asked."""
         return When(f"({self.sql})") if self.is_asked else self
 
     @property

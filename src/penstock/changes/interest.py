@@ -71,7 +71,7 @@ class Interest:
 
     @cached_property  # it is compared with all others each time that they are read
     def digest(self) -> str:
-        """Tells it from another interest of its name."""
+        """The hash that tells it from another interest of its name."""
         return hashlib.blake2s(self.text().encode(), digest_size=8).hexdigest()
 
     @property

@@ -55,7 +55,7 @@ def without_ignored(module: Module, findings: Iterable[Finding], codes: Iterable
 
 
 def the_rules() -> str:
-    """Which codes there are."""
+    """The codes of all rules."""
     return f"The rules are {CODE} to {max(RULES)}."
 
 

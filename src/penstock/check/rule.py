@@ -41,7 +41,7 @@ class Facts:
         return (one for one in self.bodies if kind_of(one) in kinds)
 
     def reach(self, roots: Iterable[Body], *, through_declared: bool = False) -> dict[AnyDef, tuple[Body, Function]]:
-        """These functions and the helpers that they call, each with the first one that leads to it.
+        """Functions and the helpers that they call, each with the first one that leads to it.
 
         With `through_declared` also the app's functions that they call or run.
         """

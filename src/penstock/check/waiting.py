@@ -27,7 +27,7 @@ class Waiting:
         self._kept: Kept = {}
 
     def drop(self, call: object) -> None:
-        """Nobody awaits a call."""
+        """Note that nobody awaits a call."""
         while isinstance(call, Pending):
             self.floating.append(call)
             call = call.other

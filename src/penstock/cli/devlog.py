@@ -143,7 +143,7 @@ def set_up_dev_logs(options: Options, *, verbose: bool) -> None:
 
 
 def schema_summary(facts: Mapping[str, Any]) -> str:
-    """Such as ``12 tables made, 3 other changes of tables``."""
+    """A summary, such as ``12 tables made, 3 other changes of tables``."""
     made, changes = facts["tables_made"], facts["changes"]
     told = [f"{amount(made, 'table')} made"] if made else []
     if changes > made:

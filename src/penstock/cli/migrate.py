@@ -59,8 +59,8 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
     in place of this command. On PostgreSQL it tells the lock of each statement.
 
-    --check is for CI: exit status 3 if changes or migration files are pending, 4 if stored tables differ from declared
-    ones, 5 if a migration file is unsafe under load; 0 if there is nothing.
+    --check is for CI: exit status 3 if changes or files are pending, 4 if stored tables differ from declared ones, 5 if
+    a file is unsafe under load; 0 if there is nothing.
     """
     app = open_app(options)
     config = app.config(**options.place)
@@ -210,7 +210,7 @@ def _report(plan: Plan, news: Sequence[News], url: str) -> None:
 
 
 def _news_line(one: News) -> str:
-    """Such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
+    """A line, such as ``new: outbox news``, or ``changed: triggers on table booking, for task:confirm``."""
     thing = f"triggers on table {one.table}, for" if one.noun == "capture" else one.noun
     return f"{one.what}: {thing} {one.name}"
 

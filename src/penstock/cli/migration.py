@@ -32,7 +32,7 @@ from penstock.store.store import Store
 
 if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile
-    from penstock.migrations.running import Runner
+    from penstock.migrations.running import Migrator
 
 T = TypeVar("T")
 Renames = dict[tuple[str, str], Sequence[str]]
@@ -252,8 +252,8 @@ def lazy(name: str) -> Any:
         return importlib.import_module(f"penstock.migrations.{name}")
 
 
-def runner_of(store: Store) -> Runner:
-    runner: Runner = lazy("running").Runner(store, SystemClock(), click.echo)
+def runner_of(store: Store) -> Migrator:
+    runner: Migrator = lazy("running").Runner(store, SystemClock(), click.echo)
     return runner
 
 

@@ -145,7 +145,7 @@ def _line(widths: Mapping[str, int], cells: Mapping[str, str], right: Collection
 
 
 def wrapper(room: int, **how: Any) -> textwrap.TextWrapper:
-    """Breaks lines at spaces only, so that names, ids and commands stay whole and can be copied."""
+    """A wrapper that breaks lines at spaces only, so that names, ids and commands stay whole and can be copied."""
     return textwrap.TextWrapper(
         max(room, _NARROWEST_CELL), break_long_words=False, break_on_hyphens=False, placeholder=" …", **how
     )

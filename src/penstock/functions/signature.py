@@ -207,7 +207,7 @@ class Signature:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        """Takes a text of digits for an `Int64`, as plain JSON has them."""
+        """Take a text of digits for an `Int64`, as plain JSON has them."""
         schema = self.encoder.schema
         return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self.encoder.validator
 

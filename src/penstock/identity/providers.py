@@ -56,7 +56,7 @@ class OIDC:
 
     @property
     def keys_url(self) -> str:
-        """Where its keys, or the address of its keys, are found."""
+        """The address of its keys, or of the document that names it."""
         return f"{issuer_url(self.domain)}/.well-known/openid-configuration"
 
     @property
@@ -148,12 +148,12 @@ def issuer_url(issuer: str) -> str:
     return (issuer if "://" in issuer else f"https://{issuer}").rstrip("/")
 
 
-def is_safe(url: str, *, beside: str | None = None) -> bool:
+def is_safe(url: str, *, named_by: str | None = None) -> bool:
     """Whether keys may be fetched from an address: over TLS, or from this machine.
 
     Args:
         url: The address.
-        beside: The address that has named it: one elsewhere names none of this machine.
+        named_by: The address that has named it: one elsewhere names none of this machine.
     """
     try:
         parts = urlsplit(url)
@@ -163,7 +163,7 @@ def is_safe(url: str, *, beside: str | None = None) -> bool:
     if "@" in parts.netloc:  # a password there would be told with the address
         return False
     if host in _LOCAL:
-        return scheme in {"http", "https"} and (beside is None or urlsplit(beside).hostname in _LOCAL)
+        return scheme in {"http", "https"} and (named_by is None or urlsplit(named_by).hostname in _LOCAL)
     return scheme == "https" and bool(host)
 
 

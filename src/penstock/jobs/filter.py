@@ -73,7 +73,7 @@ def check_limit(limit: object) -> None:
 
 
 def retriable(where: JobFilter) -> JobFilter:
-    """Of failed jobs, unless it names another state."""
+    """This filter, of failed jobs unless it names another state."""
     if where.state is None:
         return replace(where, state=JobState.FAILED.value)
     if where.state not in _RETRIABLE:

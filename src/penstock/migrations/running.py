@@ -42,7 +42,7 @@ class _Overtaken(Exception):
     """Another process has filled these rows."""
 
 
-class Runner:
+class Migrator:
     """Runs files on a store whose own tables of penstock exist. `tell` hears of each statement and batch."""
 
     def __init__(self, store: Store, clock: Clock, tell: Tell) -> None:

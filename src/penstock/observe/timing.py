@@ -119,7 +119,7 @@ class _SpentOn(AbstractContextManager[None]):
 
 
 @dataclass(slots=True)
-class Run:
+class CallStats:
     """The rows that a run has read and written so far; `error` is the last one that a function raised in it."""
 
     begun: float
@@ -137,16 +137,16 @@ class Run:
         return (self.ended or profile_timer()) - self.begun
 
 
-_run: ContextVar[Run | None] = ContextVar("run", default=None)
+_run: ContextVar[CallStats | None] = ContextVar("run", default=None)
 
 
 current_run = _run.get
 
 
 @contextmanager
-def run() -> Iterator[Run]:
+def run() -> Iterator[CallStats]:
     """A new run, for a block and its threads."""
-    begun = Run(profile_timer())
+    begun = CallStats(profile_timer())
     token = _run.set(begun)
     try:
         yield begun

@@ -176,8 +176,8 @@ def _describe_place(one: OutboxStatus) -> Any:
 async def move(backend: Backend, given: Given) -> OutboxStatus:
     """Move the cursor of OUTBOX, to deliver kept messages again or to skip some.
 
-    PLACE is beginning (the oldest kept message), end (after all messages), a time with an offset such as
-    2030-05-01T09:00Z (messages written since), or a position from penstock outbox show.
+    PLACE is beginning (the oldest kept message) or end (after all messages). It may be a time with an offset, such as
+    2030-05-01T09:00Z, for messages written since, or a position from penstock outbox show.
     """
     place = read_place(given["to"])
     return await backend.app.outboxes.move(backend, await _name(backend, given), place)

@@ -40,11 +40,11 @@ class BackfillProgress:
         return replace(self, count=max(self.count, number - BEFORE_ALL - self.base), failed=None)
 
     def at(self, place: str) -> BackfillProgress:
-        """After the row at a place, which got no number."""
+        """The progress after the row at a place, which got no number."""
         return replace(self, after=place)
 
     def after_row(self, place: str, number: int | None = None) -> BackfillProgress:
-        """After the row at a place, which gets the next number, or this one."""
+        """The progress after the row at a place, which gets the next number, or this one."""
         return self.at(place).at_number(self.number + 1 if number is None else number)
 
 

@@ -51,7 +51,7 @@ class Reconciling:
         return replace(self, part="rows", after=None, looked=0, found=0, audit=False)
 
     def advance(self, after: str | None, looked: int, found: int) -> Reconciling | None:
-        """After a piece: `after` is None if that was the last of its part. None if all is done."""
+        """The state after a piece: `after` is None if that was the last of its part. None if all is done."""
         moved = replace(self, after=after, looked=self.looked + looked, found=self.found + found)
         if after is not None:
             return moved

@@ -57,7 +57,7 @@ def admin_mount(opening: Opening) -> Mount:
 
 
 def _gate(app: ASGIApp, config: Config) -> ASGIApp:
-    """Checks the token before the route is looked up."""
+    """Check the token before the route is looked up."""
 
     async def check_token(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":  # there are routes of no other kind

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.rotation import LATEST, pause_after
 from penstock.clock import Clock
 from penstock.observe.logs import event as log_event
@@ -27,7 +27,7 @@ class Pruner(Service):
 
     name = "pruner"
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: FunctionCalls) -> None:
         super().__init__(runner.engine.clock)
         self._store = runner.engine.store
         watch = FeedWatch(self._store, self.clock)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.position import Position
 from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
@@ -50,7 +50,7 @@ _Plans = tuple[list[RowPlan], int, str | None]  # of a piece: for how many rows,
 class Reconciler:
     """Compares the rows of tasks, a piece at a time; `read` reads a captured value."""
 
-    def __init__(self, runner: Runner, read: Read) -> None:
+    def __init__(self, runner: FunctionCalls, read: Read) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._read = read

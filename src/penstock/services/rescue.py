@@ -9,7 +9,7 @@ import logging
 from datetime import datetime
 from functools import partial
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.states import JobEvent
@@ -22,7 +22,7 @@ _LOST = Outcome(JobEvent.LOST, error="WorkerLost: the worker that ran this job d
 class Rescue:
     """Looks for expired leases."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: FunctionCalls) -> None:
         self._engine = runner.engine
         self._store = runner.engine.store
         self._clock = runner.engine.clock

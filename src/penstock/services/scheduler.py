@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.crons.cron import Decision, decide
 from penstock.crons.plan import KeptCron
 from penstock.errors import PenstockError
@@ -53,7 +53,7 @@ class CronScheduler(Service):
 
     name = "scheduler"
 
-    def __init__(self, runner: Runner, scope: CronScope) -> None:
+    def __init__(self, runner: FunctionCalls, scope: CronScope) -> None:
         super().__init__(runner.engine.clock)
         self.next_at: datetime | None = None  # the next planned time at the last look
         self._store = runner.engine.store

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from penstock.calls.lease import Lease
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.clock import Clock
 from penstock.errors import DatabaseUnavailable, TryAgain
 from penstock.jobs.retry import Exponential, backoff
@@ -118,7 +118,7 @@ def _ends_the_task(error: BaseException) -> bool:
 class LeasedService(Service):
     """A service that works under a lease; it also takes away leases that have run out, whose process may be dead."""
 
-    def __init__(self, runner: Runner, label: str, *, fenced: bool = False) -> None:
+    def __init__(self, runner: FunctionCalls, label: str, *, fenced: bool = False) -> None:
         super().__init__(runner.engine.clock)
         self._label = label
         self._runner = runner

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from penstock.api.backend import CallerBackend
 from penstock.app import App, Backend
-from penstock.calls.handlers.taskrun import TaskRun
+from penstock.calls.handlers.taskrun import TaskAttempt
 from penstock.functions.function import name_of
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Job, JobStatus
@@ -339,7 +339,7 @@ class TestApp(Backend):
             task = None if job.options.task is None else tasks.get(job.function)
             if task is not None:
                 args = json.loads(job.args)
-                run = TaskRun(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
+                run = TaskAttempt(0, args["key"], args["change"], None, None, task=task, engine=self.engine, number=0)
                 self._seen.append(SeenRun(task.name, run.doc_id, run.change, job.attempt))
 
 

@@ -17,7 +17,7 @@ from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of
 from penstock.transaction.scan import Scan
-from penstock.transaction.tracking import OfRun, track_calls
+from penstock.transaction.tracking import OfCall, track_calls
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -27,7 +27,7 @@ _UNKNOWN: Any = object()
 
 
 @refuses_other_words
-class DatabaseReader(OfRun):
+class DatabaseReader(OfCall):
     """Reads typed tables in one snapshot."""
 
     __slots__ = ("_calls", "_scope", "_transaction")

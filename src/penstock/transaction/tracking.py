@@ -60,7 +60,7 @@ class Calls:
         return left
 
 
-class OfRun:
+class OfCall:
     """The ctx of one run of a function, or its ``db``: a task that holds one must not outlive the run."""
 
     __slots__ = ()

@@ -358,7 +358,7 @@ def shape_of(cls: type[Any]) -> Shape:
 
 
 def _marker(fields: Mapping[str, Any], definitions: Mapping[str, Any]) -> Way | None:
-    """Marks the integers of an object's fields, by their names on the wire, where they declare `Int64`."""
+    """Mark the integers of an object's fields, by their names on the wire, where they declare `Int64`."""
     ways = dict[str, Way]()
     for name, declared in fields.items():
         schema = declared.get("schema") or declared["return_schema"]

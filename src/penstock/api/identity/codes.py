@@ -52,7 +52,7 @@ class Codes:
         self._threads = Threads("penstock-sign-in", _THREADS)
 
     async def url(self, sign_in: SignIn) -> str:
-        """Where to send somebody. Raises `ProviderUnavailable` if the provider does not say."""
+        """The address to send somebody to. Raises `ProviderUnavailable` if the provider does not say."""
         where = await self._key_sets[sign_in.provider].endpoint("authorization_endpoint")
         challenge = base64.urlsafe_b64encode(sha256(sign_in.verifier.encode()).digest()).decode().rstrip("=")
         words = {

@@ -79,7 +79,7 @@ class KeySet:
         """
         await self.find("")
         url = str(self._document.get(name, ""))
-        if not is_safe(url, beside=self.provider.keys_url):
+        if not is_safe(url, named_by=self.provider.keys_url):
             raise ProviderUnavailable(
                 f"{self.provider.issuer} names {url!r} as its {name}, which is no https:// address."
             )
@@ -122,7 +122,7 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
         if issuer_url(str(found.get("issuer", ""))) != issuer_url(provider.domain):
             raise ValueError(f"{url} is of the issuer {found.get('issuer')!r}")
         jwks = str(found.get("jwks_uri", ""))
-        if not is_safe(jwks, beside=url):
+        if not is_safe(jwks, named_by=url):
             raise ValueError(f"{url} names keys at {jwks!r}, which is no https:// address")
         url = jwks
     keys = _keys_in(fetch_json(url), provider)

@@ -59,7 +59,7 @@ class DeclaredOutbox:
         )
 
     def messages(self, dialect: Dialect) -> Messages:
-        """Makes messages of its changes."""
+        """The maker of messages from its changes."""
         exact = self.outbox.definition is None or self.interest(dialect).exact
         meaning = self._meaning(exact=exact, ordered=bool(self.outbox.order_by))
         return Messages(self.outbox, dialect, HandlerInput(self.handler, self.outbox), meaning)

@@ -146,8 +146,8 @@ class Outboxes:
                 ``version``: of the declaration; what an older program says does not change it.
 
         Raises:
-            DeclarationError: At import: the filter or an option is invalid, the name is taken, or the type of the
-                handler's ctx does not say whether it is an action or a mutation.
+            DeclarationError: At import: the filter or an option is invalid, the name is taken, or the handler's ctx is
+                neither an action's nor a mutation's.
         """
         refuse_bare("outbox", source, "Booking")
 

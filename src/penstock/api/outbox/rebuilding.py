@@ -21,7 +21,7 @@ from penstock.calls.lease import Lease
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.ctxkinds import CONTEXTS
 from penstock.calls.run.engine import Engine
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
@@ -93,7 +93,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
 
     try:
         async with _keep_alive(engine, lease):
-            await Runner(engine, CONTEXTS).mutation(_ResetCall(reset, {}, hold=hold, begin_anew=begin_anew))
+            await FunctionCalls(engine, CONTEXTS).mutation(_ResetCall(reset, {}, hold=hold, begin_anew=begin_anew))
     finally:
         if lease.number is not None:
             await store.changes.leave(reader_name(name), lease.number)  # a relay that takes it sees that nobody died

@@ -120,7 +120,7 @@ class JobCalls:
         ageing: timedelta | None = None,
         gated: bool = False,
     ) -> Callable[[Mapping[str, Any]], NewJob]:
-        """Makes jobs that run a function, from its arguments by name.
+        """The maker of jobs that run a function, from its arguments by name.
 
         The jobs pass a gate if they have a key, or if they are `gated` because their pool has a rate limit.
         """

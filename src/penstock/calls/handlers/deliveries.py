@@ -15,7 +15,7 @@ from typing import Any
 from penstock.calls.call import Arguments, Call
 from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction
@@ -332,7 +332,7 @@ class DeliveryCall(Call):
 
 
 async def deliver(
-    runner: Runner, function: AnyFunction, delivery: Delivery, seconds: float | None, seal: Seal | None = None
+    runner: FunctionCalls, function: AnyFunction, delivery: Delivery, seconds: float | None, seal: Seal | None = None
 ) -> None:
     """Run a handler for messages; `seconds` is its time limit.
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.calls.handlers.mark_completed import mark_completed
-from penstock.calls.handlers.taskrun import TaskRun, get_documents
+from penstock.calls.handlers.taskrun import TaskAttempt, get_documents
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.errors import PenstockError, TaskConditionFailed
 from penstock.reactive.task import Change
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Table)
 class OfTask(Generic[T]):
     """The part of the ctx that all reactive tasks share."""
 
-    _run: TaskRun
+    _run: TaskAttempt
 
     @property
     def doc_id(self) -> Any:
@@ -102,7 +102,7 @@ class OfTask(Generic[T]):
 class TaskCtx(OfTask[T], ActionCtx):
     """The ctx of a reactive task that may call the outside world; for what else it can, see `ActionCtx`."""
 
-    def __init__(self, ctx: ActionCtx, run: TaskRun) -> None:
+    def __init__(self, ctx: ActionCtx, run: TaskAttempt) -> None:
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 
@@ -151,7 +151,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
     Its writes and the end of the run commit together: each change is handled exactly once.
     """
 
-    def __init__(self, ctx: MutationCtx, run: TaskRun) -> None:
+    def __init__(self, ctx: MutationCtx, run: TaskAttempt) -> None:
         self.__dict__ = ctx.__dict__  # it is of the same run
         self._run = run
 

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from penstock.calls.call import Call
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskBatchRun, TaskCtx
-from penstock.calls.handlers.taskrun import TaskCall, TaskRun
+from penstock.calls.handlers.taskrun import TaskAttempt, TaskCall
 from penstock.calls.run.context import ActionCtx, MutationCtx
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.jobrun import JobRun
@@ -140,11 +140,11 @@ def _end(run: TaskBatchRun[Any], error: Exception | None) -> Any:
 # ----- both
 
 
-def _begin(task: ReactiveTask, engine: Engine, given: Mapping[str, Any]) -> TaskRun:
-    return TaskRun(**given, task=task, engine=engine, number=engine.tasks[task.name].id)
+def _begin(task: ReactiveTask, engine: Engine, given: Mapping[str, Any]) -> TaskAttempt:
+    return TaskAttempt(**given, task=task, engine=engine, number=engine.tasks[task.name].id)
 
 
-async def _reach(task: ReactiveTask, runs: Sequence[TaskRun | TaskBatchRun[Any]]) -> None:
+async def _reach(task: ReactiveTask, runs: Sequence[TaskAttempt | TaskBatchRun[Any]]) -> None:
     """Come to the moment before the handler is called, with each run."""
     for run in runs if points.armed else ():
         await points.reach("task.begun", task=task.name, doc_id=run.doc_id, change=run.change)

@@ -1,7 +1,7 @@
 """One run of a reactive task: its row, the change, and the requests of its handler. All kinds of task ctx share it.
 
 Rows and records of many runs are read in one snapshot, with the requested columns and the columns of filter and watch.
-`TaskRun` decides whether a row is still as its run was planned for; `calls/jobs/job` ends the run.
+`TaskAttempt` decides whether a row is still as its run was planned for; `calls/jobs/job` ends the run.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TaskCall:
 
 
 @dataclass(kw_only=True)
-class TaskRun(TaskCall):
-    """One run."""
+class TaskAttempt(TaskCall):
+    """One attempt."""
 
     task: ReactiveTask
     engine: Engine
@@ -247,7 +247,7 @@ def _moment(word: str, delay: Any, until: Any, now: datetime) -> datetime:
 
 
 async def get_documents(
-    runner: Attempts, runs: Sequence[TaskRun], fields: Sequence[str] | None
+    runner: Attempts, runs: Sequence[TaskAttempt], fields: Sequence[str] | None
 ) -> list[Table | PenstockError]:
     """For each run its row, or why it has changed or cannot be read; ValueInvalid for a field the table lacks."""
     first, engine = runs[0], runner.engine
@@ -271,8 +271,8 @@ async def get_documents(
 async def generations_of(engine: Engine, calls: Asked) -> dict[tuple[int, str], int | None]:
     """The generations of runs that are about to share a transaction, if their handlers ask for rows.
 
-    They are read before it begins, since each read in it could conflict. `TaskRun.check` compares the row itself, so an
-    old generation does no harm.
+    They are read before it begins, since each read in it could conflict. `TaskAttempt.check` compares the row itself,
+    so an old generation does no harm.
     """
     found: dict[tuple[int, str], int | None] = {}
     for name, keys in _keys(engine, calls).items():
@@ -305,7 +305,7 @@ def _keys(engine: Engine, calls: Asked) -> dict[str, list[str]]:
 
 async def _check(
     session: Session,
-    run: TaskRun,
+    run: TaskAttempt,
     generation: int | None,
     row: Table | PenstockError | None,
     fields: Sequence[str] | None,

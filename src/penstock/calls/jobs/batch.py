@@ -15,7 +15,7 @@ from penstock.calls.call import Call
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result, time_limit
 from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
@@ -52,7 +52,7 @@ class _BatchCall(Call):
 class Batches:
     """Gathers and runs the jobs of one worker's batch functions; `ended` gets each job and its outcome."""
 
-    def __init__(self, runner: Runner, ended: Ended) -> None:
+    def __init__(self, runner: FunctionCalls, ended: Ended) -> None:
         self._runner = runner
         self._ended = ended
         self._gathering: dict[tuple[str, str], _Gathering] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.calls.handlers.taskrun import Asked, generations_of, ids_of
 from penstock.calls.jobs.job import JobCall, outcome_of_error
 from penstock.calls.run.jobrun import JobRun
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Job, Outcome, Settlement
@@ -59,7 +59,7 @@ class Groups:
     alone.
     """
 
-    def __init__(self, runner: Runner, ended: Ended, alone: Alone) -> None:
+    def __init__(self, runner: FunctionCalls, ended: Ended, alone: Alone) -> None:
         self._runner = runner
         self._ended = ended
         self._alone = alone

@@ -23,7 +23,7 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.journal import tell_of_broken, tell_of_failed_on_complete
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.jobrun import JobRun, Withdrawn, caller_of_job
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.codec import Encryption
 from penstock.errors import (
@@ -55,7 +55,7 @@ _CANCELED = b'{"kind":"canceled"}'
 _NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
-async def run_job(runner: Runner, run: JobRun) -> Outcome | None:
+async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     """Run a job under its lease; its outcome, or None if it has settled itself or the lease is lost.
 
     If its on_complete cannot run, the outcome is that of the on_complete, and `run.job` has the ending to keep.
@@ -67,7 +67,7 @@ async def run_job(runner: Runner, run: JobRun) -> Outcome | None:
     return outcome
 
 
-async def _run_job(runner: Runner, run: JobRun) -> Outcome | None:
+async def _run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     if (unread := run.job.options.unread) is not None:
         return _park(run.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
     if run.job.marked:  # by an attempt whose worker died
@@ -90,7 +90,7 @@ def log_lost(run: JobRun) -> None:
     log_event("job.lost", logging.WARNING, job=job_id(job.id), function=job.function, lease=run.lease)
 
 
-async def _attempt(runner: Runner, run: JobRun) -> Outcome | None:
+async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     """Run a job's function; its outcome, or None if it has settled itself."""
     job, function = run.job, run.function
     if job.options.broken is not None:
@@ -139,7 +139,7 @@ class JobCall(_EndsJob):
     job: JobRun
 
     @classmethod
-    def of(cls, runner: Runner, function: AnyFunction, run: JobRun) -> JobCall:
+    def of(cls, runner: FunctionCalls, function: AnyFunction, run: JobRun) -> JobCall:
         caller = caller_of_job(function)
         return cls(function, run.job.args, caller, job=run, moment=run.moment, engine=runner.engine, lease=run.lease)
 
@@ -188,7 +188,7 @@ class _CompletionCall(_EndsJob):
         return await check_args(self.function, text)
 
 
-async def _complete(runner: Runner, run: JobRun, outcome: Outcome | None) -> Outcome | None:
+async def _complete(runner: FunctionCalls, run: JobRun, outcome: Outcome | None) -> Outcome | None:
     """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
     engine, job, settled = runner.engine, run.job, None
     if outcome is not None:
@@ -240,7 +240,7 @@ async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
         ) from error
 
 
-def outcome_of_error(runner: Runner, run: JobRun, error: Exception) -> Outcome:
+def outcome_of_error(runner: FunctionCalls, run: JobRun, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
     job = run.job
     if isinstance(error, Withdrawn):
@@ -258,7 +258,7 @@ def outcome_of_error(runner: Runner, run: JobRun, error: Exception) -> Outcome:
     return _snooze(runner, job, error) if isinstance(error, Snooze) else failure(error)
 
 
-def _snooze(runner: Runner, job: Job, error: Snooze) -> Outcome:
+def _snooze(runner: FunctionCalls, job: Job, error: Snooze) -> Outcome:
     wait, reason = error.wait(runner.now()), storable(message_of(error))[:_LONGEST_ERROR]
     log_event("job.snoozed", job=job_id(job.id), function=job.function, seconds=wait.total_seconds(), reason=reason)
     return Outcome(JobEvent.SNOOZED, delay=wait, error=f"Snooze: {reason}")
@@ -282,7 +282,7 @@ def _hold(function: AnyFunction, run: JobRun, result: object) -> Outcome:
     return Outcome(JobEvent.HELD)
 
 
-def _leave(runner: Runner, job: Job, function: str, where: str) -> Outcome:
+def _leave(runner: FunctionCalls, job: Job, function: str, where: str) -> Outcome:
     """The outcome of a job whose function this program lacks: any worker that has it may take it at once."""
     left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
     reason = f"FunctionNotFound: no function {function} is declared {where}"

@@ -18,7 +18,7 @@ from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fe
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.sql import plain, prepare_sql
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
@@ -29,7 +29,7 @@ from penstock.jobs.job import Work
 from penstock.observe import practices
 from penstock.schema.table import Table
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
-from penstock.transaction.tracking import Calls, OfRun, track_calls
+from penstock.transaction.tracking import Calls, OfCall, track_calls
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 @refuses_other_words
-class QueryCtx(OfRun):
+class QueryCtx(OfCall):
     """The ctx of a query: one snapshot to read.
 
     Attributes:
@@ -48,7 +48,7 @@ class QueryCtx(OfRun):
     db: DatabaseReader
     of_kind = FunctionKind.QUERY
 
-    def __init__(self, runner: Runner, call: Call, scope: Scope) -> None:
+    def __init__(self, runner: FunctionCalls, call: Call, scope: Scope) -> None:
         self._runner = runner
         self._call = call
         self._scope = self._calls = scope
@@ -163,7 +163,7 @@ class MutationCtx(QueryCtx):
     db: DatabaseWriter
     of_kind = FunctionKind.MUTATION
 
-    def __init__(self, runner: Runner, call: Call, scope: Scope) -> None:
+    def __init__(self, runner: FunctionCalls, call: Call, scope: Scope) -> None:
         super().__init__(runner, call, scope)
         self.db = DatabaseWriter(scope)
 
@@ -214,12 +214,12 @@ class MutationCtx(QueryCtx):
 
 
 @refuses_other_words
-class ActionCtx(OfRun):
+class ActionCtx(OfCall):
     """The ctx of an action: no transaction of its own; each query and mutation it runs is one."""
 
     of_kind = FunctionKind.ACTION
 
-    def __init__(self, runner: Runner, call: Call, calls: Calls) -> None:
+    def __init__(self, runner: FunctionCalls, call: Call, calls: Calls) -> None:
         self._runner = runner
         self._call = call
         self._calls = calls

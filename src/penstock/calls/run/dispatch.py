@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.calls.call import Arguments, Call
 from penstock.calls.run.containment import containing
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
@@ -117,7 +117,7 @@ class Places:
 class Dispatch:
     """Calls functions by name, under this process's limits."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: FunctionCalls) -> None:
         self._runner = runner
         self._config = config = runner.engine.config
         self.snapshots = Snapshots(runner.engine)

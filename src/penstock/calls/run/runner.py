@@ -55,7 +55,7 @@ from penstock.transaction.transaction import Scope, Transaction
 Contexts = Mapping[tuple[FunctionKind, bool], Callable[..., Any]]
 
 
-class Runner(Attempts):
+class FunctionCalls(Attempts):
     """Runs the functions of one engine.
 
     Args:

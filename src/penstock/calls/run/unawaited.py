@@ -13,7 +13,7 @@ from types import CoroutineType
 from typing import Any
 
 from penstock.observe.places import place_of
-from penstock.transaction.tracking import Calls, OfRun, not_awaited
+from penstock.transaction.tracking import Calls, OfCall, not_awaited
 
 
 @functools.cache
@@ -53,7 +53,7 @@ def _runs_of(coroutine: Any) -> Iterator[Calls]:
         for value in _parts(coroutine):
             for held in (value, *_parts(value)):
                 kind = type(held)  # not isinstance, which asks objects of users what they are
-                if issubclass(kind, OfRun):
+                if issubclass(kind, OfCall):
                     yield held._calls  # noqa: SLF001 - its own
         coroutine = coroutine.cr_await
 

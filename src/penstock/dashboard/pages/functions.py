@@ -52,7 +52,7 @@ class Seen:
 
     @property
     def why(self) -> str:
-        """Where most of its time went."""
+        """The step that took most of its time."""
         return ", ".join(f"{name} {share:.0%}" for name, share in self.parts.items() if share >= _WORTH_TELLING)
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.clock import SystemClock, profile_timer
 from penstock.live.entry import QUICK, Answer, Entry
@@ -19,8 +19,8 @@ _MOST_MISSED = 2000
 _TURN = SystemClock()  # a test's does not wait
 
 
-class Run(NamedTuple):
-    """A run of an entry."""
+class EntryCall(NamedTuple):
+    """A call of an entry."""
 
     entry: Entry
     answer: Answer
@@ -39,7 +39,7 @@ class Batch:
         demanded: If it is a late batch, the interests that lack no change since its tick.
     """
 
-    def __init__(self, runner: Runner, session: Session, wake: asyncio.Event) -> None:
+    def __init__(self, runner: FunctionCalls, session: Session, wake: asyncio.Event) -> None:
         self.session = session
         self.tick = Tick(0, 0)
         self.late = set[Entry]()
@@ -50,7 +50,7 @@ class Batch:
         self._waiting = deque[tuple[Entry, str]]()
         self._running: tuple[Entry, str] | None = None
         self._begun_at = 0.0
-        self._runs: list[Run] = []
+        self._runs: list[EntryCall] = []
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, due: Iterable[tuple[Entry, str]]) -> None:
@@ -91,7 +91,7 @@ class Batch:
         self._waiting = deque(one for one in self._waiting if one[0].took > QUICK)
         return back
 
-    def take(self) -> list[Run]:
+    def take(self) -> list[EntryCall]:
         runs, self._runs = self._runs, []
         return runs
 
@@ -130,7 +130,7 @@ class Batch:
                 answer = await self._runner.watch(self.session, entry)
                 ended_at = profile_timer()
                 if answer is not None:  # if not, the entry stays due
-                    self._runs.append(Run(entry, answer, why, ended_at - self._begun_at))
+                    self._runs.append(EntryCall(entry, answer, why, ended_at - self._begun_at))
                 self._running = None
                 if self.late and ended_at - told_at >= QUICK:
                     told_at = ended_at

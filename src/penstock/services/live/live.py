@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.clock import profile_timer
@@ -23,7 +23,7 @@ from penstock.live.cache import EntryCache
 from penstock.live.entry import ANYBODY, QUICK, Entry, EntryReport, Key, as_text
 from penstock.live.view import Tick, View
 from penstock.schema.table import TableDefinition
-from penstock.services.live.batch import Batch, Run
+from penstock.services.live.batch import Batch, EntryCall
 from penstock.services.live.feed import LiveFeed
 from penstock.services.live.reads import Reads
 from penstock.services.service import Service
@@ -39,7 +39,7 @@ class LiveQueries(Service):
     name = "live"
     tells_once = True
 
-    def __init__(self, runner: Runner, definitions: Iterable[TableDefinition]) -> None:
+    def __init__(self, runner: FunctionCalls, definitions: Iterable[TableDefinition]) -> None:
         super().__init__(runner.engine.clock)
         self._runner = runner
         self._store = runner.engine.store
@@ -280,7 +280,7 @@ class LiveQueries(Service):
             await batch.end()
             batch.check()
 
-    def _accept(self, tick: Tick, runs: Iterable[Run]) -> None:
+    def _accept(self, tick: Tick, runs: Iterable[EntryCall]) -> None:
         """Take the answers of runs, and tell the views of answers that they lack."""
         for entry, answer, why, seconds in runs:
             if not entry.watchers:  # since it began

@@ -13,7 +13,7 @@ from functools import partial
 
 from penstock.api.tasks.tasks import READER, look_at_all_rows
 from penstock.calls.lease import LOOK_PART
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.errors import Conflict
@@ -41,7 +41,7 @@ class Planner(LeasedService):
 
     name = "planner"
 
-    def __init__(self, runner: Runner, name: str) -> None:
+    def __init__(self, runner: FunctionCalls, name: str) -> None:
         super().__init__(runner, f"planner {name}", fenced=True)
         self._moved_at = self._listed_at = self._forgot_at = -1e9
         self._position: Position | None = None

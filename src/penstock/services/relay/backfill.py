@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.calls.handlers.deliveries import Messages
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
 from penstock.outbox.backfill import BackfillProgress
@@ -45,7 +45,7 @@ class Page:
 class Backfill:
     """The older rows of one outbox."""
 
-    def __init__(self, runner: Runner, cursor: Cursor) -> None:
+    def __init__(self, runner: FunctionCalls, cursor: Cursor) -> None:
         self._store = runner.engine.store
         self._clock = runner.engine.clock
         self._messages = cursor.messages

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import TryAgain
 from penstock.functions.function import FunctionKind
 from penstock.observe import points
@@ -29,7 +29,7 @@ _SEEN = 100
 class Cursor:
     """The cursor of one outbox, and what a relay knows beyond it: its `state`."""
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox) -> None:
+    def __init__(self, runner: FunctionCalls, declared: DeclaredOutbox) -> None:
         self._changes = runner.engine.store.changes
         self._outboxes = runner.engine.store.outboxes
         self._journal = runner.engine.journal

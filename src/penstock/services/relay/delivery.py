@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.lease import Lease
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import Conflict, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
@@ -40,7 +40,7 @@ class OutboxDelivery(Service):
 
     name = "outbox"
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox, lease: Lease) -> None:
+    def __init__(self, runner: FunctionCalls, declared: DeclaredOutbox, lease: Lease) -> None:
         super().__init__(runner.engine.clock)
         self._signals = runner.engine.store.signals
         self._outbox = declared.outbox

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.lease import LOOK_PART
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.observe.logs import event as log_event
 from penstock.services.relay.delivery import OutboxDelivery
 from penstock.services.service import LeasedService
@@ -25,7 +25,7 @@ class Relay(LeasedService):
 
     name = "relay"
 
-    def __init__(self, runner: Runner, name: str, outboxes: Iterable[DeclaredOutbox]) -> None:
+    def __init__(self, runner: FunctionCalls, name: str, outboxes: Iterable[DeclaredOutbox]) -> None:
         super().__init__(runner, f"relay {name}")
         self.outboxes = [OutboxDelivery(runner, one, self._lease) for one in outboxes]
 

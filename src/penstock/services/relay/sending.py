@@ -9,7 +9,7 @@ from typing import TypeGuard
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.calls.handlers.deliveries import Delivery, Seal, deliver
 from penstock.calls.run.containment import refuse_cancel
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import LOST
 from penstock.errors import CallTimeout, LeaseLost, LockTaken, TryAgain, UsageError
 from penstock.outbox.trouble import changes_lost
@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds for which messages wait for others to commit with the
 class Sending:
     """Delivers messages of one outbox to its handler."""
 
-    def __init__(self, runner: Runner, declared: DeclaredOutbox, cursor: Cursor) -> None:
+    def __init__(self, runner: FunctionCalls, declared: DeclaredOutbox, cursor: Cursor) -> None:
         self._runner = runner
         self._outbox = declared.outbox
         self._function = declared.function

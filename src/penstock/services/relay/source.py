@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice, takewhile
 
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import LOST, CapturedChange
 from penstock.changes.position import Position
 from penstock.observe.logs import event as log_event
@@ -31,7 +31,7 @@ _MOVE_EVERY = 5.0  # without messages, so that the feed can be emptied
 class Source:
     """The next messages of one outbox."""
 
-    def __init__(self, runner: Runner, cursor: Cursor) -> None:
+    def __init__(self, runner: FunctionCalls, cursor: Cursor) -> None:
         self._changes = runner.engine.store.changes
         self._clock = runner.engine.clock
         self._cursor = cursor

@@ -18,7 +18,7 @@ from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
 from penstock.calls.jobs.job import decrypt_job, failure, outcome_of_interrupt, run_job
 from penstock.calls.run.jobrun import JobRun, Permit
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
 from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
@@ -36,7 +36,7 @@ _IN_TURN = 250
 class Executor:
     """The jobs of one worker, up to a number at once; `wake` has it settle an outcome or write progress."""
 
-    def __init__(self, runner: Runner, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
+    def __init__(self, runner: FunctionCalls, places: int, progress: ProgressBuffer, wake: Callable[[], None]) -> None:
         self.running: dict[UUID, JobRun] = {}  # the jobs that run, or will in a moment
         self.busy: Counter[str] = Counter()  # jobs that hold a slot, by pool; ended ones too that go on in a thread
         self.outcomes: list[tuple[Job, Outcome]] = []  # the jobs that have ended and are not settled yet

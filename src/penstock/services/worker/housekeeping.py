@@ -10,7 +10,7 @@ from functools import partial
 
 from penstock.calls.enqueue.tokens import settle_held
 from penstock.calls.journal import tell_of_broken
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.jobs.job import Job, Settlement
 from penstock.jobs.settle import cancel_anyhow
 from penstock.services.worker.executor import Executor
@@ -22,7 +22,7 @@ _EXTERNAL_AT_ONCE = 100
 class Housekeeping:
     """The housekeeping of one worker."""
 
-    def __init__(self, runner: Runner, executor: Executor) -> None:
+    def __init__(self, runner: FunctionCalls, executor: Executor) -> None:
         self._runner = runner
         self._store = runner.engine.store
         self._executor = executor

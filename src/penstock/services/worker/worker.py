@@ -18,7 +18,7 @@ from typing import cast
 from uuid import UUID
 
 from penstock.calls.run.jobrun import JobRun, Permit
-from penstock.calls.run.runner import Runner
+from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import TryAgain
 from penstock.jobs.job import DEFAULT_POOL, Job, Outcome, job_id
 from penstock.jobs.states import JobEvent
@@ -41,7 +41,7 @@ class Worker(LeasedService):
 
     name = "worker"
 
-    def __init__(self, runner: Runner, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
+    def __init__(self, runner: FunctionCalls, name: str, jobs: int, pools: Sequence[str] = ()) -> None:
         super().__init__(runner, name)
         self.next_run_at: datetime | None = None  # of a scheduled or rate-limited job, as of the last look
         self._engine = engine = runner.engine

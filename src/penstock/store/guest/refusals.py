@@ -59,7 +59,7 @@ _MEANINGS: Meanings = {
 
 
 def no_connection(connection: object) -> ContextError:
-    """It is no connection that penstock knows."""
+    """The error for something that is no connection."""
     kind = type(connection)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return ContextError(f"{name} is no connection that penstock can work in.", fix=_TAKEN)

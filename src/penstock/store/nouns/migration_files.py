@@ -41,7 +41,7 @@ class FileProgress:
         return replace(self, cursor=cursor, rows=self.rows + rows, seconds=seconds, at=told_at)
 
     def summary(self) -> str:
-        """In words: of a backfill its rows, its rate and the time left."""
+        """The progress in words: of a backfill its rows, its rate and the time left."""
         if self.step != "backfill":
             waits = "waits for run --contract, once no process of the old release runs"
             return {"contract": waits, "done": "done"}.get(self.step, f"{self.step} is not complete")

@@ -44,7 +44,7 @@ class TaskPlan:
     pool: str
     priority: int
     options: Options  # the other options of its jobs; the number of the task is added
-    resets: bool  # whether a change lets attempts count anew
+    resets: bool  # whether a change resets the count of attempts
     history: int  # the number of runs that are kept with each row
     version: int  # of its handler
     signature: str  # its filter and watch, as text

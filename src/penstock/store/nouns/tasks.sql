@@ -443,7 +443,7 @@ select key, generation from penstock.task_record where task = :task and key = an
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
 -- slice: the records of rows in the order of their keys, the ends of their ended jobs, and whether one runs for the
--- last change of its row, and for which.
+-- last change, and which.
 select r.key, r.after, r.gone, f.state,
        {runs} as running, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1

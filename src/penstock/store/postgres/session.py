@@ -56,7 +56,7 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
 
 
 def _lock(queue: int) -> str:
-    """Waits for those before it in a queue. LOCK TABLE takes no snapshot, and holds through a pooler."""
+    """Wait for earlier ones in a queue. LOCK TABLE takes no snapshot, and holds through a pooler."""
     table = "mutation_queue" if queue == EVERY_QUEUE else f"mutation_queue_{queue}"
     return f"lock table penstock.{table} in exclusive mode"
 

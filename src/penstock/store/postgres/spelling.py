@@ -43,7 +43,7 @@ class PostgresFeedSpelling(FeedSpelling):
         return f"pg_catalog.json_build_array({values})::pg_catalog.text"
 
     def json_object(self, row: str, columns: Sequence[str]) -> str:
-        """Not as jsonb, which refuses some of the values that json holds."""
+        """JSON, as jsonb refuses some of the values that json holds."""
         if not columns:
             return "null"
         if self._are_numbers(columns):

@@ -219,7 +219,7 @@ class TableStatements:
         return self._build_once("load", build)
 
     def advance(self, column: str) -> Statement | None:
-        """Lets the database's own numbers of a column go on after its greatest value; None if they do by themselves."""
+        """Let the database's own numbers of a column go on after its greatest value; None if they do by themselves."""
         template = self.dialect.advance_identity
         if not template:
             return None

@@ -56,7 +56,7 @@ def encode_datetime(value: datetime) -> str:
 
 
 def time_texts() -> Callable[[datetime], str]:
-    """Writes times; many are the same."""
+    """A writer of times; many are the same."""
     known: dict[datetime, str] = {}
     return lambda time: known.get(time) or known.setdefault(time, encode_datetime(time))
 
