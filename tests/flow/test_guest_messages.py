@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.guests import PLAIN_KINDS, Kind, Visit, play, sqlite_file
+from stage.guests import PLAIN_KINDS, Kind, Visit, play
 
 from penstock import (
     ActionCtx,
@@ -107,36 +106,7 @@ def hand_over(url: str) -> list[Any]:
     return found
 
 
-def test_messages_are_sent_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada"), key="100% %s"))
-        await answer(app.outboxes.send(visit.connection, "greetings", {"to": "Čeněk %s", "times": 2}))
-        await answer(visit.commit())
-        await answer(visit.begin())
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Bob")))
-        await answer(visit.rollback())
-
-    tell(kind, app_url, story)
-    assert hand_over(app_url) == [("Ada", "100% %s"), ("Čeněk %s", None)]
-    assert hand_over(app_url) == []
-
-
-def test_a_message_is_gone_with_a_savepoint_that_is_rolled_back(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
-        await answer(visit.run("savepoint here"))
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Bob")))
-        await answer(visit.run("rollback to savepoint here"))
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Eve")))
-        await answer(visit.commit())
-
-    tell(kind, app_url, story)
-    assert hand_over(app_url) == [("Ada", None), ("Eve", None)]
-
-
-def test_what_cannot_be_sent_leaves_no_trace(kind: Kind, app_url: str) -> None:
+def test_messages_are_sent_if_the_transaction_commits_and_leave_no_trace_if_not(kind: Kind, app_url: str) -> None:
     cases: list[tuple[str, Any, Any, type[Exception]]] = [
         ("nowhere", 1, None, TopicNotFound),
         ("greetings", object(), None, ArgumentsInvalid),
@@ -146,15 +116,25 @@ def test_what_cannot_be_sent_leaves_no_trace(kind: Kind, app_url: str) -> None:
 
     async def story(visit: Visit) -> None:
         await answer(visit.begin())
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada")))
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Ada"), key="100% %s"))
+        await answer(visit.run("savepoint here"))
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("gone with its savepoint")))
+        await answer(visit.run("rollback to savepoint here"))
         for topic, payload, key, error in cases:
             with pytest.raises(error):
                 await answer(app.outboxes.send(visit.connection, topic, payload, key=key))
-        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("Eve")))
+        await answer(app.outboxes.send(visit.connection, "greetings", {"to": "Čeněk %s", "times": 2}))
         await answer(visit.commit())
+        await answer(visit.begin())
+        await answer(app.outboxes.send(visit.connection, "greetings", Greeting("gone")))
+        await answer(visit.rollback())
 
     tell(kind, app_url, story)
-    assert hand_over(app_url) == [("Ada", None), ("Eve", None)]
+    assert hand_over(app_url) == [("Ada", "100% %s"), ("Čeněk %s", None)]
+    assert hand_over(app_url) == []
+    for wrong in (None, 5, "postgresql://", object()):
+        with pytest.raises(ContextError, match="neither a ctx nor a backend, nor a connection"):
+            app.outboxes.send(wrong, "greetings", Greeting("Ada"))  # type: ignore[call-overload]
 
 
 def test_a_connection_that_can_run_nothing_is_refused(kind: Kind, app_url: str) -> None:
@@ -182,29 +162,6 @@ def test_a_database_without_tables_of_penstock_says_what_to_do(kind: Kind, url: 
         await answer(visit.rollback())
 
     tell(kind, url, story)
-
-
-def test_what_is_no_connection_is_refused() -> None:
-    for wrong in (None, 5, "postgresql://", object()):
-        with pytest.raises(ContextError, match="neither a ctx nor a backend, nor a connection"):
-            app.outboxes.send(wrong, "greetings", Greeting("Ada"))  # type: ignore[call-overload]
-
-
-def test_numbers_of_messages_and_rows_are_those_of_the_statements(database_url: str) -> None:
-    lite = database_url.startswith("sqlite")
-    with app.sync.open(database_url):
-        connection: Any = sqlite3.connect(sqlite_file(database_url)) if lite else psycopg.connect(database_url)
-        insert = "insert into orders (id, creation_time, item) values ('orders_01jd3k4v5w6x7y8z9a0b1c2d3e', {}, 'book')"
-        app.outboxes.send(connection, "greetings", Greeting("Ada"))
-        connection.execute(insert.format("'2026-01-01T00:00:00.000000Z'" if lite else "now()"))
-        app.outboxes.send(connection, "greetings", Greeting("Eve"))
-        rows = connection.execute(
-            f"select kinds from {'penstock_' if lite else 'penstock.'}change order by seq"
-        ).fetchall()
-        connection.commit()
-        connection.close()
-    assert [row[0] for row in rows] == ["message", "enter", "message"]
-    assert sorted(hand_over(database_url), key=str) == [("Ada", None), ("Eve", None), "book"]
 
 
 def test_messages_are_written_where_changes_are_though_a_statement_was_prepared_before(postgres_url: str) -> None:

@@ -13,7 +13,6 @@ from stage.stories import tell_in
 
 from penstock import ActionCtx, App, Index, LimitExceeded, MutationCtx, Table
 from penstock.jobs.job import job_id
-from penstock.store.sql import statements as statements_module
 from penstock.testing import TestApp
 
 
@@ -24,6 +23,7 @@ class Note(Table):
     by_number = Index("number")
 
 
+NOW = timedelta(0)
 app = OPENED = App()
 write, read, act = tell_in(app)
 
@@ -56,102 +56,138 @@ async def cancel_some_job(ctx: MutationCtx) -> None:
     await ctx.scheduler.cancel(job_id(UUID(int=1)))
 
 
-Case = tuple[dict[str, Any], Callable[[Any], Any], str]
+Case = tuple[Callable[[Any], Any], str]
 
-READS: list[Case] = [
-    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).collect(), "read more than 9 rows"),
-    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).take(10), "read more than 9 rows"),
-    ({"max_rows_read": 9}, lambda ctx: ctx.sql("select * from note"), "read more than 9 rows"),
-    ({"max_rows_read": 9}, lambda ctx: ctx.db.query(Note).filter(lambda _: False).count(), "read more than 9 rows"),
-    ({"max_rows_read": 19}, repeated(2, lambda ctx: ctx.db.query(Note).collect()), "read more than 19 rows"),
-    ({"max_rows_read": 19}, repeated(2, lambda ctx: ctx.sql("select * from note")), "read more than 19 rows"),
-    (
-        {"max_rows_read": 19},
-        lambda ctx: ctx.run_query(read, repeated(2, lambda inner: inner.db.query(Note).collect())),
-        "read more than 19 rows",
-    ),
-    ({"max_bytes_read": 1000}, lambda ctx: ctx.db.query(Note).collect(), "read more than 1000 bytes"),
-    ({"max_bytes_read": 1000}, lambda ctx: ctx.sql("select * from note"), "read more than 1000 bytes"),
-    (
-        {"max_ranges_read": 2},
-        repeated(3, lambda ctx: ctx.db.query(Note).with_index(Note.by_number, number=1).first()),
-        "read more than 2 ranges",
-    ),
-    ({"max_ranges_read": 2}, repeated(3, lambda ctx: ctx.db.query(Note).count()), "read more than 2 ranges"),
+READS: list[tuple[dict[str, Any], list[Case]]] = [
     (
         {"max_rows_read": 9},
-        lambda ctx: ctx.db.query(Note).with_index(Note.by_number).group_by("number").count(),
-        "read more than 9 rows",
+        [
+            (lambda ctx: ctx.db.query(Note).collect(), "read more than 9 rows"),
+            (lambda ctx: ctx.db.query(Note).take(10), "read more than 9 rows"),
+            (lambda ctx: ctx.sql("select * from note"), "read more than 9 rows"),
+            (lambda ctx: ctx.db.query(Note).filter(lambda _: False).count(), "read more than 9 rows"),
+            (
+                lambda ctx: ctx.db.query(Note).with_index(Note.by_number).group_by("number").count(),
+                "read more than 9 rows",
+            ),
+        ],
+    ),
+    (
+        {"max_rows_read": 19},
+        [
+            (repeated(2, lambda ctx: ctx.db.query(Note).collect()), "read more than 19 rows"),
+            (repeated(2, lambda ctx: ctx.sql("select * from note")), "read more than 19 rows"),
+            (
+                lambda ctx: ctx.run_query(read, repeated(2, lambda inner: inner.db.query(Note).collect())),
+                "read more than 19 rows",
+            ),
+        ],
+    ),
+    (
+        {"max_bytes_read": 1000},
+        [
+            (lambda ctx: ctx.db.query(Note).collect(), "read more than 1000 bytes"),
+            (lambda ctx: ctx.sql("select * from note"), "read more than 1000 bytes"),
+        ],
+    ),
+    (
+        {"max_ranges_read": 2},
+        [
+            (
+                repeated(3, lambda ctx: ctx.db.query(Note).with_index(Note.by_number, number=1).first()),
+                "read more than 2 ranges",
+            ),
+            (repeated(3, lambda ctx: ctx.db.query(Note).count()), "read more than 2 ranges"),
+        ],
     ),
 ]
-WRITES: list[Case] = [
-    ({"max_rows_written": 9}, fill, "written more than 9 rows"),
-    ({"max_rows_written": 19}, repeated(2, fill), "written more than 19 rows"),
-    ({"max_rows_written": 19}, repeated(2, lambda ctx: ctx.run_mutation(write, fill)), "written more than 19 rows"),
-    ({"max_bytes_written": 1000}, fill, "written more than 1000 bytes"),
-    ({"max_row_bytes": 100}, lambda ctx: ctx.db.insert(Note(text="x" * 100)), "a row of 1"),
+WRITES: list[tuple[dict[str, Any], list[Case]]] = [
+    ({"max_rows_written": 9}, [(fill, "written more than 9 rows")]),
     (
-        {"max_jobs_scheduled": 3},
-        repeated(4, lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x")),
-        "scheduled more than 3 jobs",
+        {"max_rows_written": 19},
+        [
+            (repeated(2, fill), "written more than 19 rows"),
+            (repeated(2, lambda ctx: ctx.run_mutation(write, fill)), "written more than 19 rows"),
+        ],
+    ),
+    (
+        {"max_bytes_written": 1000, "max_row_bytes": 300},
+        [(fill, "written more than 1000 bytes"), (lambda ctx: ctx.db.insert(Note(text="x" * 300)), "a row of 3")],
+    ),
+    (
+        {"max_jobs_scheduled": 3, "max_job_argument_bytes": 100},
+        [
+            (repeated(4, lambda ctx: ctx.scheduler.run_after(NOW, add, text="x")), "scheduled more than 3 jobs"),
+            (repeated(4, cancel_some_job), "asked to cancel more than 3 jobs"),
+            (lambda ctx: ctx.scheduler.run_after(NOW, add, text="x" * 100), "a job may have 100"),
+        ],
     ),
     (
         {"max_bytes_scheduled": 250},
-        repeated(3, lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x" * 80)),
-        "scheduled more than 250 bytes of arguments",
-    ),
-    ({"max_jobs_scheduled": 3}, repeated(4, cancel_some_job), "asked to cancel more than 3 jobs"),
-    (
-        {"max_job_argument_bytes": 100},
-        lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x" * 100),
-        "a job may have 100",
+        [
+            (
+                repeated(3, lambda ctx: ctx.scheduler.run_after(NOW, add, text="x" * 80)),
+                "scheduled more than 250 bytes of arguments",
+            ),
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize("case", READS)
-async def test_reading_more_than_the_limit_fails_in_queries_and_mutations(database_url: str, case: Case) -> None:
-    settings, story, message = case
-    async with TestApp(app, database_url) as backend:
-        await backend.run_mutation(write, fill)
-    async with TestApp(app, database_url, **settings) as backend:
-        for run in (backend.run_query(read, story), backend.run_mutation(write, story)):
-            with pytest.raises(LimitExceeded, match=message) as caught:
-                await run
-            assert caught.value.facts["limit"] == next(iter(settings.values()))
+async def refused(backend: TestApp, story: Callable[[Any], Any], message: str, limits: Any) -> None:
+    """A mutation is refused with a limit, also if its function swallows what it is told of that."""
 
+    async def both(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Note(text=""))
+        await story(ctx)
 
-@pytest.mark.parametrize("case", WRITES)
-async def test_writing_more_than_the_limit_stores_nothing(database_url: str, case: Case) -> None:
-    settings, story, message = case
-    async with TestApp(app, database_url, **settings) as backend:
-
-        async def both(ctx: MutationCtx) -> None:
-            await ctx.db.insert(Note(text=""))
+    async def swallow(ctx: MutationCtx) -> None:
+        with contextlib.suppress(LimitExceeded):
             await story(ctx)
 
-        with pytest.raises(LimitExceeded, match=message) as caught:
-            await backend.run_mutation(write, both)
-        assert caught.value.facts["limit"] == next(iter(settings.values()))
-        assert await count(backend) == 0
-        assert await backend.jobs() == []
-
-
-@pytest.mark.parametrize("case", [*READS, *WRITES[:4]])
-async def test_a_function_that_swallows_what_it_is_told_of_a_limit_fails_with_it(database_url: str, case: Case) -> None:
-    settings, story, message = case
-    if case in READS:
-        async with TestApp(app, database_url) as backend:
-            await backend.run_mutation(write, fill)
-    async with TestApp(app, database_url, **settings) as backend:
-
-        async def swallow(ctx: MutationCtx) -> None:
-            with contextlib.suppress(LimitExceeded):
-                await story(ctx)
-
+    with pytest.raises(LimitExceeded, match=message) as caught:
+        await backend.run_mutation(write, both)
+    assert caught.value.facts["limit"] in limits
+    if "job" not in message and "a row" not in message and "bytes of" not in message:  # which are refused alone
         with pytest.raises(LimitExceeded, match=message):
             await backend.run_mutation(write, swallow)
-        assert await count(backend) == (10 if case in READS else 0)
+
+
+async def test_reading_more_than_the_limit_fails_in_queries_and_mutations(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(write, fill)
+    for settings, cases in READS:
+        async with TestApp(app, database_url, **settings) as backend:
+            for story, message in cases:
+                with pytest.raises(LimitExceeded, match=message) as caught:
+                    await backend.run_query(read, story)
+                assert caught.value.facts["limit"] in settings.values()
+                await refused(backend, story, message, settings.values())
+    async with TestApp(app, database_url) as backend:
+        assert await count(backend) == 10
+
+
+async def test_writing_more_than_the_limit_stores_nothing(database_url: str) -> None:
+    for settings, cases in WRITES:
+        async with TestApp(app, database_url, **settings) as backend:
+            for story, message in cases:
+                await refused(backend, story, message, settings.values())
+            assert (await count(backend), await backend.jobs()) == (0, [])
+
+
+async def test_just_as_much_as_the_limit_is_fine_and_an_action_has_many_transactions(database_url: str) -> None:
+    settings: dict[str, Any] = {"max_rows_read": 10, "max_rows_written": 10, "max_jobs_scheduled": 3}
+    async with TestApp(app, database_url, **settings) as backend:
+
+        async def story(ctx: ActionCtx) -> None:
+            for _ in range(3):
+                await ctx.run_mutation(write, fill)
+                await ctx.run_query(read, lambda inner: inner.db.query(Note).take(10))
+
+        await backend.run_action(act, story)
+        assert await count(backend) == 30
+        await backend.run_mutation(write, repeated(3, lambda ctx: ctx.scheduler.run_after(NOW, add, text="x")))
+        assert len(await backend.jobs()) == 3
 
 
 async def test_rows_that_turn_out_large_are_not_read_all_at_once(database_url: str) -> None:
@@ -199,32 +235,6 @@ class Counted:
         return getattr(self._session, name)
 
 
-async def test_all_rows_are_read_piece_by_piece_in_order(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements_module, "_PIECE_BYTES", 2000)
-    async with TestApp(app, database_url) as backend:
-        for start in range(0, 300, 50):
-            rows = [Note(text="x" * 100, number=(start + n) % 7) for n in range(50)]
-            await backend.run_mutation(write, lambda ctx, rows=rows: ctx.db.insert_many(rows))
-        for direction in ("asc", "desc"):
-            query = lambda ctx, d=direction: ctx.db.query(Note).with_index(Note.by_number).order(d)  # noqa: E731
-            found = await backend.run_query(read, lambda ctx, query=query: query(ctx).collect())
-            keys = [(row.number, row.id) for row in found]
-            assert keys == sorted(keys, reverse=direction == "desc")
-            assert len(set(keys)) == 300
-            taken = await backend.run_query(read, lambda ctx, query=query: query(ctx).take(123))
-            assert [row.id for row in taken] == [row.id for row in found[:123]]
-
-
-async def test_just_as_much_as_the_limit_is_fine(database_url: str) -> None:
-    settings: dict[str, Any] = {"max_rows_read": 10, "max_rows_written": 10, "max_jobs_scheduled": 3}
-    async with TestApp(app, database_url, **settings) as backend:
-        await backend.run_mutation(write, fill)
-        assert len(await backend.run_query(read, lambda ctx: ctx.db.query(Note).collect())) == 10
-        schedule = repeated(3, lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"))
-        await backend.run_mutation(write, schedule)
-        assert len(await backend.jobs()) == 3
-
-
 async def test_a_row_that_was_refused_is_not_there_if_the_function_goes_on(database_url: str) -> None:
     async with TestApp(app, database_url, max_row_bytes=1000) as backend:
         note = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="small")))
@@ -244,44 +254,20 @@ async def test_a_row_that_was_refused_is_not_there_if_the_function_goes_on(datab
         assert [(row.text, row.number) for row in rows] == [("small", 1)]
 
 
-async def test_a_job_that_was_refused_is_not_there_if_the_function_goes_on(database_url: str) -> None:
-    async with TestApp(app, database_url, max_job_argument_bytes=100) as backend:
+async def test_what_json_makes_of_arguments_counts_and_what_was_refused_is_not_there(database_url: str) -> None:
+    async with TestApp(app, database_url, max_job_argument_bytes=100, max_argument_bytes=100) as backend:
 
         async def story(ctx: Any) -> None:
-            with pytest.raises(LimitExceeded):
-                await ctx.scheduler.run_after(timedelta(0), add, text="x" * 100)
-            await ctx.scheduler.run_after(timedelta(0), add, text="kept")
+            for text in ("x" * 91, "\x01" * 20, '"' * 60, "\N{GRINNING FACE}" * 25):
+                with pytest.raises(LimitExceeded):
+                    await ctx.scheduler.run_after(NOW, add, text=text)
+            await ctx.scheduler.run_after(NOW, add, text="k" * 88)
 
         await backend.run_mutation(write, story)
         await backend.run_action(act, story)
-        assert [job.args for job in await backend.jobs()] == [{"text": "kept"}, {"text": "kept"}]
-
-
-async def test_what_json_makes_of_arguments_counts_not_what_python_has(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, max_job_argument_bytes=100) as backend:
-        await backend.scheduler.run_after(timedelta(0), add, text="x" * 88)
-        for text in ("x" * 91, "\x01" * 20, '"' * 60, "\N{GRINNING FACE}" * 25):
-            with pytest.raises(LimitExceeded):
-                await backend.scheduler.run_after(timedelta(0), add, text=text)
-        assert len(await backend.jobs()) == 1
-
-
-async def test_a_call_from_outside_may_send_so_much(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, max_argument_bytes=100) as backend:
+        assert [job.args for job in await backend.jobs()] == [{"text": "k" * 88}] * 2
         await backend.dispatch.call(add.name, None, '{"text": "' + "x" * 88 + '"}')
         for text in ("x" * 89, "\N{GRINNING FACE}" * 30):
             with pytest.raises(LimitExceeded, match="100 are allowed"):
                 await backend.dispatch.call(add.name, None, ('{"text": "' + text + '"}').encode())
         assert await count(backend) == 1
-
-
-async def test_limits_are_of_one_transaction_and_an_action_has_many(database_url: str) -> None:
-    async with TestApp(app, database_url, max_rows_read=10, max_rows_written=10) as backend:
-
-        async def story(ctx: ActionCtx) -> None:
-            for _ in range(3):
-                await ctx.run_mutation(write, fill)
-                await ctx.run_query(read, lambda inner: inner.db.query(Note).take(10))
-
-        await backend.run_action(act, story)
-        assert await count(backend) == 30

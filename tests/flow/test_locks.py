@@ -157,22 +157,6 @@ async def test_one_at_a_time_holds_a_lock(database_url: str) -> None:
         assert await held(first) == []
 
 
-async def test_actions_take_turns(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        fences = await asyncio.gather(*(backend.run_action(work, f"a{number}") for number in range(8)))
-        assert len(set(fences)) == 8
-        texts = await backend.run_query(written)
-        assert [text.split()[1] for text in texts] == [str(number) for number in range(8)]
-
-
-async def test_a_thread_holds_a_lock_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        fence, lost, wait = await backend.run_action(work_in_thread, "sync")
-        assert (fence > 0, lost, wait) == (True, False, False)
-        assert await backend.run_query(written) == ["sync"]
-        assert await held(backend) == []
-
-
 def test_a_program_that_does_not_await_holds_a_lock(database_url: str) -> None:
     with app.sync.open(database_url) as backend:
         numbers: list[int] = []
@@ -196,15 +180,17 @@ def test_a_program_that_does_not_await_holds_a_lock(database_url: str) -> None:
             backend.with_lock("k").__enter__()
 
 
-async def test_a_lock_says_what_it_is(database_url: str) -> None:
-    async with two(database_url) as (first, _, clock), first.with_lock("k", on_lost="signal") as lock:
-        assert repr(lock) == f"<lock 'k' {lock.fence}>"
-        clock.advance(LEASE)
-        assert repr(lock) == f"<lock 'k' {lock.fence}, lost>"
-
-
-async def test_the_holder_of_an_action_is_named(database_url: str) -> None:
+async def test_actions_take_turns_and_name_themselves(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
+        fences = await asyncio.gather(*(backend.run_action(work, f"a{number}") for number in range(8)))
+        assert len(set(fences)) == 8
+        texts = await backend.run_query(written)
+        assert [text.split()[1] for text in texts] == [str(number) for number in range(8)]
+        fence, lost, wait = await backend.run_action(work_in_thread, "sync")
+        assert (fence > 0, lost, wait) == (True, False, False)
+        assert (await backend.run_query(written))[8:] == ["sync"]
+        assert await held(backend) == []
+
         task = asyncio.create_task(backend.run_action(hold_on))
         while not (found := await held(backend)):
             await backend.engine.machine.sleep(0.001)
@@ -212,103 +198,65 @@ async def test_the_holder_of_an_action_is_named(database_url: str) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await held(backend) == []
-
-
-# ----- bad input
-
-
-@pytest.mark.parametrize("key", ["", "a" * 201, "a\nb", "a\0b", "\ud800", 100, None, b"k", ["k"]])
-async def test_what_is_no_key_is_refused(database_url: str, key: Any) -> None:
-    async with two(database_url) as (first, _, _):
-        with pytest.raises(ValueInvalid, match="The key of a lock is a text of 1 to 200 printable characters"):
-            first.with_lock(key)
-
-
-@pytest.mark.parametrize("key", ["k", "a" * 200, "účet 7", "account:0190-…", "💶", "100", "'; drop table lock; --"])
-async def test_what_is_a_key_is_taken(database_url: str, key: str) -> None:
-    async with two(database_url) as (first, second, _), first.with_lock(key) as lock:
-        assert [row.key for row in await held(second)] == [key] == [lock.key]
-        assert not await is_free(second, key)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"wait": timedelta(seconds=-1)},
-        {"wait": 3},
-        {"wait": None},
-        {"wait": timedelta(days=400)},
-        {"lease": timedelta(0)},
-        {"lease": timedelta(days=2)},
-        {"lease": 15.0},
-        {"on_lost": "raise"},
-        {"on_lost": None},
-        {"on_lost": []},
-    ],
-)
-async def test_what_is_no_option_is_refused(database_url: str, options: dict[str, Any]) -> None:
-    async with two(database_url) as (first, _, _):
-        with pytest.raises(ValueInvalid, match=f"with_lock: {next(iter(options))}"):
-            first.with_lock("k", **options)
-        assert await held(first) == []
-
-
-async def test_a_transaction_takes_no_lock(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         with pytest.raises(ContextError, match="A transaction takes no locks"):
             await backend.run_action(lock_in_mutation)
 
 
-async def test_who_holds_a_lock_cannot_take_it_again(database_url: str) -> None:
-    async with two(database_url) as (first, _, _):
-        async with first.with_lock("k"):
-            with pytest.raises(ContextError, match="cannot be held twice"):
-                async with first.with_lock("k"):
-                    raise AssertionError
-        assert await is_free(first)
+# ----- at the door
+
+NO_KEYS: list[Any] = ["", "a" * 201, "a\nb", "a\0b", "\ud800", 100, None, b"k", ["k"]]
+KEYS = ["k", "a" * 200, "účet 7", "account:0190-…", "💶", "100", "'; drop table lock; --"]
+NO_OPTIONS: list[dict[str, Any]] = [
+    {"wait": timedelta(seconds=-1)}, {"wait": 3}, {"wait": None}, {"wait": timedelta(days=400)},
+    {"lease": timedelta(0)}, {"lease": timedelta(days=2)}, {"lease": 15.0},
+    {"on_lost": "raise"}, {"on_lost": None}, {"on_lost": []},
+]  # fmt: skip
 
 
-async def test_a_block_is_entered_once(database_url: str) -> None:
-    async with two(database_url) as (first, _, _):
+async def test_what_can_be_no_lock_is_refused(database_url: str) -> None:
+    async with two(database_url) as (first, second, _):
+        for key in NO_KEYS:
+            with pytest.raises(ValueInvalid, match="The key of a lock is a text of 1 to 200 printable characters"):
+                first.with_lock(key)
+        for options in NO_OPTIONS:
+            with pytest.raises(ValueInvalid, match=f"with_lock: {next(iter(options))}"):
+                first.with_lock("k", **options)
+        for fence in (0, -1, 2**63, True, "1", None):
+            with pytest.raises(ValueInvalid, match="A fence is a lock's fencing token"):
+                await first.run_mutation(check, fence)
+        assert await held(first) == []
+        for key in KEYS:
+            async with first.with_lock(key) as lock:
+                assert [row.key for row in await held(second)] == [key] == [lock.key]
+                assert not await is_free(second, key)
         block = first.with_lock("k")
         async with block:
             with pytest.raises(ContextError, match="entered twice"):
                 await block.__aenter__()
-        assert await is_free(first)
+            with pytest.raises(ContextError, match="cannot be held twice"):
+                await first.with_lock("k").__aenter__()
+        assert await is_free(second)
 
 
 # ----- its end
 
 
-async def test_it_is_given_back_when_the_block_raises(database_url: str) -> None:
-    async with two(database_url) as (first, second, _):
+async def test_it_is_given_back_when_the_block_raises_or_is_cancelled(database_url: str) -> None:
+    async with two(database_url) as (first, second, clock):
         with pytest.raises(ZeroDivisionError):
             async with first.with_lock("k"):
                 raise ZeroDivisionError
         assert await is_free(second)
-
-
-async def test_it_is_given_back_when_the_task_is_cancelled(database_url: str) -> None:
-    async with two(database_url) as (first, second, _):
-        task, _ = await hold(first)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await is_free(second)
-
-
-async def test_it_is_given_back_though_the_task_is_cancelled_while_it_does_so(database_url: str) -> None:
-    async with two(database_url) as (first, second, clock):
-        task, _ = await hold(first)
+        task, lock = await hold(first)
         waiter = asyncio.create_task(enter(second))
         await wanted(first)
-        for _ in range(3):
+        for _ in range(3):  # while it does so, too
             task.cancel()
             await first.engine.machine.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await task
-        await waiter
-        assert clock.monotonic() == 0.0
+        assert await waiter > lock.fence
+        assert clock.monotonic() == 0.0, "somebody told it, as time does not pass here"
 
 
 async def test_a_closing_backend_gives_its_locks_back(database_url: str) -> None:
@@ -318,20 +266,6 @@ async def test_a_closing_backend_gives_its_locks_back(database_url: str) -> None
         with pytest.raises(LockLost, match="the backend is being closed"):
             await task
         assert await is_free(second)
-
-
-async def test_a_killed_backend_leaves_its_locks(database_url: str) -> None:
-    clock = TestClock()
-    async with app.open(database_url, clock=clock) as second:
-        first = Backend(app, app.config(database=database_url), clock)
-        await first.start()
-        task, _ = await hold(first)
-        await first.kill()
-        assert not await is_free(second)
-        clock.advance(LEASE)
-        assert await is_free(second)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_the_pruner_forgets_what_nobody_gave_back(database_url: str) -> None:
@@ -347,17 +281,6 @@ async def test_the_pruner_forgets_what_nobody_gave_back(database_url: str) -> No
 
 
 # ----- waiting
-
-
-async def test_who_waits_gets_it_when_it_is_given_back(database_url: str) -> None:
-    async with two(database_url) as (first, second, clock):
-        task, lock = await hold(first)
-        waiter = asyncio.create_task(enter(second))
-        await wanted(first)
-        assert not waiter.done()
-        task.cancel()
-        assert await waiter > lock.fence
-        assert clock.monotonic() == 0.0, "somebody told it, as time does not pass here"
 
 
 async def test_who_waits_gets_it_when_it_runs_out(database_url: str) -> None:
@@ -396,21 +319,7 @@ async def test_who_has_waited_long_enough_is_told_who_holds_it(database_url: str
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_who_stops_waiting_leaves_nothing(database_url: str) -> None:
-    async with two(database_url) as (first, second, _):
-        task, _ = await hold(first)
-        waiters = [asyncio.create_task(enter(second)) for _ in range(3)]
-        await wanted(first)
-        for waiter in waiters:
-            waiter.cancel()
-        await asyncio.gather(*waiters, return_exceptions=True)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert await is_free(second)
-        assert second.runner.locks._lines == {}
-
-
-async def test_those_who_wait_in_one_process_get_it_in_order(database_url: str) -> None:
+async def test_those_who_wait_in_one_process_get_it_in_order_or_leave_nothing(database_url: str) -> None:
     async with two(database_url) as (first, second, _):
         task, _ = await hold(first)
         order: list[int] = []
@@ -419,11 +328,16 @@ async def test_those_who_wait_in_one_process_get_it_in_order(database_url: str) 
             async with second.with_lock("k"):
                 order.append(number)
 
-        waiters = [asyncio.create_task(use(number)) for number in range(6)]
+        waiters = [asyncio.create_task(use(number)) for number in range(9)]
         await wanted(first)
+        for waiter in waiters[1::3]:
+            waiter.cancel()
+        await asyncio.gather(*waiters[1::3], return_exceptions=True)
         task.cancel()
-        await asyncio.gather(*waiters)
-        assert order == list(range(6))
+        await asyncio.gather(*waiters, return_exceptions=True)
+        assert order == [0, 2, 3, 5, 6, 8]
+        assert await is_free(second)
+        assert second.runner.locks._lines == {}
 
 
 async def test_a_process_that_takes_it_again_and_again_does_not_keep_it_from_others(database_url: str) -> None:
@@ -498,26 +412,29 @@ async def test_what_is_done_under_a_lost_lock_is_cancelled(database_url: str, ca
 
 async def test_a_block_may_be_told_only(database_url: str) -> None:
     async with two(database_url) as (first, second, clock):
-        async with first.with_lock("k", on_lost="signal") as lock:
-            watcher = asyncio.create_task(lock.wait_lost())
-            await first.engine.machine.sleep(0)
-            clock.advance(LEASE)
-            assert await watcher
-            assert await lock.wait_lost(5)
-            async with second.with_lock("k") as other:
-                assert other.fence > lock.fence
-            assert lock.lost
-        assert lock.lost, "what is lost stays lost"
-
-
-async def test_who_watches_a_lock_learns_that_the_block_has_ended(database_url: str) -> None:
-    async with two(database_url) as (first, _, _):
         async with first.with_lock("k") as lock:
             watcher = asyncio.create_task(lock.wait_lost())
             await first.engine.machine.sleep(0)
             assert not watcher.done()
-        assert not await watcher
+        assert not await watcher, "the block has ended"
         assert not lock.lost
+        async with first.with_lock("k", on_lost="signal") as lock:
+            await first.run_mutation(write, "in time", "k", lock.fence)
+            assert repr(lock) == f"<lock 'k' {lock.fence}>"
+            watcher = asyncio.create_task(lock.wait_lost())
+            await first.engine.machine.sleep(0)
+            clock.advance(LEASE)
+            assert repr(lock) == f"<lock 'k' {lock.fence}, lost>"
+            assert await watcher
+            assert await lock.wait_lost(5)
+            async with second.with_lock("k") as other:
+                assert other.fence > lock.fence
+                await second.run_mutation(write, "the next one", "k", other.fence)
+                with pytest.raises(LockLost):
+                    await first.run_mutation(write, "late", "k", lock.fence)
+            assert lock.lost
+        assert lock.lost, "what is lost stays lost"
+        assert await second.run_query(written) == ["in time", "the next one"]
 
 
 async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url: str) -> None:
@@ -535,82 +452,20 @@ async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url
             await body(fail=True)
 
 
-async def test_an_error_under_a_lost_lock_stays_what_it_is(database_url: str) -> None:
-    async with two(database_url) as (first, _, clock):
-
-        async def body() -> None:
-            async with first.with_lock("k") as lock:
-                clock.advance(LEASE)
-                lock.check()
-
-        with pytest.raises(LockLost):
-            await body()
-
-        async def other_body() -> None:
-            async with first.with_lock("k"):
-                try:
-                    clock.advance(LEASE)
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    raise ZeroDivisionError from None
-
-        with pytest.raises(ZeroDivisionError):
-            await other_body()
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
-
-
-async def test_who_is_cancelled_beside_is_cancelled(database_url: str) -> None:
-    async with two(database_url) as (first, _, clock):
-        task, lock = await hold(first)
-        clock.advance(LEASE)
-        await lock.wait_lost()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
 async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_url: str) -> None:
-    clock = TestClock()
-    async with app.open(database_url, clock=clock) as backend:
-        clocks.append(clock)
+    async with TestApp(app, database_url) as backend:
+        clocks.append(backend.clock)
         with pytest.raises(LockLost):
             await backend.run_action(lose_in_thread)
         assert clocks == []
 
-
-# ----- the fence
-
-
-async def test_a_mutation_of_a_late_holder_is_refused(database_url: str) -> None:
-    async with two(database_url) as (first, second, clock):
-        async with first.with_lock("k", on_lost="signal") as lock:
-            await first.run_mutation(write, "in time", "k", lock.fence)
-            clock.advance(LEASE)
-            async with second.with_lock("k") as other:
-                await second.run_mutation(write, "the next one", "k", other.fence)
-                with pytest.raises(LockLost):
-                    await first.run_mutation(write, "late", "k", lock.fence)
-        assert await second.run_query(written) == ["in time", "the next one"]
-
-
-async def test_a_fence_is_refused_in_a_job_that_shares_its_transaction(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         async with backend.with_lock("k") as lock:
             for text, fence in (("good", lock.fence), ("late", lock.fence - 1 or 999), ("good", lock.fence)):
                 await backend.scheduler.run_after(AT_ONCE, write, text, "k", fence)
             await backend.run_until_idle(raise_errors=False)
         (failed,) = await backend.jobs("failed")
-        assert (failed.error or "").startswith("LockLost: ")
+        assert (failed.error or "").startswith("LockLost: "), "in a job that shares its transaction"
         assert await backend.run_query(written) == ["good", "good"]
-
-
-@pytest.mark.parametrize("fence", [0, -1, 2**63, True, "1", None])
-async def test_what_is_no_fence_is_refused(database_url: str, fence: Any) -> None:
-    async with two(database_url) as (first, _, _):
-        with pytest.raises(ValueInvalid, match="A fence is a lock's fencing token"):
-            await first.run_mutation(check, fence)
 
 
 # ----- steps

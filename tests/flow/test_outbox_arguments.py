@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -33,29 +34,11 @@ def declared(**options: Any) -> tuple[str, str]:
     return one.outbox.spec(), one.interest(SQLITE).digest
 
 
-# ----- sets
-
-
-@pytest.mark.parametrize("several", [set, frozenset])
-def test_sets_are_declared_alike_in_each_process(several: Any) -> None:
+def test_sets_are_declared_alike_in_each_process_and_what_is_none_is_left_out() -> None:
     events = ("delete", "insert", "truncate", "update")
-    assert declared(fields=several(NAMES)) == declared(fields=tuple(sorted(NAMES)))
-    assert declared(on=several(events)) == declared(on=events)
-
-
-@pytest.mark.parametrize("several", [set, frozenset])
-def test_a_set_has_no_order_for_rows(several: Any) -> None:
-    with pytest.raises(DeclarationError, match=f"order_by is a tuple of fields, not a {several.__name__}"):
-        declared(order_by=several({"c0", "c1"}))
-
-
-@pytest.mark.parametrize("fields", [{1, "note"}, {None}])
-def test_a_set_of_something_else_is_refused(fields: Any) -> None:
-    with pytest.raises(DeclarationError, match="has no field"):
-        declared(fields=fields)
-
-
-def test_what_is_none_is_left_out() -> None:
+    for several in (set, frozenset):
+        assert declared(fields=several(NAMES)) == declared(fields=tuple(sorted(NAMES)))
+        assert declared(on=several(events)) == declared(on=events)
     none: dict[str, Any] = dict.fromkeys(("fields", "partition_by", "order_by"))
     assert declared(**none) == declared()
     stage = OutboxStage(Wide)
@@ -64,79 +47,62 @@ def test_what_is_none_is_left_out() -> None:
     assert one.outbox.topic == "news"
 
 
-@pytest.mark.parametrize("option", [{"on": None}, {"fields": ()}, {"order_by": "note"}, {"partition_by": "note"}])
-def test_a_topic_has_no_options_of_tables(option: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match="are for tables"):
-        OutboxStage(Wide).outbox("news", **option)
+def test_what_cannot_be_declared_is_refused() -> None:
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (Wide, {"order_by": {"c0", "c1"}}, "order_by is a tuple of fields, not a set"),
+        (Wide, {"order_by": frozenset({"c0"})}, "order_by is a tuple of fields, not a frozenset"),
+        (Wide, {"fields": {1, "note"}}, "has no field"),
+        (Wide, {"fields": {None}}, "has no field"),
+        ("news", {"on": None}, "are for tables"),
+        ("news", {"fields": ()}, "are for tables"),
+        ("news", {"order_by": "note"}, "are for tables"),
+        ("news", {"partition_by": "note"}, "are for tables"),
+    ]
+    for source, options, says in cases:
+        with pytest.raises(DeclarationError, match=says):
+            OutboxStage(Wide).outbox(source, **options)
 
 
-# ----- looking after them
+REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    *[("skip", (1, reason), {}, "Skipping a message needs a reason") for reason in (None, 5, b"why", "", " \n")],
+    *[("retry", (numbers,), {}, "numbers takes a list") for numbers in (5, "5", 0, object())],
+    *[
+        ("messages", (), {"states": given}, "states takes some of")
+        for given in (None, 5, "parked", ["nowhere"], [["parked"]])
+    ],
+    *[("move", (to,), {}, "move takes 'beginning', 'end', a time or a position") for to in (None, 5, b"end")],
+    *[
+        ("move", (datetime.fromisoformat(time),), {}, "no time in UTC")
+        for time in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00")
+    ],
+    *[("retry", ([1, number],), {}, "64 bits") for number in (2**63, -(2**63) - 1, 10**30, True, 1.0, "1", None)],
+    *[("skip", (number, "a test"), {}, "64 bits") for number in (2**63, True, 1.0, "1", None)],
+    *[("messages", (), {"after": number}, "64 bits") for number in (2**63, True, 1.0, "1")],
+]
 
 
-@pytest.mark.parametrize("reason", [None, 5, b"why", "", " \n"])
-async def test_a_reason_is_a_text(sqlite_url: str, reason: Any) -> None:
-    stage = OutboxStage(Wide)
-    stage.outbox(Wide)
-    async with stage.open(sqlite_url) as test:
-        with pytest.raises(ValueInvalid, match="Skipping a message needs a reason"):
-            await stage.app.outboxes.skip(test, "send", 1, reason)
-
-
-@pytest.mark.parametrize("numbers", [5, "5", 0, object()])
-async def test_numbers_come_several_at_once(sqlite_url: str, numbers: Any) -> None:
-    stage = OutboxStage(Wide)
-    stage.outbox(Wide)
-    async with stage.open(sqlite_url) as test:
-        with pytest.raises(ValueInvalid, match="numbers takes a list"):
-            await stage.app.outboxes.retry(test, "send", numbers)
-
-
-@pytest.mark.parametrize("several", [list, set, iter])
-async def test_numbers_may_come_from_anything_that_has_several(sqlite_url: str, several: Any) -> None:
+async def test_what_cannot_be_looked_after_is_refused(sqlite_url: str) -> None:
     stage = OutboxStage(Wide)
     stage.outbox(Wide, on_failure="park")
     stage.fails = failing(lambda: NonRetryableError("no"), "a", "b")
     async with stage.open(sqlite_url) as test:
+        outboxes: Any = stage.app.outboxes
+        for verb, args, options, says in REFUSED:
+            with pytest.raises(ValueInvalid, match=says):
+                await getattr(outboxes, verb)(test, "send", *args, **options)
+        for name in (None, 5, ["send"]):
+            for verb in ("messages", "retry", "pause", "resume", "rebuild", "drop"):
+                with pytest.raises(OutboxNotFound, match="knows no outbox"):
+                    await getattr(outboxes, verb)(test, name)
+        for where in (None, "task", {}):
+            for verb in ("records", "count", "retry", "cancel", "skip", "delete"):
+                with pytest.raises(ValueInvalid, match="are picked by a TaskFilter"):
+                    await getattr(stage.app.tasks, verb)(test, where)
+        assert await stage.app.tasks.count(test, TaskFilter()) == {}
+
         await stage.insert(test, Wide(note="a"), Wide(note="b"))
         await drain(test)
-        (one, _other) = (await stage.app.outboxes.messages(test, "send")).messages
-        assert await stage.app.outboxes.retry(test, "send", several([one.number])) == 1
+        (one, other) = (await outboxes.messages(test, "send")).messages
+        assert await outboxes.retry(test, "send", iter([one.number])) == 1, "from anything that has several"
         assert await states(test) == ["waiting", "parked"]
-
-
-@pytest.mark.parametrize("given", [None, 5, "parked", ["nowhere"], [["parked"]]])
-async def test_states_are_some_of_those_that_there_are(sqlite_url: str, given: Any) -> None:
-    stage = OutboxStage(Wide)
-    stage.outbox(Wide)
-    async with stage.open(sqlite_url) as test:
-        with pytest.raises(ValueInvalid, match="states takes some of"):
-            await stage.app.outboxes.messages(test, "send", states=given)
-
-
-@pytest.mark.parametrize("to", [None, 5, b"end"])
-async def test_a_place_is_a_text_or_a_time(sqlite_url: str, to: Any) -> None:
-    stage = OutboxStage(Wide)
-    stage.outbox(Wide)
-    async with stage.open(sqlite_url) as test:
-        with pytest.raises(ValueInvalid, match="move takes 'beginning', 'end', a time or a position"):
-            await stage.app.outboxes.move(test, "send", to)
-
-
-@pytest.mark.parametrize("name", [None, 5, ["send"]])
-async def test_what_is_no_name_is_none_of_an_outbox(sqlite_url: str, name: Any) -> None:
-    stage = OutboxStage(Wide)
-    stage.outbox(Wide)
-    async with stage.open(sqlite_url) as test:
-        for verb in ("messages", "retry", "pause", "resume", "rebuild", "drop"):
-            with pytest.raises(OutboxNotFound, match="knows no outbox"):
-                await getattr(stage.app.outboxes, verb)(test, name)
-
-
-@pytest.mark.parametrize("where", [None, "task", {}])
-async def test_rows_of_tasks_are_picked_by_a_filter(sqlite_url: str, where: Any) -> None:
-    stage = OutboxStage(Wide)
-    async with stage.open(sqlite_url) as test:
-        for verb in ("records", "count", "retry", "cancel", "skip", "delete"):
-            with pytest.raises(ValueInvalid, match="are picked by a TaskFilter"):
-                await getattr(stage.app.tasks, verb)(test, where)
-        assert await stage.app.tasks.count(test, TaskFilter()) == {}
+        assert await outboxes.retry(test, "send", {other.number}) == 1

@@ -5,16 +5,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from stage.families import TABLES, Child
 from stage.items import ONCE, POLICIES, SOON, TEN, Item, begun, broken, handed, of, several, staged
-from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, run_sql, states
+from stage.outboxes import OutboxStage, aside, died, drain, failing, outbox_row, run_sql, states, text_of
+from stage.waits import until
 
-from penstock import NonRetryableError, Retry, Snooze
+from penstock import LeaseLost, NonRetryableError, Retry, Snooze
 from penstock.outbox.message import Message
+from penstock.outbox.trouble import Trouble, after_failure
+from penstock.sync import ActionCtx as SyncActionCtx
+
+if TYPE_CHECKING:
+    from penstock.services.relay.relay import Relay
+
 
 BOTH: dict[str, dict[str, Any]] = {"sends": {}, "writes": {"mutation": True}}
 EACH: dict[str, dict[str, Any]] = {policy: {"on_failure": policy} for policy in POLICIES}
@@ -41,33 +52,6 @@ async def test_one_that_fails_halts_all_behind_it_until_it_does_not(database_url
         for name in BOTH:
             row = await outbox_row(test, name)
             assert (row.trouble, row.delivered) == (None, 3)
-
-
-async def test_of_its_key_alone_those_behind_it_wait(database_url: str) -> None:
-    stage = several(BOTH, "a1", on_failure="halt_key", partition_by="lane")
-    async with stage.open(database_url) as test:
-
-        async def all_states() -> list[str]:
-            (found,) = {tuple(await states(test, name)) for name in BOTH}
-            return list(found)
-
-        rows = [Item(note=f"{lane}{number}", lane=lane) for number in (1, 2, 3) for lane in "ab"]
-        await stage.insert(test, *rows)
-        await drain(test)
-        assert await handed(stage, test) == {key: ["b1", "b2", "b3"] for key in BOTH}
-        assert await all_states() == ["halted", "waiting", "waiting"]
-        await stage.insert(test, Item(note="a4", lane="a"), Item(note="b4", lane="b"))
-        await drain(test, TEN)
-        assert await all_states() == ["halted", "waiting", "waiting", "waiting"]
-        stage.fails = failing(broken, "a3")
-        await drain(test, TEN)
-        assert await all_states() == ["halted", "waiting"]
-        stage.fails = failing(broken)
-        await drain(test, TEN)
-        assert await all_states() == []
-        for name, texts in (await handed(stage, test)).items():
-            assert [text for text in texts if text[0] == "a"] == ["a1", "a2", "a3", "a4"]
-            assert (await outbox_row(test, name)).delivered == 8
 
 
 async def test_that_attempts_are_used_up_is_told_once_as_what_follows_from_it(
@@ -150,25 +134,6 @@ async def test_one_that_snoozes_has_not_failed(database_url: str) -> None:
         assert await handed(stage, test) == {"halt_key": ["b", "a"], "halt": ["a", "b"], "park": ["a", "b"]}
 
 
-async def test_one_that_failed_can_be_skipped(database_url: str) -> None:
-    outboxes = {f"{policy} {name}": EACH[policy] | BOTH[name] for policy in EACH for name in BOTH}
-    stage = several(outboxes, "b")
-    async with begun(stage, database_url, "a", "b", "c") as test:
-        store = test.engine.store.outboxes
-        for name in outboxes:
-            row, asides = await outbox_row(test, name), await aside(test, name)
-            seq = row.trouble.seq if row.trouble is not None else asides[0].change.seq
-            assert not await store.skip(name, seq + 1)
-            assert await store.skip(name, seq)
-            assert not await store.skip(name, seq), "once"
-        await drain(test, timedelta(seconds=2))
-        await drain(test, TEN)
-        assert await handed(stage, test) == {key: ["a", "c"] for key in outboxes}
-        for name in outboxes:
-            row = await outbox_row(test, name)
-            assert (row.skips, row.trouble, row.delivered, await states(test, name)) == ((), None, 2, []), name
-
-
 async def test_after_one_was_skipped_all_go_side_by_side_again(database_url: str) -> None:
     stage = staged("b", parallelism=4)
     async with begun(stage, database_url, "a", "b", "c") as test:
@@ -237,3 +202,236 @@ async def test_one_that_takes_too_long_has_failed(database_url: str) -> None:
             assert (parked.trouble.attempts, parked.trouble.error.split(":")[0]) == (1, "CallTimeout"), name
         got = await handed(stage, test)
         assert {name: sorted(set(texts)) for name, texts in got.items()} == {key: ["a", "c"] for key in outboxes}
+
+
+class Odd(BaseException):
+    """What no program should raise."""
+
+
+class Canceled(BaseException):
+    """Stands for a task that was cancelled, and awaited."""
+
+
+CANCELED: Future[None] = Future()
+CANCELED.cancel()
+ODD: dict[str, Callable[[], BaseException | None]] = {
+    "Canceled": Canceled,
+    "CancelledError": asyncio.CancelledError,
+    "Odd": Odd,
+    "SystemExit": lambda: SystemExit(1),
+    "LeaseLost": lambda: LeaseLost("Not that of the outbox."),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [Odd(), ValueError()]),
+    "a task that it awaited was": CANCELED.exception,  # which raises what threads know
+}
+HANDLERS: dict[str, dict[str, Any]] = {
+    "calls": {},
+    "writes": {"mutation": True},
+    "calls beside": {"parallelism": 3},
+    "calls of many": {"batch": 5},
+    "writes many": {"mutation": True, "batch": 5},
+}
+HALTING = {policy: {"on_failure": policy} for policy in ("halt", "halt_key")}
+
+
+# ----- what is raised that is no Exception, and handlers that cancel the task they run in
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only(database_url: str, odd: str) -> None:
+    stage, name, threads = several(HANDLERS), "CancelledError" if odd == "Canceled" else odd, list[str]()
+    stage.fails = failing(lambda: ODD[odd]() or AssertionError(odd), "a")
+    raised = [ODD[odd]] if odd in {"CancelledError", "Odd", "SystemExit"} else []
+
+    async def during(_ctx: Any, message: Message[Item]) -> None:
+        if odd == "Canceled" and text_of(message) == "a":
+            task = asyncio.create_task(asyncio.Event().wait())
+            task.cancel()
+            await task
+
+    def send(ctx: SyncActionCtx, item: Item) -> None:
+        if item.note == "a" and raised:
+            error = raised.pop()()
+            assert error is not None
+            raise error
+        threads.append(item.note)
+
+    stage.app.outbox(Item, name="in a thread", retry=SOON)(send)
+    stage.during = during
+    async with begun(stage, database_url, "a", "b") as test:
+        for outbox in HANDLERS:
+            trouble = (await outbox_row(test, outbox)).trouble
+            assert (trouble.attempts, name in trouble.error) == (1, True), outbox
+        if not threads:
+            assert f"raised {name}" in (await outbox_row(test, "in a thread")).trouble.error
+        stage.fails, stage.during = failing(broken), None
+        await drain(test, TEN)
+        got = await handed(stage, test)
+        assert {outbox: sorted(texts) for outbox, texts in got.items()} == {key: ["a", "b"] for key in HANDLERS}
+        assert threads == ["a", "b"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_handler_that_cancels_its_own_task_fails_its_message_at_most(database_url: str, *, late: bool) -> None:
+    stage = several(HANDLERS | {"parks": {"on_failure": "park"}})
+
+    async def during(_ctx: Any, message: Message[Any]) -> None:
+        if text_of(message) == "b":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if not late:  # it waits until that comes through, and does not return first
+                await asyncio.Event().wait()
+
+    stage.during = during
+    async with begun(stage, database_url, "a", "b", "c") as test:
+        for outbox in HANDLERS if not late else ():
+            trouble = (await outbox_row(test, outbox)).trouble
+            assert (trouble.attempts, "cancelled the task that it runs in" in trouble.error) == (1, True), outbox
+        if not late:
+            test.relay.start()
+
+            async def is_parked() -> bool:
+                test.clock.advance(TEN)
+                return await states(test, "parks") == ["parked"]
+
+            await until(is_parked)
+            await test.relay.stop()
+            test.relay = cast("Relay", test.make_service("relay"))
+            assert (await handed(stage, test))["parks"] == ["a", "c"], "the relay has gone on"
+        stage.during = None
+        await test.engine.store.outboxes.retry("parks", test.clock.now())
+        await drain(test, timedelta(minutes=10))
+        got = await handed(stage, test)
+        assert {outbox: sorted(set(texts)) for outbox, texts in got.items()} == {
+            outbox: ["a", "b", "c"] for outbox in (*HANDLERS, "parks")
+        }
+
+
+# ----- attempts
+
+
+async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_used_up(database_url: str) -> None:
+    stage = several(HALTING, "a")
+
+    async def listed() -> list[Any]:
+        return list(await stage.app.outboxes.list(test))
+
+    async with begun(stage, database_url, "a", "b") as test:
+        for attempt in range(2, 5):
+            await drain(test, TEN)
+            assert [one.halted for one in await listed()] == [attempt >= 3] * 2
+        for _ in range(10):
+            await drain(test, timedelta(minutes=5))
+        for one in await listed():
+            assert one.halted
+            assert one.retry_at is not None
+            assert one.retry_at - test.clock.now() >= timedelta(minutes=2)
+        tried = len(stage.tried)
+        await drain(test, TEN)
+        assert len(stage.tried) == tried
+        for policy in HALTING:
+            await stage.app.outboxes.retry(test, policy)
+        assert [one.halted for one in await listed()] == [False] * 2, "its attempts begin anew"
+        await drain(test, timedelta(seconds=1))
+        assert len(stage.tried) == tried + 2, "at once"
+        assert [(one.halted, one.retry_at) for one in await listed()] == [(False, test.clock.now() + TEN)] * 2
+
+
+async def test_keys_of_any_length_are_put_aside(database_url: str) -> None:
+    expected = {"halt_key": ["halted", "halted", "waiting"], "park": ["parked"] * 3}
+    outboxes = {policy: {"on_failure": policy} for policy in expected}
+    stage = several(outboxes, retry=Retry(max_attempts=1), partition_by="note")
+    far = "".join(chr(0x4E00 + number % 20_000) for number in range(7, 140_007, 7))  # does not shrink much
+    stage.fails = lambda message: broken() if text_of(message).startswith(far) else None
+    async with begun(stage, database_url, far + "a", far + "b", "c", far + "a") as test:
+        assert await handed(stage, test) == {key: ["c"] for key in outboxes}
+        assert {policy: await states(test, policy) for policy in outboxes} == expected
+        stage.fails = failing(broken)
+        for policy in outboxes:
+            await stage.app.outboxes.retry(test, policy)
+        await drain(test, TEN)
+        for texts in (await handed(stage, test)).values():
+            assert Counter(texts) == {far + "a": 2, far + "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("policy", HALTING)
+async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message_for_good(
+    database_url: str, policy: str
+) -> None:
+    stage, dies = staged("a", on_failure=policy), asyncio.Event()
+
+    async def die(_ctx: Any, _message: Message[Item]) -> None:
+        dies.set()
+        await asyncio.Event().wait()
+
+    async with begun(stage, database_url, "a", "b") as test:
+        for _ in range(3):
+            await drain(test, TEN)
+        stage.during = die
+        for _ in range(2):
+            assert await died(drain(test, TEN), dies)
+            test.relay = cast("Relay", test.make_service("relay"))
+            test.clock.advance(timedelta(minutes=1))
+        stage.during, stage.fails = None, failing(broken)
+        await drain(test, timedelta(minutes=1))
+        await drain(test, timedelta(minutes=1))
+        assert sorted(stage.texts()) == ["a", "b"]
+        assert (await outbox_row(test)).trouble is None
+        assert await states(test) == []
+
+
+async def test_after_a_death_each_message_is_tried_as_soon_as_it_is_written_that_its_attempt_begins(
+    database_url: str,
+) -> None:
+    """Whatever else is due: one that has failed, or one that flows."""
+    stage = staged("a", "b", on_failure="halt_key")
+    async with begun(stage, database_url, "a") as test:
+        await stage.insert(test, *of("b"))
+        await drain(test, timedelta(seconds=1))
+        stage.tried.clear()
+        await stage.insert(test, *of("c"))
+        test.relay = cast("Relay", test.make_service("relay"))  # the one before never says that it has ended
+        test.clock.advance(timedelta(minutes=1))
+        stage.fails = failing(broken)
+        await test.relay.tick()
+        (line,) = test.relay.outboxes
+        for tried in range(3):
+            assert await line.tick() == 0
+            assert len(stage.tried) == tried, "it is written that it begins"
+            assert await line.tick() == 0
+            assert len(stage.tried) == tried + 1
+        assert stage.texts() == ["a", "c", "b"]
+
+
+def waits(policy: Retry, count: int, chance: float = 0.999) -> list[float]:
+    """The waits after so many attempts that failed."""
+    trouble: Trouble | None = None
+    now, found = datetime(2030, 1, 1, tzinfo=UTC), list[float]()
+    for _ in range(count):
+        trouble = after_failure(policy, 1, trouble, ValueError("no"), now, chance)
+        assert trouble.retry_at is not None
+        found.append((trouble.retry_at - now).total_seconds())
+        now = trouble.retry_at
+    return found
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Retry.fixed(0.4, max_attempts=3, jitter=0),
+        Retry(max_attempts=None, max_duration=1, initial_backoff=0.4, base=1.0, max_backoff=0.4),
+    ],
+)
+def test_what_is_halted_waits_ever_longer_up_to_minutes(policy: Retry) -> None:
+    found = waits(policy, 14)
+    first = next(number for number, wait in enumerate(found) if wait > 0.4)
+    halted = found[first:]
+    assert 1 <= halted[0] < 2
+    assert all(1.4 * one < other < 2.5 * one for one, other in pairwise(halted[:7]))
+    assert 299 < halted[-1] <= 300
+    assert waits(policy, 24, 0.0)[-1] == 150, "jitter keeps those apart that were halted together"
+
+
+def test_what_is_halted_is_tried_again_no_sooner_than_its_policy_says() -> None:
+    policy = Retry.fixed(timedelta(hours=1), max_attempts=2, jitter=0)
+    assert waits(policy, 4) == [3600] * 4

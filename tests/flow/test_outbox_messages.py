@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, aside, drain, failing, send, sql, text_of
+from stage.items import FILTERS, ONCE, POLICIES, Item, begun, handed, of, rows_before, several, staged, valued
+from stage.outboxes import OutboxStage, drain, outbox_row, send, sql, states, text_of
 
 from penstock import ActionCtx, App, DeclarationError, Index, MutationCtx, Retry, Table
 from penstock.clock import SystemClock
@@ -19,42 +19,26 @@ from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing import TestApp
 
 
-class Item(Table):
-    note: str = ""
-    lane: str | None = "a"
-    value: int = 0
-
-
 class Copy(Table):
     note: str
 
     by_note = Index("note")
 
 
-@dataclass
-class Order:
-    number: int
-    note: str = "none"
+ALL = ("insert", "update", "delete")
 
 
-FILTERS: dict[str, Callable[[Any], Any]] = {
-    "exact": lambda row: row.value > 0,
-    "wide": lambda row: row.note.matches("^y"),  # which SQLite cannot say
-}
-
-
-@pytest.mark.parametrize("wanted", [("insert",), ("update",), ("delete",), ("insert", "update", "delete")])
 @pytest.mark.parametrize("how", FILTERS)
-async def test_rows_are_inserted_as_they_enter_a_filter_and_deleted_as_they_leave(
-    database_url: str, how: str, wanted: Any
-) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, filter=FILTERS[how], on=wanted)
+async def test_rows_are_inserted_as_they_enter_a_filter_and_deleted_as_they_leave(database_url: str, how: str) -> None:
+    outboxes: dict[str, dict[str, Any]] = {kind: {"on": (kind,)} for kind in ALL}
+    outboxes |= {"all": {"on": ALL}, "notes": {"on": ("update",), "fields": ("note",)}}
+    stage = several(outboxes, filter=FILTERS[how])
     out: dict[str, Any] = {"value": 0, "note": "n"}
     async with stage.open(database_url) as test:
         await drain(test)
         one, two = await stage.insert(test, Item(note="y1", value=1), Item(note="n", value=0))
         await stage.patch(test, Item, one, note="y2", value=2)
+        await stage.patch(test, Item, one, value=3)
         await stage.patch(test, Item, one, **out)
         await stage.patch(test, Item, one, lane="b")
         await stage.patch(test, Item, two, note="y3", value=3)
@@ -65,36 +49,27 @@ async def test_rows_are_inserted_as_they_enter_a_filter_and_deleted_as_they_leav
         expected = [
             ("insert", None, "y1"),
             ("update", "y1", "y2"),
+            ("update", "y2", "y2"),
             ("delete", "y2", None),
             ("insert", None, "y3"),
             ("update", "y3", "y4"),
             ("delete", "y4", None),
         ]
-        keys = [str(one)] * 3 + [str(two)] * 3
-        assert [(got.key, got.kind, note(got.previous), note(got.row)) for got in stage.got] == [
-            (key, *change) for key, change in zip(keys, expected, strict=True) if change[0] in wanted
-        ]
-        numbers = [got.number for got in stage.got]
-        assert numbers == sorted(set(numbers))
-        assert len({got.id for got in stage.got}) == len(stage.got)
-        assert all((got.outbox, got.older, got.attempt, got.topic) == ("send", False, 1, None) for got in stage.got)
+        keys = [str(one)] * 4 + [str(two)] * 3
+        for outbox in (*ALL, "all"):
+            got = [one for one in stage.got if one.outbox == outbox]
+            assert [(one.key, one.kind, note(one.previous), note(one.row)) for one in got] == [
+                (key, *change) for key, change in zip(keys, expected, strict=True) if outbox in {"all", change[0]}
+            ]
+            numbers = [one.number for one in got]
+            assert numbers == sorted(set(numbers))
+            assert len({one.id for one in got}) == len(got)
+        assert all((one.older, one.attempt, one.topic) == (False, 1, None) for one in stage.got)
+        assert (await handed(stage, test))["notes"] == ["update y2", "update y4"], "other columns are no updates"
 
 
 def note(row: Any) -> str | None:
     return None if row is None else row.note
-
-
-@pytest.mark.parametrize("how", FILTERS)
-async def test_with_fields_other_columns_are_no_updates_and_are_not_there(database_url: str, how: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on=("update",), fields=("note",), filter=FILTERS[how])
-    async with stage.open(database_url) as test:
-        await drain(test)
-        (one,) = await stage.insert(test, Item(note="y1", value=1))
-        await stage.patch(test, Item, one, lane="b")
-        await stage.patch(test, Item, one, note="y2")
-        await drain(test)
-        assert stage.texts() == ["update y2"]
 
 
 async def test_each_kind_of_handler_gets_its_messages(database_url: str) -> None:  # noqa: C901 - one of each kind
@@ -205,117 +180,197 @@ async def test_a_truncate_comes_after_what_was_before_it_and_before_what_was_aft
         assert (set(texts[:3]), texts[3], set(texts[4:])) == (set("abc"), "truncate", set("def"))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_what_cannot_be_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"keep_for": timedelta(days=367)}, "keep_for is a timedelta of up to a year, not "),
         ({"keep_for": timedelta(seconds=-1)}, "keep_for is a timedelta of up to a year, not "),
         ({"keep_for": 60}, "keep_for is a timedelta of up to a year, not 60"),
         ({"linger": timedelta(hours=1), "batch": 2}, "linger is a timedelta of up to a minute, not "),
-    ],
-)
-def test_times_that_are_too_long_are_refused(options: Any, says: str) -> None:
-    with pytest.raises(DeclarationError, match=says):
-        OutboxStage(Item).outbox(Item, **options)
+        ({"on": ("truncate",), "on_failure": "halt_key"}, "all keys"),
+    ]
+    for options, says in cases:
+        with pytest.raises(DeclarationError, match=says):
+            OutboxStage(Item).outbox(Item, **options)
 
 
-def test_a_truncate_cannot_wait_for_one_key() -> None:
-    with pytest.raises(DeclarationError, match="all keys"):
-        OutboxStage(Item).outbox(Item, on=("truncate",), on_failure="halt_key")
-
-
-async def test_a_batch_lingers_until_it_is_full_or_its_time_is_over(database_url: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, batch=3, linger=timedelta(seconds=10))
-    async with stage.open(database_url) as test:
-        await drain(test)
-        await stage.insert(test, Item(note="a"))
-        await drain(test)
-        await drain(test, timedelta(seconds=9))
-        assert stage.texts() == []
-        await stage.insert(test, Item(note="b"))
-        await drain(test, timedelta(seconds=1))
-        assert (stage.texts(), stage.calls) == (["a", "b"], [2])
-        await stage.insert(test, *[Item(note=text) for text in "cdef"])
-        await drain(test)
-        assert (stage.texts(), stage.calls) == (["c", "d", "e"], [2, 3])
-        await drain(test, timedelta(seconds=10))
-        assert stage.texts() == ["f"]
-
-
-# ----- topics
-
-
-async def test_payloads_are_as_the_annotation_says_or_fail(database_url: str) -> None:
-    app, got = App(), list[Any]()
-
-    @app.outbox("orders", name="take", on_failure="park", retry=Retry(max_attempts=1))
-    async def take(ctx: ActionCtx, order: Order) -> None:
-        got.append(order)
-
-    @app.outbox("orders", name="whole")
-    async def take_whole(ctx: ActionCtx, message: Message[Any]) -> None:
-        got.append((message.key, message.topic, message.kind, message.payload))
-
-    async with TestApp(app, database_url) as test:
-        await drain(test)
-        for payload, key in [
-            ('{"number": 1}', None),
-            ('{"number": "x"}', "k"),
-            ("null", "[vip"),
-            ('{"number": 2, "note": "ž\\u0000"}', '["k"]'),
-        ]:
-            assert await send(test, "orders", payload, key)
-        assert not await send(test, "nobody's", "1")
-        await drain(test)
-        assert [one for one in got if isinstance(one, Order)] == [Order(1), Order(2, "ž\0")]
-        parked = await aside(test, "take")
-        assert [(one.state, one.key) for one in parked] == [("parked", "k"), ("parked", "[vip")]
-        assert all("DataError" in one.trouble.error for one in parked)
-        assert [one[0] for one in got if isinstance(one, tuple)] == [None, "k", "[vip", '["k"]']
-        assert got[-1][1:3] == ("orders", "message")
-
-
-@pytest.mark.parametrize("start", ["beginning", "end"])
-async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url: str, start: Any) -> None:
+async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url: str) -> None:
     before = OutboxStage()
     before.outbox("t", "first")
     async with before.open(database_url) as test:
         await send(test, "t", '"old"')
     stage = OutboxStage()
-    stage.outbox("t", start=start)
+    for start in ("beginning", "end"):
+        stage.outbox("t", start, start=start)
     async with stage.open(database_url) as test:
         await send(test, "t", '"new"')
         await drain(test)
-        assert stage.texts() == (["old", "new"] if start == "beginning" else ["new"])
+        assert await handed(stage, test) == {"beginning": ["old", "new"], "end": ["new"]}
 
 
 # ----- identity
 
 
-@pytest.mark.parametrize("policy", ["halt", "halt_key", "park"])
-async def test_a_message_has_one_id_however_often_it_is_handed_over(database_url: str, policy: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, on_failure=policy, on=("insert", "update"))
-    stage.outbox(Item, "other", on=("insert", "update"))
-    attempts = list[tuple[str, int]]()
+async def test_a_message_has_one_id_however_often_it_is_handed_over(database_url: str) -> None:
+    outboxes: dict[str, dict[str, Any]] = {policy: {"on_failure": policy} for policy in POLICIES} | {"other": {}}
+    stage = several(outboxes, "a", on=("insert", "update"))
+    attempts = {policy: list[tuple[str, int]]() for policy in outboxes}
 
     async def during(_ctx: Any, message: Message[Item]) -> None:
-        if message.outbox == "send" and text_of(message) == "a":
-            attempts.append((message.id, message.attempt))
+        if text_of(message) == "a":
+            attempts[message.outbox].append((message.id, message.attempt))
 
-    stage.during, stage.fails = during, failing(lambda: ValueError("no"), "a")
-    async with stage.open(database_url) as test:
-        (one,) = await stage.insert(test, Item(note="a"))
-        await drain(test)
+    stage.during = during
+    async with begun(stage, database_url, "a") as test:
+        ((one,),) = await sql(test, "select id from item")
         await stage.patch(test, Item, one, note="b")
     async with stage.open(database_url, clock=test.clock) as test:
         for _ in range(12):
             await drain(test, timedelta(minutes=2))
         stage.fails = lambda _message: None
-        await test.engine.store.outboxes.retry("send", test.clock.now())
+        for policy in POLICIES:
+            await test.engine.store.outboxes.retry(policy, test.clock.now())
         await drain(test, timedelta(seconds=2))
-        assert len({id_ for id_, _ in attempts}) == 1
-        assert [number for _, number in attempts][:3] == [1, 2, 3]
+        for policy in POLICIES:
+            assert len({id_ for id_, _ in attempts[policy]}) == 1, policy
+            assert [number for _, number in attempts[policy]][:3] == [1, 2, 3]
         by_id = {(got.outbox, text_of(got)): got.id for got in stage.got}
-        assert len(set(by_id.values())) == len(by_id) >= 2
+        assert len(set(by_id.values())) == len(by_id) >= 6
+
+
+FIVE = timedelta(seconds=5)
+
+
+async def test_a_batch_lingers_until_it_is_full_or_its_time_is_over(database_url: str) -> None:
+    stage = staged(batch=3, linger=2 * FIVE)
+    async with begun(stage, database_url, "a") as test:
+        await drain(test, timedelta(seconds=9))
+        assert stage.texts() == []
+        await stage.insert(test, *of("b"))
+        await drain(test, timedelta(seconds=1))
+        assert (stage.texts(), stage.calls) == (["a", "b"], [2])
+        await stage.insert(test, *of(*"cdef"))
+        await drain(test)
+        assert (stage.texts(), stage.calls) == (["c", "d", "e"], [2, 3])
+        await drain(test, 2 * FIVE)
+        assert stage.texts() == ["f"]
+
+
+@pytest.mark.parametrize("mutation", [False, True])
+async def test_pieces_of_a_batch_that_failed_wait_no_more(database_url: str, *, mutation: bool) -> None:
+    stage = staged("21", batch=64, linger=FIVE, on_failure="park", retry=ONCE, mutation=mutation)
+    async with begun(stage, database_url, *map(str, range(40))) as test:
+        assert stage.calls == []
+        await drain(test, FIVE)
+        got = await stage.written(test) if mutation else list(dict.fromkeys(stage.texts()))
+        assert got == [str(number) for number in range(40) if number != 21]
+        await stage.insert(test, *of("a"))
+        await drain(test)
+        assert stage.texts() == [], "others wait as before"
+        await drain(test, FIVE)
+        assert (await outbox_row(test)).delivered == 40
+
+
+async def test_retries_of_others_do_not_have_a_batch_wait_longer(database_url: str) -> None:
+    retry = Retry.fixed(timedelta(seconds=2), jitter=0)
+    stage = staged("0", batch=3, linger=FIVE, on_failure="halt_key", retry=retry)
+    async with begun(stage, database_url, "0", "1", "2") as test:
+        assert stage.texts() == ["1", "2"]
+        await stage.insert(test, *of("a"))
+        for _ in range(4):
+            assert stage.texts() == []
+            await drain(test, timedelta(seconds=2))
+        assert stage.texts() == ["a"]
+
+
+@pytest.mark.parametrize("order", [(), ("value",)])
+async def test_older_rows_fill_batches_of_any_size_and_wait_for_nothing(
+    database_url: str, order: tuple[str, ...]
+) -> None:
+    await rows_before(database_url, *valued(700))
+    stage = staged(batch=600, linger=FIVE, order_by=order)
+    async with stage.open(database_url) as test:
+        await drain(test)
+        assert stage.calls == [600, 100]
+
+
+async def test_what_was_captured_fills_batches_that_are_larger_than_what_is_read_at_once(database_url: str) -> None:
+    stage = staged(batch=2500, linger=FIVE, start="end")
+    async with stage.open(database_url) as test:
+        await drain(test)
+        for _ in range(3):
+            await stage.insert(test, *valued(1000))
+        await drain(test)
+        assert stage.calls == [2500]
+        await drain(test, FIVE)
+        assert stage.calls == [2500, 500]
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_only_what_is_of_its_row_waits_for_a_message_without_partition(database_url: str, *, older: bool) -> None:
+    rows = [
+        Item(note="a", lane=None),
+        Item(note="b", lane=None),
+        Item(note="c", lane="None"),
+        Item(note="d", lane="None"),
+    ]
+    stage = staged("a", "c", on=("insert", "update"), on_failure="halt_key", partition_by="lane")
+    ids = await rows_before(database_url, *rows) if older else []
+    async with stage.open(database_url) as test:
+        ids = ids or await stage.insert(test, *rows)
+        await drain(test)
+        await stage.patch(test, Item, ids[0], note="a2")
+        await stage.patch(test, Item, ids[1], note="b2")
+        await stage.insert(test, Item(note="e", lane=None))
+        await drain(test)
+        assert [(one.row and one.row.note, one.key) for one in stage.got] == [("b", None), ("b2", None), ("e", None)]
+        assert sorted(await states(test)) == ["halted", "halted", "waiting", "waiting"]
+        stage.fails = lambda _message: None
+        stage.got.clear()
+        await drain(test, timedelta(seconds=10))
+        await drain(test)
+        assert [one for one in stage.texts() if "a" in one] == ["a", "update a2"]
+
+
+async def test_rows_without_partition_are_under_way_beside_each_other_and_those_of_none_are_not(
+    database_url: str,
+) -> None:
+    stage, under_way, most = staged(partition_by="lane", parallelism=4), dict[str, int](), dict[str, int]()
+    together = asyncio.Event()
+
+    async def during(_ctx: Any, message: Message[Any]) -> None:
+        lane = repr(message.row.lane if message.row else "")
+        under_way[lane] = under_way.get(lane, 0) + 1
+        most[lane] = max(most.get(lane, 0), under_way[lane])
+        if under_way.get("None") == 3:
+            together.set()
+        if lane == "None":
+            await together.wait()
+        under_way[lane] -= 1
+
+    stage.during = during
+    async with stage.open(database_url) as test:
+        await drain(test)
+        await stage.insert(test, *[Item(lane=lane) for lane in (None, "None", None, "None", None)])
+        await drain(test)
+    assert most == {"None": 3, "'None'": 1}
+
+
+@pytest.mark.parametrize("filter_", [lambda row: row.note == "a", lambda row: row.note.matches("^a")])
+async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_told_of_it_before(
+    database_url: str, filter_: Any
+) -> None:
+    options: dict[str, Any] = {"on": ("insert", "update", "delete"), "filter": filter_, "start": "end"}
+    stage = staged("a", on_failure="halt_key", partition_by="lane", **options)
+    async with stage.open(database_url) as test:
+        one, other = await stage.insert(test, Item(note="a", lane="x"), Item(note="b", lane="x"))
+        await drain(test)
+        await stage.patch(test, Item, one, note="b", lane="y")
+        await stage.patch(test, Item, other, note="a", lane="y")
+        await drain(test)
+        assert await states(test) == ["halted", "waiting", "halted"]
+        stage.fails = lambda _message: None
+        for _ in range(2):
+            await drain(test, timedelta(seconds=10))
+        got = [(message.kind, message.key) for message in stage.got]
+        assert sorted(got) == [("delete", "x"), ("insert", "x"), ("insert", "y")]
+        assert got.index(("insert", "x")) < got.index(("delete", "x"))
