@@ -120,7 +120,7 @@ class Model:
 
 
 @pytest.mark.both_stores
-@pytest.mark.parametrize("seed", range(examples(40)))
+@pytest.mark.parametrize("seed", range(examples(25)))
 async def test_a_table_has_the_rows_that_were_written(database_url: str, seed: int) -> None:
     dice = random_of(seed)
     models = [Model(dice, table_of(dice, f"made{number}")) for number in range(3)]

@@ -360,12 +360,12 @@ async def test_facts_are_read_once_whatever_the_number_of_rows(database_url: str
 
         async def fill(ctx: MutationCtx) -> None:
             await ctx.db.insert(Member(user="ada", team="red"))
-            await ctx.db.insert_many([Shared(owner="ada", team="red") for _ in range(300)])
+            await ctx.db.insert_many([Shared(owner="ada", team="red") for _ in range(50)])
 
         await test.run_mutation(trusted, fill)
 
         async def touch(ctx: MutationCtx) -> int:
-            for row in await ctx.db.query(Shared).take(300):
+            for row in await ctx.db.query(Shared).take(50):
                 await ctx.db.patch(Shared, row.id, is_open=True)
             return len([one for one in ctx._scope.transaction.read_set.ranges if one.table == "member"])
 
