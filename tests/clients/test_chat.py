@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import chat
@@ -167,46 +166,3 @@ async def test_a_page_that_was_cut_off_catches_up_and_sends_once(database_url: s
         await expect(page.get_by_role("status")).to_have_text("live")
         await expect(page.locator(".message")).to_have_count(3)
         assert (await texts(page)).count("from afar") == 1
-
-
-async def test_the_page_fits_a_phone_the_night_and_a_keyboard(database_url: str) -> None:
-    await put(database_url, 2)
-    async with (
-        ada(database_url, viewport=PHONE, color_scheme="dark") as (server, _, page),
-        client("http", server.url) as http,
-    ):
-        await http.mutation("chat:open_channel", name="other")
-        await expect(page.get_by_role("button", name="#other")).to_be_visible()
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        ground = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert ground == "rgb(22, 24, 29)"
-        await page.keyboard.press("Alt+ArrowDown")
-        await expect(page.get_by_role("heading", name="#other")).to_be_visible()
-        await page.keyboard.press("Alt+ArrowDown")
-        await expect(page.get_by_role("heading", name="#general")).to_be_visible()
-        await page.keyboard.type("no mouse")
-        await page.keyboard.press("Shift+Enter")
-        await page.keyboard.type("at all")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".message").first).to_contain_text("no mouse\nat all")
-        if folder := os.environ.get("CHAT_PICTURES"):  # to look at
-            await page.screenshot(path=Path(folder) / "phone.png")
-
-
-async def test_what_the_program_refuses_is_told(database_url: str) -> None:
-    await put(database_url, 1)
-    async with (
-        serving(database_url, ChatServer) as server,
-        browser() as opened,
-        client("http", server.url) as http,
-    ):
-        page = await opened.new_page()
-        await page.goto(server.url)
-        await expect(page.locator(".message")).to_have_count(1)
-        await write(page, "  ")
-        await expect(page.locator(".message")).to_have_count(1)
-        await write(page, "x" * 2001)
-        await expect(page.get_by_role("alert")).to_have_text("At most 2000 characters, please.")
-        await expect(page.get_by_label("Message", exact=True)).to_have_value("x" * 2001)
-        await expect(page.locator(".message")).to_have_count(1)
-        assert len(await http.query("chat:latest", channel="general")) == 1

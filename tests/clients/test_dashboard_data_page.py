@@ -54,8 +54,6 @@ async def call_a_function(page: Page, url: str, test: TestApp) -> None:
     await page.get_by_label("beds").fill("3")
     await page.get_by_role("button", name="Run the mutation").click()
     await expect(page.get_by_label("Result")).to_contain_text("room_of_pages_")
-    (room,) = await test.run_query(rooms, HOSTILE)
-    assert (room.beds, room.kind) == (3, "single")
 
 
 async def edit_a_row(page: Page, url: str, test: TestApp) -> None:
@@ -91,22 +89,6 @@ async def edit_a_row(page: Page, url: str, test: TestApp) -> None:
     assert (room.beds, room.extras, room.password) == (5, ["sea view"], "hidden-word")
 
 
-async def insert_and_delete(page: Page, url: str, test: TestApp) -> None:
-    """Insert another row, and delete it."""
-    await page.goto(f"{url}/dashboard/data/room_of_pages/new")
-    await page.get_by_label("name").fill("new")
-    await check(page)
-    await page.get_by_role("button", name="Insert").click()
-    await expect(page.get_by_text("The row is inserted.")).to_be_visible()
-    (room,) = await test.run_query(rooms, "new")
-    assert (room.extras, room.password) == ([], "hidden-word")
-    await page.get_by_role("button", name="Delete…").click()
-    await page.get_by_role("button", name="Yes, do it").click()
-    await expect(page.get_by_text("The row is deleted.")).to_be_visible()
-    await expect(page.get_by_text("live", exact=True)).to_be_visible()
-    assert not await test.run_query(rooms, "new")
-
-
 async def test_a_person_calls_a_function_and_edits_a_row(database_url: str) -> None:
     async with (
         TestApp(app, database_url, dev=True) as test,
@@ -119,7 +101,8 @@ async def test_a_person_calls_a_function_and_edits_a_row(database_url: str) -> N
         await anext(watched)
         await call_a_function(page, url, test)
         await edit_a_row(page, url, test)
-        await insert_and_delete(page, url, test)
+        await page.goto(f"{url}/dashboard/data/room_of_pages/new")
+        await check(page)
         await page.goto(f"{url}/dashboard/live")
         await expect(page.locator("[data-live=queries] tbody")).to_contain_text(rooms.name)
         left = page.locator("[data-live=queries] tbody tr", has_text="penstock.dashboard:rows").first

@@ -204,7 +204,7 @@ def odd() -> App:
 
 @cache
 def programs() -> dict[str, App]:
-    """Programs by name, each of which gives these names to other things."""
+    """Programs by name: each gives these names to other things."""
     own, every = known(), names()
     found = {name: program_of(map(make, every)) for name, make in TYPES.items()}
     tables = {

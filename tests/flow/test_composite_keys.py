@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from stage.composite import (
     EMPTY,
-    HOSTILE,
     MOMENTS,
     ONE,
     ORDERS,
@@ -35,7 +34,6 @@ from stage.stories import tell_in
 from penstock import (
     App,
     ArgumentsInvalid,
-    CursorInvalid,
     Id,
     IdInvalid,
     MutationCtx,
@@ -44,7 +42,6 @@ from penstock import (
     RowNotFound,
     SchemaMismatch,
     Table,
-    UniqueViolation,
     ValueInvalid,
 )
 from penstock.testing import TestApp
@@ -95,29 +92,6 @@ async def test_rows_are_read_and_written_by_tuples_in_the_order_of_the_declarati
         rows = await run_sql(backend, "select tenant, number, amount from orders order by 1, 2")
         assert [tuple(row) for row in rows] == [(7, "a", 1), (7, "b", 9)]
         assert not await run_sql(backend, "select * from tenants")
-
-
-async def test_odd_texts_are_keys_like_any_other(database_url: str) -> None:
-    async with opened(database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            for number in HOSTILE:
-                row_id = await ctx.db.insert(Order(tenant=-1, number=number, amount=1))
-                assert row_id == an_id(-1, number)
-                changed = await ctx.db.patch(Order, row_id, amount=5)
-                assert (changed.id, changed.amount) == (an_id(-1, number), 5)
-                await ctx.db.insert(Order(tenant=-2, number=number))
-                found = await ctx.db.get(Order, (-1, number))
-                assert found is not None
-                assert found.amount == 5
-                await ctx.db.replace(Order, (-1, number), Order(tenant=-1, number=number, note="n"))
-                with pytest.raises(UniqueViolation):
-                    await ctx.db.insert(Order(tenant=-2, number=number))
-                await ctx.db.delete(Order, (-2, number))
-
-        await backend.run_mutation(write, story)
-        rows = await run_sql(backend, "select tenant, number, amount, note from orders")
-        assert sorted(map(tuple, rows)) == [(-1, number, 0, "n") for number in sorted(HOSTILE)]
 
 
 async def test_what_is_no_key_is_refused_with_what_is_wrong(database_url: str) -> None:
@@ -189,41 +163,6 @@ async def test_keys_of_all_kinds_come_back_as_they_went(database_url: str) -> No
 
         await backend.run_mutation(write, story)
         assert not await run_sql(backend, "select * from moments")
-
-
-async def test_pages_follow_the_whole_key(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        expected = [an_id(tenant, f"{number:02}") for tenant in range(4) for number in range(7)]
-        values = ", ".join(f"({tenant}, '{number}', {int(number) % 2}, null)" for tenant, number in reversed(expected))
-        await run_sql(backend, f"insert into orders values {values}", f"insert into turned values {values}")
-
-        async def pages(ctx: QueryCtx, query: Any, size: int) -> list[Any]:
-            found, cursor = [], None
-            while True:
-                page = await query.paginate(cursor=cursor, num_items=size)
-                found += [row.id for row in page.page]
-                if page.is_done:
-                    return found
-                cursor = page.continue_cursor
-
-        async def look(ctx: QueryCtx) -> None:
-            for size in (1, 3, 7, 28, 50):
-                assert await pages(ctx, ctx.db.query(Order), size) == expected
-                assert await pages(ctx, ctx.db.query(Order).order("desc"), size) == expected[::-1]
-                by_amount = sorted(expected, key=lambda key: (int(key[1]) % 2, key))
-                assert await pages(ctx, ctx.db.query(Order).with_index(Order.by_amount), size) == by_amount
-                by_number = sorted(expected, key=lambda key: (key[1], key[0]))
-                assert await pages(ctx, ctx.db.query(Order).with_index(Order.by_number), size) == by_number
-                three = ctx.db.query(Order).with_index(Order.by_number, number="03")
-                assert await pages(ctx, three, size) == [(tenant, "03") for tenant in range(4)]
-                assert await pages(ctx, ctx.db.query(Turned), size) == [(b, a) for a, b in by_number]
-            assert [row.id async for row in ctx.db.query(Order)] == expected
-            page = await ctx.db.query(Order).paginate(num_items=5)
-            with pytest.raises(CursorInvalid):
-                await ctx.db.query(Turned).paginate(cursor=page.continue_cursor)
-            assert await ctx.db.query(Order).with_index(Order.by_amount, amount=1).count() == 12
-
-        await backend.run_query(read, look)
 
 
 async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: str) -> None:

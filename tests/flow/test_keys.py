@@ -33,8 +33,6 @@ from penstock import (
 )
 from penstock.testing import TestApp
 
-pytestmark = pytest.mark.both_stores
-
 MINUTE = timedelta(minutes=1)
 app = OPENED = App()
 fair = app.workpool("fair", max_parallelism=4, key_parallelism=2, default_retry=Retry(3, initial_backoff=1))

@@ -12,6 +12,7 @@ from stage.watching import settle
 
 from penstock import Id, QueryCtx, Table
 from penstock.errors import LimitExceeded
+from penstock.live import cache
 from penstock.live.view import MOST_QUERIES, View
 from penstock.services.live.live import LiveQueries
 from penstock.store.nouns.requests import RequestKey
@@ -260,15 +261,16 @@ async def test_answers_of_so_many_bytes_are_watched_and_kept_ones_make_room(sqli
         assert (taken(views[0]), len(live.report()), live.has_room) == ({0: 1000, 1: 2000}, 2, False)
 
 
-async def test_so_many_answers_are_kept_and_no_more(database_url: str) -> None:
+async def test_so_many_answers_are_kept_and_no_more(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MOST_KEPT", 20)
     stage = Bank()
     async with stage.open(database_url) as test:
         live = stage.live(test)
         for part in range(2):
             view = live.view()
-            for number in range(600):
+            for number in range(12):
                 view.add(number, stage.amount, {"key": f"{part} {number}"})
             await settle(live)
             view.close()
         kept = [one.arguments for one in live.report()]
-        assert (len(kept), kept[0], kept[-1]) == (1000, "key='0 200'", "key='1 599'")
+        assert (len(kept), kept[0], kept[-1]) == (20, "key='0 4'", "key='1 11'")

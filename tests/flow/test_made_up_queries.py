@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
+from stage.composite import HOSTILE
 from stage.examples import examples
-from stage.livetables import SORTS, Made, Plan, Sort, make_plan, make_table, run_plan
+from stage.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan
+from stage.outboxes import run_sql
 from stage.stories import tell_in
 
-from penstock import App, MutationCtx, NotUnique, QueryCtx, Range, UniqueViolation, ValueInvalid
+from penstock import App, MutationCtx, NotUnique, QueryCtx, Range, UniqueViolation, UsageError, ValueInvalid, public
 from penstock.clock import Random, random_of
+from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.identity import Identity
+from penstock.schema.table import definition_of
 from penstock.testing import TestApp
 
 VERBS = ["collect", "take", "first", "unique", "break", "count", "sum", "min", "max", "groups", "pages"]
 SUMMED = {"integer", "choice", "real", "decimal", "long", "span"}
 UNORDERED = {"boolean", "bytes", "uuid", "json"}
-ROWS, PLANS = 40, 200
+ROWS, PLANS = 40, 120
 ENDS: dict[str, list[Any]] = {  # values besides those of `stage.livetables`
     "text": [
+        *HOSTILE,
         " ",
         "\x01\x7f\u2028",
         "\uffee",
         "\U0010ffff",
         "e\N{COMBINING ACUTE ACCENT}",
         "'; drop table made0; --",
-        "%s",
     ],
     "integer": [-(2**63), 2**63 - 1, 2**53 + 1],
     "real": [5e-324, 1e-300, float("inf")],
@@ -45,14 +53,27 @@ ENDS: dict[str, list[Any]] = {  # values besides those of `stage.livetables`
 }
 
 
-def own_table(dice: Random, name: str) -> Made:
-    """A table of penstock's own, without rules."""
-    while (made := make_table(dice, name, "")).created or hasattr(made.table, "rules"):
-        """Another one is made."""
-    more = {name: ENDS.get(kind_of(sort), []) for name, sort in made.sorts.items()}
-    return made._replace(
-        sorts={name: sort._replace(values=sort.values + more[name]) for name, sort in made.sorts.items()}
-    )
+def table_of(dice: Random, name: str) -> Made:
+    """A table of penstock's own, or of another program."""
+    while True:
+        made = make_table(dice, name, "sqlite")
+        kinds = {column: kind_of(sort) for column, sort in made.sorts.items()}
+        if not (made.created and "long" in kinds.values()):
+            more = {column: sort.values + ENDS.get(kinds[column], []) for column, sort in made.sorts.items()}
+            return made._replace(
+                sorts={column: sort._replace(values=more[column]) for column, sort in made.sorts.items()}
+            )
+
+
+def created(made: Made, lite: bool) -> str:
+    """How another program makes its table, with the usual types."""
+    columns = [f"{name} {(sort.sqlite if lite else sort.postgres)[0]}" for name, sort in made.sorts.items()]
+    name = made.table.__name__.lower()
+    return f"create table {name} ({', '.join(columns)}, primary key ({', '.join(keys_of(made)[::-1])}))"
+
+
+def keys_of(made: Made) -> list[str]:
+    return [name for name in made.sorts if name.startswith("k")]
 
 
 def kind_of(sort: Sort) -> str:
@@ -62,7 +83,7 @@ def kind_of(sort: Sort) -> str:
 def row_of(dice: Random, made: Made) -> Any:
     return made.table(
         **{
-            name: None if made.optional[name] and dice.random() < 0.3 else dice.choice(sort.values)
+            name: None if made.optional.get(name) and dice.random() < 0.3 else dice.choice(sort.values)
             for name, sort in made.sorts.items()
         }
     )
@@ -88,13 +109,14 @@ def rows_of(plan: Plan, everything: Sequence[Any]) -> list[Any]:
     """The rows of a plan in its order."""
     index = () if plan.through is None else plan.through.columns
     found = [row for row in everything if all(lies_in(getattr(row, name), one) for name, one in plan.where.items())]
-    found.sort(key=lambda row: ([place(getattr(row, name)) for name in index], row.id))
+    names = [*index, *(keys_of(plan.made) or ["id"])]
+    found.sort(key=lambda row: [place(getattr(row, name)) for name in names])
     if plan.filtered is not None:
         found = [row for row in found if len(repr(getattr(row, plan.filtered))) % 2 == 0]
     return found if plan.direction == "asc" else found[::-1]
 
 
-def wanted_of(plan: Plan, rows: list[Any]) -> Any:
+def wanted_of(plan: Plan, rows: list[Any], *, asks_python: bool) -> Any:
     """What a plan gives, or the class of the error that it raises."""
     values = [value for row in rows if (value := getattr(row, plan.column)) is not None]
     kind = kind_of(plan.made.sorts[plan.column])
@@ -112,7 +134,7 @@ def wanted_of(plan: Plan, rows: list[Any]) -> Any:
         "groups": lambda: groups_of(plan, rows),
     }
     if plan.verb in {"sum", "min", "max", "groups"}:
-        refused = plan.filtered is not None
+        refused = plan.filtered is not None or asks_python
         refused |= plan.verb == "sum" and kind not in SUMMED
         refused |= (plan.verb in {"min", "max"} or (plan.verb == "groups" and not plan.size % 2)) and (
             kind in UNORDERED
@@ -150,35 +172,67 @@ def alike(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) and type(found) is type(wanted)
 
 
-@pytest.mark.both_stores
-@pytest.mark.parametrize("seed", range(examples(10)))
-async def test_a_query_gives_what_python_finds_among_all_rows(database_url: str, seed: int) -> None:
-    dice = random_of(seed)
-    tables = [own_table(dice, f"made{number}") for number in range(3)]
+async def made_app(url: str, tables: list[Made]) -> tuple[App, Any]:
+    """An app over tables, and what runs parts of a test in it."""
+    await run_sql(url, *(created(made, url.startswith("sqlite")) for made in tables if made.created))
     app = App(tables=[made.table for made in tables])
-    write, read, _ = tell_in(app)
+    return app, tell_in(app)
+
+
+def rule_of(made: Made, caller: Caller) -> Any:
+    """The rule by which a caller sees rows of a table, if there is one."""
+    rules = definition_of(made.table).rules
+    return None if rules is None or caller.is_system else rules.read
+
+
+def asks_python(made: Made, rule: Any) -> bool:
+    """Whether SQL cannot say a rule."""
+    column = inspect.getclosurevars(rule).nonlocals["column"]
+    return "repr" in rule.__code__.co_names or kind_of(made.sorts[column]) == "json"
+
+
+async def look(ctx: QueryCtx, dice: Random, tables: list[Made], known: list[list[Any]], caller: Caller) -> None:
+    """Ask for rows of tables, each known with all its rows."""
+    for _ in range(PLANS):
+        plan = make_plan(dice, tables, dice.choice(VERBS))
+        rule, everything = rule_of(plan.made, caller), known[tables.index(plan.made)]
+        seen = [row for row in everything if rule is None or rule(row, caller.identity)]
+        wanted = wanted_of(plan, rows_of(plan, seen), asks_python=rule is not None and asks_python(plan.made, rule))
+        try:
+            found = await run_plan(ctx, plan, None)
+        except (NotUnique, ValueInvalid, UsageError) as error:
+            found = NotUnique if isinstance(error, NotUnique) else ValueInvalid
+        if plan.verb == "pages":
+            found = [page.page for page in found]
+        assert alike(found, wanted), f"{plan} of {plan.made.said} for {caller}"
+        for row in everything[:2]:
+            one = await ctx.db.get(plan.made.table, key_of(plan.made, row))
+            assert one == (row if row in seen else None)
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("seed", range(examples(25)))
+async def test_a_query_gives_each_caller_what_python_finds_among_all_rows(database_url: str, seed: int) -> None:
+    dice = random_of(seed)
+    tables = [table_of(dice, f"made{number}") for number in range(3)]
+    app, (write, read, _) = await made_app(database_url, tables)
+
+    @app.query(access=public)
+    async def asked(ctx: QueryCtx, story: Any) -> None:
+        await story(ctx)
 
     async def fill(ctx: MutationCtx) -> None:
-        for made in tables:
-            for _ in range(ROWS):
-                try:
-                    await ctx.db.insert(row_of(dice, made))
-                except UniqueViolation:
-                    """There is one with these values."""
+        for made in tables * ROWS:
+            with suppress(UniqueViolation):
+                await ctx.db.insert(row_of(dice, made))
 
-    async def look(ctx: QueryCtx) -> None:
-        everything = {made.table: await ctx.db.query(made.table).collect() for made in tables}
-        for _ in range(PLANS):
-            plan = make_plan(dice, tables, dice.choice(VERBS))
-            wanted = wanted_of(plan, rows_of(plan, everything[plan.made.table]))
-            try:
-                found = await run_plan(ctx, plan, None)
-            except (NotUnique, ValueInvalid) as error:
-                found = type(error)
-            if plan.verb == "pages":
-                found = [page.page for page in found]
-            assert alike(found, wanted), f"seed {seed}: {plan} of {plan.made.said}"
+    async def rows(ctx: QueryCtx) -> list[list[Any]]:
+        return [await ctx.db.query(made.table).collect() for made in tables]
 
     async with TestApp(app, database_url) as backend:
         await backend.run_mutation(write, fill)
-        await backend.run_query(read, look)
+        known = await backend.run_query(read, rows)
+        await backend.run_query(read, partial(look, dice=dice, tables=tables, known=known, caller=SYSTEM))
+        for identity in (None, Identity(subject="ada", issuer="test")):
+            story = partial(look, dice=dice, tables=tables, known=known, caller=Caller(identity))
+            await backend.with_identity(identity).run_query(asked, story)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
-from stage.reactive import settle, task_row
+from stage.reactive import settle
 
 from penstock import App, IdInvalid, Table, TaskFilter
-from penstock.services import reconciler
 from penstock.testing import TestApp
 
 BYTES = ("", "00", "01ff", "5c7836", "6162", "61ff", "ff61", "ffff")
@@ -44,12 +43,6 @@ class ByMeasure(Table, source="odd", key="mark", managed=False):
     number: int
     note: str
     mark: float
-
-
-class Sorted(Table, source="odd", key="number", managed=False):
-    number: int
-    note: str
-    mark: str
 
 
 class ByText(Table, source="odd", key="mark", managed=False):
@@ -132,60 +125,7 @@ async def test_an_outbox_passes_infinities(database_url: str, table: type[Table]
         assert stage.texts() == [f"n{n}" for n in range(len(values))], "the one that moved back comes last"
 
 
-async def test_rows_in_the_order_of_text_that_is_no_utf8_come_once(sqlite_url: str) -> None:
-    """SQLite only, which stores any bytes as text."""
-    unreadable = ["cast(x'61ff' as text)", "cast(x'ff61' as text)", "cast(x'ff61' as text)", "cast(x'ffff' as text)"]
-    values = ["'a'", *unreadable[:1], "'b'", *unreadable[1:]]
-    await fill(sqlite_url, "text", values, "create unique index odd_key on odd (number)")
-    stage = OutboxStage(Sorted)
-    stage.outbox(Sorted, fields=("number", "note"), batch=1, order_by="mark")
-    async with stage.open(sqlite_url) as test:
-        await pieces(test, 4)
-        assert stage.texts() == ["n0", "n1", "n2", "n3"]
-        await run_sql(sqlite_url, "update odd set mark = '0' where number = 5")
-        await drain(test)
-        assert stage.texts() == ["n4", "n5"]
-        assert (await outbox_row(test)).backfill is None
-
-
-async def test_older_rows_come_though_their_key_is_text_that_is_no_utf8(sqlite_url: str) -> None:
-    values = ["'a'", "cast(x'61ff' as text)", "'b'", "cast(x'fe' as text)", "cast(x'ffff' as text)"]
-    await fill(sqlite_url, "text primary key", values)
-    stage = OutboxStage(ByText)
-    stage.outbox(ByText, batch=1)
-    stage.task(ByText)
-    async with stage.open(sqlite_url) as test:
-        await drain(test)
-        assert stage.texts() == ["n0", "n1", "n2", "n3", "n4"]
-        await settle(test)
-        assert sorted(stage.ids()) == ["a", "b"], "they are no rows of a task"
-        assert (await task_row(test)).reconciling is None
-
-
 # ----- tasks
-
-
-@pytest.fixture
-def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many rows are looked at at once."""
-    monkeypatch.setattr(reconciler, "_AT_ONCE", 3)
-
-
-@pytest.mark.usefixtures("three_at_once")
-async def test_all_rows_are_looked_at_whose_keys_are_bytes(database_url: str) -> None:
-    url, lite = database_url, database_url.startswith("sqlite")
-    values = [stored_bytes(lite, digits) for digits in BYTES]
-    await fill(url, f"{'varbinary(16)' if lite else 'bytea'} primary key", values)
-    stage = OutboxStage(ByMark)
-    stage.task(ByMark)
-    async with stage.open(url) as test:
-        for _ in range(2):
-            for _ in range(2 * len(BYTES)):
-                await test.planner.tick()
-            assert (await task_row(test)).reconciling is None, "it has an end"
-            await settle(test)
-            assert sorted(ran.doc_id for ran in stage.ran) == sorted(map(bytes.fromhex, BYTES))
-            await stage.app.tasks.reconcile(test, "react")
 
 
 @pytest.mark.parametrize("table", [ByMark, ByMeasure])

@@ -87,13 +87,7 @@ def _clean() -> Iterator[None]:
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    """URL of a database on which the program was started once."""
-
-    async def start() -> None:
-        async with app.open(database_url):
-            pass
-
-    asyncio.run(start())
+    """URL of a database on which the program was started once, as `OPENED` is."""
     return database_url
 
 
