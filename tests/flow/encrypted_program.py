@@ -15,7 +15,6 @@ from penstock import (
     FernetCodec,
     Id,
     MutationCtx,
-    QueryCtx,
     Retry,
     Table,
     TaskCtx,
@@ -126,16 +125,6 @@ async def change(ctx: MutationCtx, row: Id[Patient], phone: str) -> Patient:
 @app.internal_mutation
 async def remove(ctx: MutationCtx, row: Id[Patient]) -> None:
     await ctx.db.delete(Patient, row)
-
-
-@app.query
-async def look(ctx: QueryCtx, row: Id[Patient]) -> Patient | None:
-    return await ctx.db.get(Patient, row)
-
-
-@app.query
-async def unborn(ctx: QueryCtx) -> int:
-    return len(await ctx.db.query(Patient).filter(lambda patient: patient.born == None).take(10))  # noqa: E711
 
 
 @app.reactive_task(Patient, watch=["phone"], on=("enter", "change", "delete"))

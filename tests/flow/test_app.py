@@ -47,19 +47,16 @@ app = App()
 
 @app.mutation
 async def add(ctx: MutationCtx, text: str) -> Id[Note]:
-    """Insert a note."""
     return await ctx.db.insert(Note(text=text))
 
 
 @app.query
 async def count(ctx: QueryCtx) -> int:
-    """Count notes."""
     return await ctx.db.query(Note).count()
 
 
 @app.internal_action
 async def echo(ctx: ActionCtx, value: Any) -> Any:
-    """Give back."""
     return value
 
 

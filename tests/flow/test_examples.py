@@ -114,7 +114,6 @@ def test_demo_proves_itself(database_url: str, tmp_path: Path) -> None:
 
 
 def drawn(picture: Path) -> list[str]:
-    """The lines of text in a picture."""
     lines: dict[str, str] = {}
     for found in re.finditer(r"url\(#demo-line-(\d+)\)\">(.*?)</text>", picture.read_text("utf-8")):
         lines[found[1]] = lines.get(found[1], "") + html.unescape(found[2])

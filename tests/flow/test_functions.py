@@ -57,21 +57,18 @@ ran: list[Any] = []
 
 @app.mutation
 async def note(ctx: MutationCtx, text: str, number: int = 7, *, again: bool = False) -> Id[Note]:
-    """Take arguments of three sorts."""
     ran.append((text, number, again))
     return await ctx.db.insert(Note(text=text, number=number))
 
 
 @app.query
 async def count(ctx: QueryCtx, text: str | None = None) -> int:
-    """Count notes."""
     notes = ctx.db.query(Note)
     return await (notes if text is None else notes.with_index(Note.by_text, text=text)).count()
 
 
 @app.mutation
 async def broken_promise(ctx: MutationCtx, result: Any) -> int:
-    """Write, and return what was not promised."""
     await ctx.db.insert(Note(text="x"))
     await ctx.scheduler.run_after(timedelta(0), note, text="later")
     result_of_anything: int = result
@@ -80,14 +77,12 @@ async def broken_promise(ctx: MutationCtx, result: Any) -> int:
 
 @app.mutation
 async def nothing(ctx: MutationCtx, result: Any) -> None:
-    """Write, and return something although nothing was promised."""
     await ctx.db.insert(Note(text="x"))
     return result  # type: ignore[no-any-return]  # what is tested
 
 
 @app.internal_mutation
 async def collect_into(ctx: MutationCtx, given: Any, texts: list[str], stamp: Stamp) -> list[int]:
-    """Change its own arguments."""
     given.append(1)
     texts.append("x")
     stamp.texts.append("x")

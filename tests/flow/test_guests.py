@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -89,8 +87,6 @@ def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
 
 
 def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
-    """Run a story on a connection of a kind."""
-
     async def main() -> None:
         async with kind.open(url) as visit:
             await story(visit)
@@ -99,8 +95,6 @@ def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
 
 
 def work_off(url: str) -> None:
-    """Run all jobs that are in a database."""
-
     async def run() -> None:
         async with TestApp(app, url, clock=TestClock(SystemClock().now())) as backend:
             await backend.run_until_idle()
@@ -113,6 +107,7 @@ def work_off(url: str) -> None:
 
 def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
     ids: list[JobId] = []
+    keyed: list[JobId] = []
 
     async def story(visit: Visit) -> None:
         await answer(visit.begin())
@@ -123,12 +118,30 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
         assert await answer(mail.status(visit.connection, ids[0])) == Pending(0)
         assert await answer(mail.status_batch(visit.connection, ids)) == [Pending(0)] * 3
         await answer(visit.commit())
+        await answer(visit.begin())
+        gone = await answer(mail.enqueue(visit.connection, send, to="nobody"))
+        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "nobody"}]))
+        await answer(mail.cancel(visit.connection, ids[1]))
+        await answer(visit.rollback())
+        await answer(visit.begin())
+        assert await answer(mail.status(visit.connection, gone)) is None
+        await answer(mail.enqueue(visit.connection, send, to="Dan"))
+        await answer(visit.run("savepoint here"))
+        await answer(mail.enqueue(visit.connection, send, to="nobody"))
+        await answer(visit.run("rollback to savepoint here"))
+        await answer(visit.commit())
+        for end in (visit.rollback, visit.commit, visit.commit):
+            await answer(visit.begin())
+            by_key = mail.with_options(key="the one").enqueue(visit.connection, send, to=f"{len(keyed)}")
+            keyed.append(await answer(by_key))
+            await answer(end())
 
     tell(kind, app_url, story)
     assert len(set(ids)) == 3
     assert ids == sorted(ids)
+    assert keyed[0] != keyed[1] == keyed[2]
     work_off(app_url)
-    assert sent == ["Ada", "Bob", "Čeněk"]
+    assert sorted(sent) == ["1", "Ada", "Bob", "Dan", "Čeněk"]
     assert ended == [(ids[0], "success {'by': '100% %s'}")]
 
     async def look_again(visit: Visit) -> None:
@@ -139,92 +152,9 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
     tell(kind, app_url, look_again)
 
 
-def test_work_is_gone_with_a_transaction_that_is_rolled_back(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        gone = await answer(mail.enqueue(visit.connection, send, to="Ada"))
-        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Bob"}]))
-        await answer(mail.with_options(run_after=timedelta(days=1)).enqueue(visit.connection, send, to="Eve"))
-        await answer(visit.rollback())
-        await answer(visit.begin())
-        assert await answer(mail.status(visit.connection, gone)) is None
-        await answer(visit.rollback())
-
-    tell(kind, app_url, story)
-    work_off(app_url)
-    assert sent == []
-
-
-def test_work_is_gone_with_a_savepoint_that_is_rolled_back(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await answer(mail.enqueue(visit.connection, send, to="Ada"))
-        await answer(visit.run("savepoint here"))
-        await answer(mail.enqueue(visit.connection, send, to="Bob"))
-        await answer(visit.run("rollback to savepoint here"))
-        await answer(mail.enqueue(visit.connection, send, to="Eve"))
-        await answer(visit.commit())
-
-    tell(kind, app_url, story)
-    work_off(app_url)
-    assert sent == ["Ada", "Eve"]
-
-
-def test_a_cancel_holds_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
-    ids: list[JobId] = []
-
-    async def enqueue(visit: Visit) -> None:
-        await answer(visit.begin())
-        for to in ("Ada", "Bob"):
-            called = mail.with_options(on_complete=note)
-            ids.append(await answer(called.enqueue(visit.connection, send, to)))
-        await answer(visit.commit())
-        await answer(visit.begin())
-        await answer(mail.cancel(visit.connection, ids[0]))
-        await answer(visit.rollback())
-        await answer(visit.begin())
-        await answer(mail.cancel(visit.connection, ids[1]))
-        await answer(visit.commit())
-
-    tell(kind, app_url, enqueue)
-    work_off(app_url)
-    assert sent == ["Ada"]
-    assert sorted(ended) == sorted([(ids[0], "success None"), (ids[1], "canceled None")])
-
-
-def test_all_work_of_a_pool_can_be_canceled(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}] * 3))
-        assert await answer(mail.cancel_all(visit.connection, send)) == 3
-        await answer(visit.commit())
-
-    tell(kind, app_url, story)
-    work_off(app_url)
-    assert sent == []
-
-
-def test_work_with_a_key_is_there_once(kind: Kind, app_url: str) -> None:
-    ids: list[JobId] = []
-    pool = mail.with_options(key="the one")
-
-    async def story(visit: Visit) -> None:
-        for end in (visit.rollback, visit.commit, visit.commit):
-            await answer(visit.begin())
-            ids.append(await answer(pool.enqueue(visit.connection, send, to=f"{len(ids)}")))
-            await answer(end())
-
-    tell(kind, app_url, story)
-    assert ids[0] != ids[1] == ids[2]
-    work_off(app_url)
-    assert sent == ["1"]
-
-
-# ----- at the door
-
-
-def test_what_cannot_be_enqueued_leaves_no_trace(kind: Kind, app_url: str) -> None:
+def test_work_that_is_canceled_or_cannot_be_enqueued_never_runs(kind: Kind, app_url: str) -> None:
     other = App()
+    ids: list[JobId] = []
 
     @other.internal_action
     async def foreign(ctx: ActionCtx) -> None:
@@ -249,54 +179,21 @@ def test_what_cannot_be_enqueued_leaves_no_trace(kind: Kind, app_url: str) -> No
             await answer(mail.result(visit.connection, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")))
         with pytest.raises(ContextError, match="Pass the backend"):
             await answer(mail.pause(visit.connection))
+        await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}] * 3))
+        assert await answer(mail.cancel_all(visit.connection, send)) == 3
+        ids.append(await answer(mail.with_options(on_complete=note).enqueue(visit.connection, send, "Bob")))
+        await answer(visit.commit())
+        await answer(visit.begin())
+        await answer(mail.cancel(visit.connection, ids[0]))
         await answer(visit.commit())
 
     tell(kind, app_url, story)
     work_off(app_url)
     assert sent == []
+    assert ended == [(ids[0], "canceled None")]
 
 
-def test_a_connection_that_was_closed_is_refused(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.run("select 1"))
-        await answer(visit.close())
-        with pytest.raises(ContextError, match=r"is not open|permanently closed|released"):
-            await answer(mail.enqueue(visit.connection, send, "Ada"))
-
-    tell(kind, app_url, story)
-
-
-def test_a_database_without_tables_of_penstock_says_what_to_do(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
-            await answer(mail.enqueue(visit.connection, send, "Ada"))
-        await answer(visit.rollback())
-
-    tell(kind, url, story)
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind in PLAIN_KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
-)  # a transaction on SQLite goes on after an error
-def test_a_transaction_that_has_failed_takes_no_work(kind: Kind, app_url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        with suppress(Exception):
-            await answer(visit.run("select * from nowhere"))
-        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
-            await answer(mail.enqueue(visit.connection, send, "Ada"))
-        await answer(visit.rollback())
-        await answer(visit.begin())
-        await answer(mail.enqueue(visit.connection, send, "Bob"))
-        await answer(visit.commit())
-
-    tell(kind, app_url, story)
-    work_off(app_url)
-    assert sent == ["Bob"]
-
-
-def test_a_connection_to_another_kind_of_database_than_the_apps_is_refused(kind: Kind, url: str) -> None:
+def test_a_database_without_tables_or_of_another_kind_says_what_to_do(kind: Kind, url: str) -> None:
     strict = App(database="sqlite:///x.db" if kind.dialect == "postgres" else "postgresql://nobody@nowhere/x")
     pool = strict.workpool("mail")
 
@@ -305,7 +202,11 @@ def test_a_connection_to_another_kind_of_database_than_the_apps_is_refused(kind:
         """Never runs."""
 
     async def story(visit: Visit) -> None:
+        await answer(visit.begin())
         with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
             await answer(pool.enqueue(visit.connection, never))
+        with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
+            await answer(mail.enqueue(visit.connection, send, "Ada"))
+        await answer(visit.rollback())
 
     tell(kind, url, story)

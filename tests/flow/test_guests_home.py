@@ -23,7 +23,6 @@ MINUTE = timedelta(minutes=1)
 
 
 def new_app(**settings: Any) -> tuple[App, Any, Any]:
-    """An app, its pool and its action."""
     app = App(**settings)
     pool = app.workpool("mail")
 

@@ -36,7 +36,6 @@ def _clean() -> Iterator[None]:
 
 @pytest.fixture
 def going() -> threading.Event:
-    """What the functions wait for."""
     end.clear()
     return end
 
@@ -71,9 +70,14 @@ async def note(ctx: ActionCtx, what: str) -> None:
 
 
 async def look(backend: TestApp) -> None:
-    """The worker has a turn."""
     backend.clock.advance(timedelta(seconds=1))
     await backend.worker.tick()
+
+
+async def look_often(backend: TestApp) -> None:
+    for _ in range(4):
+        await look(backend)
+        await asyncio.wait([asyncio.ensure_future(turn())])
 
 
 async def turn() -> None:
@@ -109,9 +113,7 @@ async def test_what_goes_on_in_a_thread_keeps_its_slot_until_it_ends(
         await one.enqueue(backend, note, "second")
         await backend.scheduler.run_after(timedelta(0), note, "of no pool")
         await has_begun(backend, "of no pool")
-        for _ in range(4):
-            await look(backend)
-            await asyncio.wait([asyncio.ensure_future(turn())])
+        await look_often(backend)
         assert begun == ["first", "of no pool"], "neither the next attempt nor other work of the pool"
         going.set()
         await has_begun(backend, "second")
@@ -120,31 +122,26 @@ async def test_what_goes_on_in_a_thread_keeps_its_slot_until_it_ends(
 async def test_what_goes_on_in_a_thread_keeps_its_place_until_it_ends(
     database_url: str, going: threading.Event
 ) -> None:
-    async with TestApp(app, database_url, worker_jobs=1) as backend:
-        await enqueue(backend, wait)
-        await backend.scheduler.run_after(timedelta(0), note, "second")
-        for _ in range(4):
-            await look(backend)
-            await asyncio.wait([asyncio.ensure_future(turn())])
-        assert begun == ["first"]
-        going.set()
-        await has_begun(backend, "second")
-
-
-async def test_a_batch_waits_for_no_more_jobs_if_what_goes_on_in_threads_leaves_no_place_for_them(
-    database_url: str, going: threading.Event
-) -> None:
     async with TestApp(app, database_url, worker_jobs=2) as backend:
         await enqueue(backend, wait)
         await backend.scheduler.run_after(timedelta(0), gather, "second")
         backend.clock.advance(timedelta(seconds=1))
 
         async def has_run() -> bool:
-            await backend.worker.tick()  # no time passes, of which the batch might wait for others
+            await backend.worker.tick()  # no time passes in which the batch might wait for others
             return begun == ["first", "second"]
 
         await until(has_run)
         going.set()
+    begun.clear()
+    going.clear()
+    async with TestApp(app, database_url, worker_jobs=1) as backend:
+        await enqueue(backend, wait)
+        await backend.scheduler.run_after(timedelta(0), note, "second")
+        await look_often(backend)
+        assert begun == ["first"]
+        going.set()
+        await has_begun(backend, "second")
 
 
 async def test_a_worker_that_stops_does_not_wait_for_what_goes_on_in_a_thread(

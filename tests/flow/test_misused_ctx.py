@@ -39,44 +39,37 @@ called: list[str] = []
 
 @app.internal_mutation
 def write_in_thread(ctx: sync.MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a thread."""
     return story(ctx)
 
 
 @app.internal_query
 def read_in_thread(ctx: sync.QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a thread."""
     return story(ctx)
 
 
 @app.internal_action
 def act_in_thread(ctx: sync.ActionCtx, story: Any) -> Any:
-    """Run a part of a test in a thread."""
     return story(ctx)
 
 
 @app.internal_query
 async def count(ctx: QueryCtx) -> int:
-    """Count notes."""
     return await ctx.db.query(Note).count()
 
 
 @app.internal_mutation
 async def add(ctx: MutationCtx, text: str) -> Id[Note]:
-    """Insert a note."""
     return await ctx.db.insert(Note(text=text))
 
 
 @app.internal_action
 async def call_out(ctx: ActionCtx, number: int) -> int:
-    """Call the world."""
     called.append("out")
     return number
 
 
 @app.internal_action
 def call_out_in_thread(ctx: sync.ActionCtx) -> None:
-    """Call the world from a thread."""
     called.append("out")
 
 

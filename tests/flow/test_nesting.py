@@ -54,13 +54,11 @@ async def add(ctx: MutationCtx, text: str, *, fail: bool = False) -> Id[Note]:
 
 @app.internal_mutation
 async def add_one(ctx: MutationCtx, text: str) -> None:
-    """Insert a note."""
     await ctx.db.insert(Note(text=text))
 
 
 @app.internal_mutation
 async def again(ctx: MutationCtx) -> None:
-    """Run itself."""
     await ctx.db.insert(Note(text=str(await ctx.db.query(Note).count())))
     await ctx.run_mutation(again)
 

@@ -103,7 +103,6 @@ async def all_heard(ctx: QueryCtx) -> list[tuple[str, str]]:
 
 
 async def slots(backend: TestApp) -> tuple[int, int]:
-    """How many slots of the pool are held, and how many of its jobs run."""
     await backend.worker.tick()
     (row,) = await backend.pools()
     return row.granted, row.running

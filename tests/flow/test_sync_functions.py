@@ -24,7 +24,6 @@ from penstock import (
     JobId,
     MutationCtx,
     Page,
-    QueryCtx,
     ResultInvalid,
     RowNotFound,
     Table,
@@ -49,49 +48,41 @@ request_name = contextvars.ContextVar("request_name", default="none")
 
 @app.internal_mutation
 def write(ctx: sync.MutationCtx, story: Any) -> Any:
-    """Run a part of a test in a transaction, in a thread."""
     return story(ctx)
 
 
 @app.internal_query
 def read(ctx: sync.QueryCtx, story: Any) -> Any:
-    """Run a part of a test in a snapshot, in a thread."""
     return story(ctx)
 
 
 @app.internal_action
 def act(ctx: sync.ActionCtx, story: Any) -> Any:
-    """Run a part of a test as an action, in a thread."""
     return story(ctx)
 
 
 @app.internal_mutation
 async def write_async(ctx: MutationCtx, story: Any) -> Any:
-    """Run a part of a test on the event loop."""
     return await story(ctx)
 
 
 @app.mutation
 def add(ctx: sync.MutationCtx, text: str, number: int = 0) -> Id[Note]:
-    """Insert a note."""
     return ctx.db.insert(Note(text=text, number=number))
 
 
 @app.query
 def count(ctx: sync.QueryCtx) -> int:
-    """Count notes."""
     return ctx.db.query(Note).count()
 
 
 @app.query
 def page(ctx: sync.QueryCtx, cursor: str | None = None) -> Page[Note]:
-    """Give a page of notes."""
     return ctx.db.query(Note).with_index(Note.by_number).order("desc").paginate(cursor=cursor, num_items=2)
 
 
 @app.internal_mutation
 def wrong(_ctx: sync.MutationCtx) -> int:
-    """Break its promise."""
     return "x"  # type: ignore[return-value]  # what is tested
 
 
@@ -104,7 +95,6 @@ async def down_async(ctx: MutationCtx, depth: int) -> int:
 
 @app.internal_mutation
 def down(ctx: sync.MutationCtx, depth: int) -> int:
-    """Go down through functions of both sorts by turns."""
     ctx.db.insert(Note(text=f"{ctx.random.random()} {depth}", number=depth))
     return depth if depth == 0 else ctx.run_mutation(down_async, depth - 1)
 
@@ -167,16 +157,33 @@ async def test_all_words_wait_and_give_their_result(database_url: str) -> None:
         assert status is not None
         assert status.state.value == "success"
         assert await backend.run_query(count) == 7
+        assert [row.text for row in (await backend.dispatch.call(page.name, None, "{}")).page] == ["Eve", "5"]
 
 
-async def test_pages_and_arguments_from_outside_work_in_threads(database_url: str) -> None:
+async def test_reading_in_a_loop_reads_in_pieces_and_threads_share_a_ctx(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        for number in range(3):
-            await backend.dispatch.call(add.name, None, f'{{"text": "{number}", "number": {number}}}')
-        first = await backend.dispatch.call(page.name, None, "{}")
-        second = await backend.run_query(page, first.continue_cursor)
-        assert [row.number for row in first.page + second.page] == [2, 1, 0]
-        assert (first.is_done, second.is_done) == (False, True)
+        request_name.set("mine")
+
+        def fill(ctx: sync.MutationCtx) -> str:
+            ctx.db.insert_many([Note(text=f"{n:04}") for n in range(475)])
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda number: ctx.db.insert(Note(text=f"{number:04}")), range(475, 495)))
+                list(pool.map(lambda number: ctx.run_mutation(add, f"{number:04}"), range(495, 500)))
+            return f"{request_name.get()} {ctx.run_query(read, lambda _: request_name.get())}"
+
+        def look(ctx: sync.QueryCtx) -> None:
+            seen = []
+            for note in ctx.db.query(Note).with_index(Note.by_text):
+                seen.append(note.text)
+                if len(seen) == 70:
+                    break
+            assert seen == [f"{number:04}" for number in range(70)]
+            assert ctx._twin._scope.transaction._rows_read < 500
+            assert len(list(ctx.db.query(Note))) == 500
+
+        async with asyncio.timeout(SOON):
+            assert await backend.run_mutation(write, fill) == "mine mine", "a thread knows the context of its caller"
+        await backend.run_query(read, look)
 
 
 async def test_an_error_in_a_thread_undoes_everything_and_comes_out_as_it_is(database_url: str) -> None:
@@ -195,31 +202,16 @@ async def test_an_error_in_a_thread_undoes_everything_and_comes_out_as_it_is(dat
             await backend.run_mutation(wrong)
         assert await backend.run_query(count) == 0
         assert await backend.jobs() == []
-
-
-async def test_a_retry_repeats_itself_in_threads_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         seen: list[Any] = []
 
-        def story(ctx: sync.MutationCtx) -> None:
+        def again(ctx: sync.MutationCtx) -> None:
             ctx.db.insert(Note(text="x"))
             seen.append((ctx.now(), ctx.random.random()))
 
         with raising("commit.before", Conflict("staged"), times=2):
-            await backend.run_mutation(write, story)
-        assert seen == [seen[0]] * 3
+            await backend.run_mutation(write, again)
+        assert seen == [seen[0]] * 3, "a retry repeats itself"
         assert await backend.run_query(count) == 1
-
-
-async def test_a_thread_knows_the_context_of_its_caller(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url) as backend:
-        request_name.set("mine")
-
-        def story(ctx: Any) -> str:
-            return f"{request_name.get()} {ctx.run_query(read, lambda _: request_name.get())}"
-
-        assert await backend.run_query(read, story) == "mine mine"
-        assert await backend.run_action(act, story) == "mine mine"
 
 
 # ----- however deep
@@ -246,27 +238,13 @@ async def test_more_at_once_than_there_are_threads_do_not_lock_each_other(databa
         assert await backend.run_query(count) == 10 * 3 + 5 * 3 + 5 * 2
 
 
-async def test_threads_of_the_functions_own_may_share_its_ctx(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        def story(ctx: sync.MutationCtx) -> None:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda number: ctx.db.insert(Note(text=str(number))), range(20)))
-                list(pool.map(lambda number: ctx.run_mutation(add, f"part {number}"), range(5)))
-
-        async with asyncio.timeout(SOON):
-            await backend.run_mutation(write, story)
-        assert await backend.run_query(count) == 25
-
-
 # ----- where it does not belong
 
 
-async def test_a_synchronous_ctx_is_refused_on_an_event_loop(database_url: str) -> None:
+async def test_a_synchronous_ctx_is_refused_on_an_event_loop_and_inside_a_part(database_url: str) -> None:
     uses: list[Callable[[sync.MutationCtx], Any]] = [
         lambda ctx: ctx.db.insert(Note(text="x")),
         lambda ctx: ctx.db.query(Note).collect(),
-        lambda ctx: list(ctx.db.query(Note)),
         lambda ctx: ctx.sql("select 1"),
         lambda ctx: ctx.run_query(count),
         lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
@@ -277,29 +255,18 @@ async def test_a_synchronous_ctx_is_refused_on_an_event_loop(database_url: str) 
             async def on_a_loop(use: Callable[[sync.MutationCtx], Any]) -> None:
                 use(ctx)
 
+            async def on_the_loop(_inner: Any) -> None:
+                await ctx._twin.db.insert(Note(text="x"))
+
+            with pytest.raises(ContextError, match="on an event loop, which it would block"):
+                asyncio.run(on_a_loop(lambda ctx: list(ctx.db.query(Note))))
             for use in uses:
                 with pytest.raises(ContextError, match="on an event loop, which it would block"):
                     asyncio.run(on_a_loop(use))
-            ctx.db.insert(Note(text="kept"))
-
-        async with asyncio.timeout(SOON):
-            await backend.run_mutation(write, story)
-        assert await backend.run_query(count) == 1
-        assert await backend.jobs() == []
-
-
-async def test_the_ctx_of_the_outer_function_is_refused_inside_threads_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        def story(ctx: sync.MutationCtx) -> None:
-            async def on_the_loop(_inner: Any) -> None:
-                ctx._twin.db.query(Note)
-                await ctx._twin.db.insert(Note(text="x"))
-
-            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
-                ctx.run_mutation(write, lambda _: ctx.db.insert(Note(text="x")))
-            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
-                ctx.run_query(read, lambda _: ctx.db.query(Note).collect())
+                with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                    ctx.run_mutation(write, lambda _, use=use: use(ctx))
+                with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                    ctx.run_query(read, lambda _, use=use: use(ctx))
             with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
                 ctx.run_mutation(write_async, on_the_loop)
             ctx.db.insert(Note(text="kept"))
@@ -307,6 +274,7 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside_threads_too(datab
         async with asyncio.timeout(SOON):
             await backend.run_mutation(write, story)
         assert await backend.run_query(count) == 1
+        assert await backend.jobs() == []
 
 
 class Stray:
@@ -370,34 +338,3 @@ async def test_helpers_take_the_ctx_of_their_own_sort(database_url: str) -> None
         with pytest.raises(ContextError, match=r"not awaited: ctx\.db\.insert"):
             await backend.run_mutation(write_async, mixed)
         assert await backend.run_query(count) == 1
-
-
-async def test_reading_in_a_loop_reads_in_pieces(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many([Note(text=f"{n:04}") for n in range(500)]))
-
-        def story(ctx: sync.QueryCtx) -> None:
-            seen = []
-            for note in ctx.db.query(Note).with_index(Note.by_text):
-                seen.append(note.text)
-                if len(seen) == 70:
-                    break
-            assert seen == [f"{number:04}" for number in range(70)]
-            assert ctx._twin._scope.transaction._rows_read < 500
-            assert len(list(ctx.db.query(Note))) == 500
-
-        await backend.run_query(read, story)
-        assert isinstance(await backend.run_query(page), Page)
-
-
-async def test_an_async_query_reads_what_def_has_written(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: QueryCtx) -> int:
-            return await ctx.db.query(Note).count()
-
-        def story(ctx: sync.MutationCtx) -> None:
-            ctx.db.insert(Note(text="x"))
-            assert ctx.run_mutation(write_async, look) == 1
-
-        await backend.run_mutation(write, story)

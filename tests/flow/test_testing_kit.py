@@ -113,28 +113,18 @@ async def test_all_jobs_run_though_those_that_fill_the_worker_end_within_a_tick(
         assert sorted(await test.run_query(pings)) == list(range(7))
 
 
-async def test_a_test_needs_no_database_of_its_own() -> None:
-    async with TestApp(app) as test:
-        file = Path(test.config.database.removeprefix("sqlite:///"))
-        await test.run_mutation(ping, number=1)
-        assert await test.run_query(pings) == [1]
-        assert is_there(file)
-    assert not is_there(file.parent), "nothing is left"
-
-
-async def test_each_test_has_a_database_of_its_own() -> None:
-    async with TestApp(app) as one, TestApp(app) as other:
-        await one.run_mutation(ping, number=1)
+async def test_a_test_without_a_database_has_one_of_its_own() -> None:
+    async with TestApp(app) as one, TestApp(app, max_jobs_scheduled=3, lease=12.0) as other:
+        file = Path(one.config.database.removeprefix("sqlite:///"))
+        first, second = await one.run_mutation(ping, number=1), await one.run_mutation(ping, number=2)
+        assert await one.run_query(pings) == [1, 2]
         assert await other.run_query(pings) == []
-
-
-async def test_several_on_one_database_make_ids_of_their_own(database_url: str) -> None:
-    made = list[Id[Note]]()
-    async with TestApp(app, database_url) as one, TestApp(app, database_url) as other:
-        made += [await test.run_mutation(write, text="a") for test in (one, other, one, other)]
-    async with TestApp(app, database_url) as after:
-        made.append(await after.run_mutation(write, text="a"))
-    assert len(set(made)) == 5
+        assert (other.config.max_jobs_scheduled, other.config.lease) == (3, 12.0)
+        assert is_there(file)
+        assert first == second == datetime(2030, 1, 1, tzinfo=UTC), "time stands still"
+        one.clock.advance(timedelta(minutes=90))
+        assert await one.run_mutation(ping, number=3) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
+    assert not is_there(file.parent), "nothing is left"
 
 
 async def test_ids_are_the_same_in_each_run(tmp_path: Path) -> None:
@@ -147,50 +137,29 @@ async def test_ids_are_the_same_in_each_run(tmp_path: Path) -> None:
     assert made[0][0] == made[0][1] != made[0][2]
 
 
-async def test_it_runs_on_any_database(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        await test.scheduler.run_after(timedelta(days=3), ping, number=1)
-        assert await test.run_until_idle() == 1
-        assert await test.run_query(pings) == [1]
-    async with TestApp(app, database_url) as again:
-        assert await again.run_query(pings) == [1], "a database that is given is left"
-
-
-async def test_settings_may_be_given() -> None:
-    async with TestApp(app, max_jobs_scheduled=3, lease=12.0) as test:
-        assert (test.config.max_jobs_scheduled, test.config.lease) == (3, 12.0)
-
-
-async def test_time_stands_still_until_it_is_moved() -> None:
-    async with TestApp(app) as test:
-        first, second = await test.run_mutation(ping, number=1), await test.run_mutation(ping, number=2)
-        assert first == second == datetime(2030, 1, 1, tzinfo=UTC)
-        test.clock.advance(timedelta(minutes=90))
-        assert await test.run_mutation(ping, number=3) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
-
-
 # ----- jobs
 
 
-async def test_jobs_run_with_what_they_schedule_and_time_moves_along(database_url: str) -> None:
+async def test_jobs_run_with_what_they_schedule_and_time_moves_along_or_is_left_alone(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await test.scheduler.run_after(NOW, ping_daily, days=4)
         assert await test.run_until_idle() == 5
         assert test.clock.now() == datetime(2030, 1, 5, tzinfo=UTC)
         assert await test.run_query(pings) == [4, 3, 2, 1, 0]
         assert await test.run_until_idle() == 0
-
-
-async def test_time_may_be_left_alone(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
         await test.scheduler.run_after(NOW, ping_daily, days=4)
         assert await test.run_until_idle(advance=False) == 1
-        assert test.clock.now() == datetime(2030, 1, 1, tzinfo=UTC)
+        assert test.clock.now() == datetime(2030, 1, 5, tzinfo=UTC)
         test.clock.advance(timedelta(days=1))
         assert await test.run_until_idle(advance=False) == 1
+        await test.run_until_idle()
+        await test.scheduler.run_after(timedelta(days=400), ping, number=1)
+        assert await test.run_until_idle() == 0, "jobs beyond a year are left"
+        test.clock.advance(timedelta(days=100))
+        assert await test.run_until_idle() == 1
 
 
-async def test_jobs_that_fail_fail_the_test_and_say_why() -> None:
+async def test_jobs_that_fail_or_go_on_for_ever_fail_the_test_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestApp(app) as test:
         await test.scheduler.run_after(NOW, fall, where="down the stairs")
         with pytest.raises(JobsFailed) as caught:
@@ -202,22 +171,10 @@ async def test_jobs_that_fail_fail_the_test_and_say_why() -> None:
         assert "test_testing_kit:fall" in text
         assert "raise LookupError" in text
         await test.run_until_idle()  # it is told once
-
-
-async def test_jobs_that_go_on_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.testing.app._MOST_JOBS", 50)
-    async with TestApp(app) as test:
+        monkeypatch.setattr("penstock.testing.app._MOST_JOBS", 50)
         await test.scheduler.run_after(NOW, ping_for_ever)
         with pytest.raises(AssertionError, match="no end in sight"):
             await test.run_until_idle()
-
-
-async def test_jobs_beyond_a_year_are_left() -> None:
-    async with TestApp(app) as test:
-        await test.scheduler.run_after(timedelta(days=400), ping, number=1)
-        assert await test.run_until_idle() == 0
-        test.clock.advance(timedelta(days=100))
-        assert await test.run_until_idle() == 1
 
 
 async def test_a_scheduled_job_is_found_by_some_of_its_arguments() -> None:
@@ -251,15 +208,6 @@ async def test_it_is_idle_once_debounces_retries_and_cascades_are_over(database_
         assert await test.run_until_idle() == 0
 
 
-async def test_what_is_not_due_waits_if_time_is_left_alone(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        await test.run_mutation(write, "one")
-        assert await test.run_until_idle(advance=False) == 0
-        test.clock.advance(timedelta(minutes=1))
-        assert await test.run_until_idle(advance=False) == 1
-        assert copied == ["one"]
-
-
 async def test_a_task_that_fails_for_good_fails_the_test(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         note = await test.run_mutation(write, "one")
@@ -289,12 +237,16 @@ async def test_what_tasks_ran_is_told() -> None:
             test.assert_task_ran("nothing")
 
 
-async def test_planning_alone_runs_nothing(database_url: str) -> None:
+async def test_planning_alone_runs_nothing_and_what_is_not_due_waits(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         note = await test.run_mutation(write, "one")
         await test.plan()
         assert (await test.assert_scheduled(copy)).args["key"] == f'["{note}"]'
+        assert await test.run_until_idle(advance=False) == 0
         assert copied == []
+        test.clock.advance(timedelta(minutes=1))
+        assert await test.run_until_idle(advance=False) == 1
+        assert copied == ["one"]
 
 
 # ----- the clock
@@ -318,24 +270,23 @@ async def test_who_sleeps_is_woken_in_time() -> None:
 
 async def test_who_waits_learns_whether_the_event_came() -> None:
     clock, event = TestClock(), asyncio.Event()
-    wait = asyncio.create_task(clock.wait(event, 10))
-    await asyncio.wait([wait], timeout=0)
+
+    async def begin() -> asyncio.Task[bool]:
+        wait = asyncio.create_task(clock.wait(event, 10))
+        await asyncio.wait([wait], timeout=0)
+        return wait
+
+    waits = await begin()
     clock.advance(timedelta(seconds=10))
-    assert await wait is False
-    wait = asyncio.create_task(clock.wait(event, 10))
-    await asyncio.wait([wait], timeout=0)
+    assert await waits is False
+    cancelled = await begin()
+    cancelled.cancel()
+    assert isinstance((await asyncio.gather(cancelled, return_exceptions=True))[0], asyncio.CancelledError)
+    assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
+    waits = await begin()
     event.set()
-    assert await wait is True
+    assert await waits is True
     assert await clock.wait(event, 0) is True
-
-
-async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
-    clock, event = TestClock(), asyncio.Event()
-    wait = asyncio.create_task(clock.wait(event, 10))
-    await asyncio.wait([wait], timeout=0)
-    wait.cancel()
-    assert isinstance((await asyncio.gather(wait, return_exceptions=True))[0], asyncio.CancelledError)
-    assert len(asyncio.all_tasks()) == 1
 
 
 def test_a_clock_moves_forwards_only_and_repeats_its_chance() -> None:
@@ -384,47 +335,53 @@ async def test_a_database_takes_one_test_after_another_and_two_at_once(
 
 async def test_a_gate_holds_who_comes_until_it_is_opened() -> None:
     async with TestApp(app) as test:
+
+        def call(number: int) -> asyncio.Task[datetime]:
+            return asyncio.create_task(test.run_mutation(ping, number=number))
+
         with gate("mutation.ran") as held:
-            call = asyncio.create_task(test.run_mutation(ping, number=1))
+            first = call(1)
             await held.arrived()
             assert held.arrivals[0]["function"] == "test_testing_kit:ping"
-            assert not call.done()
+            assert not first.done()
             held.open()
-            await call
-        await test.run_mutation(ping, number=2)
-
-
-async def test_a_gate_holds_as_many_as_it_is_told() -> None:
-    async with TestApp(app) as test:
+            await first
         with gate("commit.after", most=1) as held:
-            call = asyncio.create_task(test.run_mutation(ping, number=1))
+            first = call(1)
             await held.arrived()
-            await test.run_mutation(ping, number=2)
-            assert not call.done()
-        await call, "the end of the block opens it"
-
-
-async def test_a_gate_holds_only_whom_it_is_for() -> None:
-    async with TestApp(app) as test:
+            await call(2)
+            assert not first.done(), "the gate holds one"
+        await first, "the end of the block opens it"
         with gate("mutation.ran", when=lambda function: function.endswith("ping_daily")) as held:
-            await test.run_mutation(ping, number=1)
-            call = asyncio.create_task(test.run_mutation(ping_daily, days=0))
+            await call(1)
+            daily = asyncio.create_task(test.run_mutation(ping_daily, days=0))
             await held.arrived()
             held.open()
-            await call
-
-
-async def test_a_gate_lets_some_pass_and_holds_those_who_follow() -> None:
-    async with TestApp(app) as test:
+            await daily
         with gate("commit.after") as held:
-            first = asyncio.create_task(test.run_mutation(ping, number=1))
+            first = call(1)
             await held.arrived()
             held.let_pass()
             await first
-            second = asyncio.create_task(test.run_mutation(ping, number=2))
+            second = call(2)
             await held.arrived(2)
             assert not second.done()
         await second
+    with pytest.raises(KeyError), gate("coffee.break"):
+        pass
+
+
+async def test_an_error_may_be_raised_at_a_moment() -> None:
+    async with TestApp(app) as test:
+        with raising("commit.before", ConnectionError("pulled the plug"), times=2):
+            for number in (1, 2):
+                with pytest.raises(ConnectionError):
+                    await test.run_mutation(ping, number=number)
+            await test.run_mutation(ping, number=3)
+        assert await test.run_query(pings) == [3]
+
+
+# ----- paused tasks
 
 
 async def test_what_waits_for_a_paused_task_is_left_and_moves_no_clock(database_url: str) -> None:
@@ -439,18 +396,9 @@ async def test_what_waits_for_a_paused_task_is_left_and_moves_no_clock(database_
             test.assert_task_ran(copy)
         await test.run_until_idle(advance=False)
         assert (await test.job_counts())["scheduled"] == 1
-        await app.tasks.resume(test, "copy")
-        assert await test.run_until_idle() == 1
-        assert copied == ["a"]
-
-
-async def test_others_run_when_they_are_due_beside_a_paused_task(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        await app.tasks.pause(test, "copy")
         begun = test.clock.now()
-        await test.run_mutation(write, text="a")
         await test.run_mutation(ping_daily, days=3)
-        assert await test.run_until_idle() == 3
+        assert await test.run_until_idle() == 3, "others run when they are due"
         assert test.clock.now() - begun == timedelta(days=3)
         assert await test.run_until(begun + timedelta(days=9)) == 0
         await app.tasks.resume(test, "copy")
@@ -470,21 +418,6 @@ async def test_what_is_held_for_more_than_a_year_is_left(database_url: str) -> N
         test.clock.advance(timedelta(days=300))
         assert await test.run_until_idle() == 1
         assert copied == ["a"]
-
-
-async def test_an_error_may_be_raised_at_a_moment() -> None:
-    async with TestApp(app) as test:
-        with raising("commit.before", ConnectionError("pulled the plug"), times=2):
-            for number in (1, 2):
-                with pytest.raises(ConnectionError):
-                    await test.run_mutation(ping, number=number)
-            await test.run_mutation(ping, number=3)
-        assert await test.run_query(pings) == [3]
-
-
-def test_a_moment_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(KeyError), gate("coffee.break"):
-        pass
 
 
 narrow = App()

@@ -91,7 +91,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
 
-async def test_a_trace_leads_from_the_call_to_the_job_to_its_callback(
+async def test_a_trace_leads_from_the_call_to_each_attempt_at_the_job_and_to_its_callback(
     database_url: str, spans: InMemorySpanExporter
 ) -> None:
     async with TestApp(app, database_url) as backend:
@@ -127,6 +127,20 @@ async def test_a_trace_leads_from_the_call_to_the_job_to_its_callback(
         "code.function.name": "test_tracing:book",
         "penstock.kind": "mutation",
     }
+    spans.clear()
+    failures[:] = [ValueError("no")]
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(book, "a")
+        await backend.run_until_idle()
+    first, second, _ = named(spans, "run sms")
+    assert [(one.attributes or {})["penstock.job.attempt"] for one in (first, second)] == [1, 2]
+    assert first.parent == second.parent
+    assert (first.status.status_code, first.status.description) == (StatusCode.ERROR, "ValueError: no")
+    assert (first.attributes or {})["error.type"] == "ValueError"
+    assert second.status.status_code is StatusCode.UNSET
+    call = named(spans, "action test_tracing:send")[0]
+    assert call.status.status_code is StatusCode.ERROR
+    assert [event.name for event in call.events] == ["exception"]
 
 
 def test_the_example_leads_from_a_request_to_its_job_and_callback(database_url: str) -> None:
@@ -142,39 +156,17 @@ def test_the_example_leads_from_a_request_to_its_job_and_callback(database_url: 
     ]
 
 
-async def test_each_attempt_is_a_span_and_errors_are_recorded(database_url: str, spans: InMemorySpanExporter) -> None:
-    failures[:] = [ValueError("no")]
-    async with TestApp(app, database_url) as backend:
-        await backend.run_mutation(book, "a")
-        await backend.run_until_idle()
-    first, second, _ = named(spans, "run sms")
-    assert (first.attributes or {})["penstock.job.attempt"] == 1
-    assert (second.attributes or {})["penstock.job.attempt"] == 2
-    assert first.parent == second.parent
-    assert (first.status.status_code, first.status.description) == (StatusCode.ERROR, "ValueError: no")
-    assert (first.attributes or {})["error.type"] == "ValueError"
-    assert second.status.status_code is StatusCode.UNSET
-    call = named(spans, "action test_tracing:send")[0]
-    assert call.status.status_code is StatusCode.ERROR
-    assert [event.name for event in call.events] == ["exception"]
-
-
-async def test_a_batch_from_a_thread_is_one_span_with_its_jobs_below(
+async def test_a_batch_from_a_thread_is_one_span_and_a_program_has_traces_too(
     database_url: str, spans: InMemorySpanExporter
 ) -> None:
     async with TestApp(app, database_url) as backend:
         await backend.run_mutation(book_in_a_thread, "a")
         await backend.run_until_idle()
-    job = ["    run sms", "      action test_tracing:send", "        query test_tracing:look"]
-    assert sorted(tree(spans)) == sorted(["mutation test_tracing:book_in_a_thread", "  enqueue sms", *job, *job])
-    (sent,) = named(spans, "enqueue sms")
-    assert (sent.attributes or {})["messaging.batch.message_count"] == 2
-
-
-async def test_a_scheduled_function_and_a_program_have_traces_too(
-    database_url: str, spans: InMemorySpanExporter
-) -> None:
-    async with TestApp(app, database_url) as backend:
+        job = ["    run sms", "      action test_tracing:send", "        query test_tracing:look"]
+        assert sorted(tree(spans)) == sorted(["mutation test_tracing:book_in_a_thread", "  enqueue sms", *job, *job])
+        (sent,) = named(spans, "enqueue sms")
+        assert (sent.attributes or {})["messaging.batch.message_count"] == 2
+        spans.clear()
         tracer = trace.get_tracer_provider().get_tracer("program")
         with tracer.start_as_current_span("program"):
             await sms.enqueue(backend, send, "a")
@@ -207,11 +199,7 @@ def test_a_trace_with_a_state_travels_whole(spans: InMemorySpanExporter) -> None
     assert current.endswith(f" {state}")
     with tracing.work("nonsense", "job_1", "sms", "m:f", 1) as span:
         assert span.parent is None, "what nobody can read begins a trace of its own"
-
-
-def test_a_trace_is_an_option_of_a_job() -> None:
-    stored = options_text(options_of('{"trace": "00-1-2-01"}'))
-    assert stored == '{"trace": "00-1-2-01"}'
+    assert options_text(options_of('{"trace": "00-1-2-01"}')) == '{"trace": "00-1-2-01"}'
 
 
 async def test_a_call_over_http_goes_on_with_the_trace_of_its_caller(
@@ -334,12 +322,8 @@ async def test_baggage_is_in_all_work_and_in_no_work_of_others(database_url: str
     assert link.context.span_id == writer.span_id
     (link,) = next(one for one in spans.get_finished_spans() if one.name == "run default" and one.links).links
     assert link.context.span_id == writer.span_id
-    assert (
-        next(
-            one for name, one in by_name.items() if name.startswith("deliver ") and "rows" not in name
-        ).context.trace_id
-        == writer.trace_id
-    )
+    delivered = next(one for name, one in by_name.items() if name.startswith("deliver ") and "rows" not in name)
+    assert delivered.context.trace_id == writer.trace_id
 
 
 @dataclass
@@ -353,7 +337,7 @@ async def carry_together(ctx: ActionCtx, items: list[Parcel]) -> list[None]:
     return [None for _ in items]
 
 
-async def test_a_batch_has_baggage_if_all_its_jobs_have_the_same(
+async def test_baggage_comes_with_a_request_and_is_in_a_batch_if_all_its_jobs_have_the_same(
     database_url: str, spans: InMemorySpanExporter
 ) -> None:
     async with TestApp(carried, database_url) as test:
@@ -364,13 +348,6 @@ async def test_a_batch_has_baggage_if_all_its_jobs_have_the_same(
                     await pool.enqueue(test, carry_together, number=1)
             await test.run_until_idle()
             assert set(seen["batch"]) == ({"ada"} if names == ["ada", "ada"] else {None})
-
-
-async def test_baggage_comes_with_a_request_and_leaves_with_its_jobs(
-    database_url: str, spans: InMemorySpanExporter
-) -> None:
-    seen.clear()
-    async with TestApp(carried, database_url) as test:
         transport = httpx.ASGITransport(asgi_app(carried, backend=test))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             for headers in ({"baggage": "tenant=ada,x=1;y=2"}, {"baggage": "tenant=" + "x" * 9000}):

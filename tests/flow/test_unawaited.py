@@ -37,7 +37,6 @@ write, read, act = tell_in(app)
 
 @app.internal_mutation
 async def add(ctx: MutationCtx, text: str) -> None:
-    """Insert a note."""
     await ctx.db.insert(Note(text=text))
 
 
@@ -48,7 +47,6 @@ class Call:
 
 @app.internal_action(batch=10, of=Call)
 async def act_together(ctx: ActionCtx, calls: list[Call]) -> list[int]:
-    """Give the numbers back."""
     return [call.number for call in calls]
 
 
@@ -92,58 +90,72 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 ACTS = {name: call for name, call in (READS | WRITES).items() if name.startswith(("ctx.run_", "ctx.scheduler"))}
 
 
-@pytest.mark.parametrize(("runs", "calls"), [("query", READS), ("mutation", READS | WRITES), ("action", ACTS)])
-async def test_each_call_that_is_not_awaited_is_named(
-    sqlite_url: str, runs: str, calls: dict[str, Callable[[Any], Any]]
-) -> None:
+def calls_of(ctx: Any) -> dict[str, Callable[[Any], Any]]:
+    return ACTS if isinstance(ctx, ActionCtx) else READS | WRITES if isinstance(ctx, MutationCtx) else READS
+
+
+async def test_each_call_that_is_not_awaited_is_named(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url) as backend:
-        run: Any = {
-            "query": lambda story: backend.run_query(read, story),
-            "mutation": lambda story: backend.run_mutation(write, story),
-            "action": lambda story: backend.run_action(act, story),
-        }[runs]
-        for name, call in calls.items():
+        for kind, calls in enumerate((READS | WRITES, READS, ACTS)):
+            for name, call in calls.items():
 
-            async def story(ctx: Any, call: Callable[[Any], Any] = call) -> None:
-                call(ctx)
+                async def story(ctx: Any, call: Callable[[Any], Any] = call) -> None:
+                    call(ctx)
 
-            with pytest.raises(UnawaitedCall) as caught:
-                await run(story)
-            assert f"not awaited: {name}. " in str(caught.value)
-            assert caught.value.facts["calls"] == name
+                with pytest.raises(UnawaitedCall) as caught:
+                    await runs(backend, story)[kind]()
+                assert f"not awaited: {name}. " in str(caught.value)
+                assert caught.value.facts["calls"] == name
         assert await count(backend) == 0
         assert await backend.jobs() == []
 
 
 async def test_what_was_awaited_beside_a_forgotten_call_is_undone(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
+        tasks: list[asyncio.Task[Any]] = []
 
-        async def story(ctx: MutationCtx) -> None:
+        async def forget(ctx: MutationCtx) -> None:
             await ctx.db.insert(Note(text="awaited"))
             await ctx.scheduler.run_after(timedelta(0), add, text="awaited")
             ctx.db.insert(Note(text="forgotten"))  # type: ignore[unused-coroutine]  # what is tested
             ctx.run_mutation(add, "forgotten")  # type: ignore[unused-coroutine]
 
-        with pytest.raises(UnawaitedCall, match=r"not awaited: ctx\.db\.insert, ctx\.run_mutation\."):
-            await backend.run_mutation(write, story)
-        assert await count(backend) == 0
-        assert await backend.jobs() == []
+        async def not_begun(ctx: MutationCtx) -> None:
+            tasks.append(asyncio.create_task(ctx.db.insert(Note(text="late"))))
 
+        async def begun(ctx: MutationCtx) -> None:
+            inside, go_on = asyncio.Event(), asyncio.Event()
 
-async def test_a_part_that_forgets_a_call_is_undone_alone(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
+            async def part(inner: MutationCtx) -> None:
+                await inner.db.insert(Note(text="part"))
+                inside.set()
+                await go_on.wait()
+                await inner.db.insert(Note(text="too late"))
 
-        async def part(ctx: MutationCtx) -> None:
+            tasks.append(asyncio.create_task(ctx.run_mutation(write, part)))
+            await inside.wait()
+            go_on.set()
+
+        async def forgetful_part(ctx: MutationCtx) -> None:
             await ctx.db.insert(Note(text="part"))
             ctx.db.query(Note).count()  # type: ignore[unused-coroutine]  # what is tested
 
-        async def story(ctx: MutationCtx) -> None:
+        async def whole(ctx: MutationCtx) -> None:
             with pytest.raises(UnawaitedCall):
-                await ctx.run_mutation(write, part)
+                await ctx.run_mutation(write, forgetful_part)
             await ctx.db.insert(Note(text="kept"))
 
-        await backend.run_mutation(write, story)
-        assert await count(backend) == 1
+        with pytest.raises(UnawaitedCall, match=r"not awaited: ctx\.db\.insert, ctx\.run_mutation\."):
+            await backend.run_mutation(write, forget)
+        for story in (not_begun, begun):
+            with pytest.raises(UnawaitedCall):
+                await backend.run_mutation(write, story)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(outcome, Exception) for outcome in outcomes)
+        assert await count(backend) == 0
+        assert await backend.jobs() == []
+        await backend.run_mutation(write, whole)
+        assert await count(backend) == 1, "a part that forgets a call is undone alone"
 
 
 async def test_calls_that_run_side_by_side_and_are_awaited_are_fine(database_url: str) -> None:
@@ -174,34 +186,6 @@ async def test_calls_that_run_side_by_side_and_are_awaited_are_fine(database_url
         assert await count(backend) == 20 + 3 + 2 + 1 + 1 + 1 + 1
 
 
-async def test_a_task_that_still_runs_at_the_end_is_a_forgotten_call(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        tasks: list[asyncio.Task[Any]] = []
-
-        async def not_begun(ctx: MutationCtx) -> None:
-            tasks.append(asyncio.create_task(ctx.db.insert(Note(text="late"))))
-
-        async def begun(ctx: MutationCtx) -> None:
-            inside, go_on = asyncio.Event(), asyncio.Event()
-
-            async def part(inner: MutationCtx) -> None:
-                await inner.db.insert(Note(text="part"))
-                inside.set()
-                await go_on.wait()
-                await inner.db.insert(Note(text="too late"))
-
-            tasks.append(asyncio.create_task(ctx.run_mutation(write, part)))
-            await inside.wait()
-            go_on.set()
-
-        for story in (not_begun, begun):
-            with pytest.raises(UnawaitedCall):
-                await backend.run_mutation(write, story)
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(outcome, Exception) for outcome in outcomes)
-        assert await count(backend) == 0
-
-
 async def test_a_task_that_goes_on_after_the_end_is_refused(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         ended = asyncio.Event()
@@ -212,8 +196,12 @@ async def test_a_task_that_goes_on_after_the_end_is_refused(database_url: str) -
             await call(ctx)
 
         async def story(ctx: Any) -> None:
-            calls = ACTS if isinstance(ctx, ActionCtx) else READS | WRITES if isinstance(ctx, MutationCtx) else READS
-            tasks.extend(asyncio.create_task(stray(ctx, call)) for call in calls.values())
+            tasks.extend(asyncio.create_task(stray(ctx, call)) for call in calls_of(ctx).values())
+
+        async def failing(ctx: Any) -> None:
+            for call in calls_of(ctx).values():
+                call(ctx)
+            raise KeyError("its own")
 
         for run in runs(backend, story):
             with pytest.raises(UnawaitedCall, match=r"not awaited: stray \(.*test_unawaited\.py:\d+\)\. "):
@@ -222,24 +210,28 @@ async def test_a_task_that_goes_on_after_the_end_is_refused(database_url: str) -
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ContextError}
         assert all("has ended; its ctx can no longer be used" in str(outcome) for outcome in outcomes)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for run in runs(backend, failing):
+                with pytest.raises(KeyError, match="its own"):
+                    await run()
+            gc.collect()
+        assert [str(warning.message) for warning in caught] == [], "a function that fails tells its own error alone"
         assert await count(backend) == 0
         assert await backend.jobs() == []
 
 
 @app.internal_query
 async def look(ctx: QueryCtx, text: str) -> int:
-    """Be a query, which other queries and mutations use as a helper."""
     return await ctx.db.query(Note).with_index(Note.by_text, text=text).count()
 
 
 @app.internal_action
 async def call_out(ctx: ActionCtx, text: str) -> int:
-    """Be an action, which other actions use as a helper."""
     return len(text)
 
 
 async def plain(ctx: Any, text: str = "x") -> None:
-    """Insert a note, without a decorator."""
     await ctx.db.insert(Note(text=text))
 
 
@@ -250,13 +242,10 @@ class Repository:
         self.ctx = ctx
 
     async def store(self) -> None:
-        """Insert a note."""
         await plain(self.ctx)
 
 
 def of_closure(ctx: Any) -> Any:
-    """A coroutine that has the ctx of the function around it."""
-
     async def inside() -> None:
         await plain(ctx)
 
@@ -264,7 +253,6 @@ def of_closure(ctx: Any) -> Any:
 
 
 def kept(ctx: Any) -> None:
-    """Keep a coroutine in a variable."""
     call = plain(ctx)
     del ctx
     assert call is not None
@@ -280,33 +268,31 @@ DROPPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", DROPPED)
-async def test_a_helper_that_is_not_awaited_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
+async def test_a_helper_that_is_not_awaited_is_named_and_nothing_is_written(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
+        for how, drop in DROPPED.items():
 
-        async def story(ctx: Any) -> None:
-            if isinstance(ctx, MutationCtx):
-                await ctx.db.insert(Note(text="awaited"))
-            DROPPED[how](ctx)
+            async def story(ctx: Any, drop: Callable[[Any], Any] = drop) -> None:
+                if isinstance(ctx, MutationCtx):
+                    await ctx.db.insert(Note(text="awaited"))
+                drop(ctx)
 
-        for run in runs(backend, story):
-            with pytest.raises(UnawaitedCall) as caught:  # and no warning, which would be an error here
-                await run()
-            name = how.partition(" ")[0].replace("look", "(look|call_out)")
-            assert re.search(rf"not awaited: {name} \(.*test_unawaited\.py:\d+\)\. Write await", str(caught.value))
+            for run in runs(backend, story):
+                with pytest.raises(UnawaitedCall) as caught:  # and no warning, which would be an error here
+                    await run()
+                name = how.partition(" ")[0].replace("look", "(look|call_out)")
+                assert re.search(rf"not awaited: {name} \(.*test_unawaited\.py:\d+\)\. Write await", str(caught.value))
         assert await count(backend) == 0
 
 
 @app.internal_mutation
 def forgetful(ctx: sync.MutationCtx) -> None:
-    """Call a helper that only async functions can await."""
     ctx.db.insert(Note(text="waited for"))
     plain(ctx)  # type: ignore[unused-coroutine]  # what is tested
 
 
 @app.internal_mutation
 async def forgetful_job(ctx: MutationCtx) -> None:
-    """Forget one of two helpers."""
     await plain(ctx)
     plain(ctx)  # type: ignore[unused-coroutine]  # what is tested
 
@@ -322,14 +308,10 @@ async def test_functions_in_threads_and_jobs_await_their_helpers_too(database_ur
         for function in (forgetful, forgetful_job, handing_on):
             with pytest.raises(UnawaitedCall, match=r"plain \("):
                 await backend.run_mutation(function)
-        jobs = [await backend.scheduler.run_after(timedelta(0), forgetful_job) for _ in range(3)]
+        await backend.scheduler.run_after(timedelta(0), forgetful_job)
         with pytest.raises(JobsFailed, match=r"UnawaitedCall.*plain \("):
             await backend.run_until_idle()
-        for job in jobs:
-            status = await backend.job(job)
-            assert status is not None
-            assert status.error is not None
-            assert "UnawaitedCall" in status.error
+        assert all("UnawaitedCall" in str(job.error) for job in await backend.jobs("failed"))
         assert await count(backend) == 0
 
 
@@ -345,68 +327,56 @@ TASKS: dict[str, Callable[..., Any]] = {
 
 
 async def hand(function: Callable[..., Any], *args: Any) -> None:
-    """Call a helper."""
     await function(*args)
 
 
 async def pass_on(call: Any) -> None:
-    """Await a helper."""
     await call
 
 
 async def started(call: Callable[[], Any]) -> None:
-    """Make a helper, and await it."""
     await call()
 
 
 async def late(ctx: Any, begun: asyncio.Event, go_on: asyncio.Event) -> None:
-    """Write when told to."""
     begun.set()
     await go_on.wait()
     await plain(ctx)
 
 
-@pytest.mark.parametrize("how", TASKS)
-async def test_a_task_that_outlives_its_function_is_named_and_nothing_is_written(database_url: str, how: str) -> None:
+async def test_a_task_that_outlives_its_function_is_named_and_nothing_is_written(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        go_on, tasks = asyncio.Event(), []
+        go_on, tasks, others = asyncio.Event(), list[Any](), list[Any]()
+        for how, start in TASKS.items():
 
-        async def story(ctx: Any) -> None:
-            if isinstance(ctx, MutationCtx):
-                await ctx.db.insert(Note(text="awaited"))
-            begun = asyncio.Event()
-            tasks.append(TASKS[how](ctx, begun, go_on))
-            if how.startswith("waiting"):
-                await begun.wait()
+            async def story(ctx: Any, how: str = how, start: Callable[..., Any] = start) -> None:
+                if isinstance(ctx, MutationCtx):
+                    await ctx.db.insert(Note(text="awaited"))
+                begun = asyncio.Event()
+                tasks.append(start(ctx, begun, go_on))
+                if how.startswith("waiting"):
+                    await begun.wait()
 
-        for run in runs(backend, story):
-            with pytest.raises(UnawaitedCall) as caught:
-                await run()
-            assert re.search(
-                r"(plain|late|hand|pass_on|started|Repository\.store) \(.*test_unawaited\.py:\d+\)", str(caught.value)
-            )
-            assert "Await the task" in str(caught.value)
-        go_on.set()
-        assert all(isinstance(one, Exception) for one in await asyncio.gather(*tasks, return_exceptions=True))
-        assert await count(backend) == 0
+            for run in runs(backend, story):
+                with pytest.raises(UnawaitedCall) as caught:
+                    await run()
+                named = r"(plain|late|hand|pass_on|started|Repository\.store) \(.*test_unawaited\.py:\d+\)"
+                assert re.search(named, str(caught.value)), how
+                assert "Await the task" in str(caught.value)
 
-
-async def test_tasks_without_the_ctx_and_cancelled_ones_may_outlive_a_function(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        go_on, tasks = asyncio.Event(), []
-
-        async def story(ctx: Any) -> None:
-            tasks.append(asyncio.create_task(go_on.wait()))
+        async def without_ctx_or_cancelled(ctx: Any) -> None:
+            others.append(asyncio.create_task(go_on.wait()))
             begun = asyncio.Event()
             beat = asyncio.create_task(late(ctx, begun, go_on))
             await begun.wait()
             beat.cancel()
 
-        await backend.run_mutation(write, story)
-        await backend.run_query(read, story)
-        await backend.run_action(act, story)
+        for run in runs(backend, without_ctx_or_cancelled):
+            await run()
         go_on.set()
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*others)
+        assert all(isinstance(one, Exception) for one in await asyncio.gather(*tasks, return_exceptions=True))
+        assert await count(backend) == 0
 
 
 async def test_coroutines_of_others_are_left_to_python() -> None:
@@ -416,25 +386,6 @@ async def test_coroutines_of_others_are_left_to_python() -> None:
     with pytest.warns(RuntimeWarning, match="alone' was never awaited") as told:
         alone()  # type: ignore[unused-coroutine]  # what is tested
     assert told[0].filename == __file__, "where it was dropped"
-
-
-async def test_a_function_that_fails_tells_its_own_error_and_nothing_else(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: Any) -> None:
-            calls = ACTS if isinstance(ctx, ActionCtx) else READS | WRITES if isinstance(ctx, MutationCtx) else READS
-            for call in calls.values():
-                call(ctx)
-            raise KeyError("its own")
-
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            runs = [backend.run_mutation(write, story), backend.run_query(read, story), backend.run_action(act, story)]
-            for run in runs:
-                with pytest.raises(KeyError, match="its own"):
-                    await run
-            gc.collect()
-        assert [str(warning.message) for warning in caught] == []
 
 
 async def test_a_run_whose_ctx_nobody_holds_looks_at_no_tasks(

@@ -270,11 +270,6 @@ async def schedule_entries(ctx: MutationCtx, what: str, first: int, count: int) 
         await ctx.scheduler.run_after(timedelta(0), enter, what=what, number=number)
 
 
-@app.mutation
-async def schedule_action(ctx: MutationCtx, folder: str, number: int) -> None:
-    await ctx.scheduler.run_after(timedelta(0), act, folder=folder, number=number)
-
-
 @app.action
 async def act(ctx: ActionCtx, folder: str, number: int) -> None:
     """Leave a trace in the outside world, and take long."""
@@ -316,14 +311,6 @@ async def dies_in_its_transaction(ctx: MutationCtx, folder: str) -> None:
     await ctx.db.insert(Entry(what="died"))
     if _first(folder, "mutation"):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@app.mutation
-async def always_dies(ctx: MutationCtx, folder: str) -> None:
-    """Take the process down each time."""
-    with (Path(folder) / "deaths").open("a") as trace:
-        trace.write("x")
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.action

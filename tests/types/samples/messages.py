@@ -1,9 +1,7 @@
 """Messages: from where one may be sent, and what is to be awaited there."""
 
-import sqlite3
 from typing import Any
 
-import aiosqlite
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -19,16 +17,13 @@ async def awaited(
     query: QueryCtx,
     backend: Backend,
     modern: psycopg.AsyncConnection[Any],
-    lite: aiosqlite.Connection,
     orm: AsyncSession,
 ) -> None:
     await ctx.outbox.send("topic", {"to": "Ada"}, key="Ada")
     await action.outbox.send("topic", 5)
     await app.outboxes.send(ctx, "topic", 5)
-    await app.outboxes.send(action, "topic", 5)
     await app.outboxes.send(backend, "topic", 5)
     await app.outboxes.send(modern, "topic", 5, key="k")
-    await app.outboxes.send(lite, "topic", 5)
     await app.outboxes.send(orm, "topic", 5)
     ctx.outbox.send("topic", 5)  # refused: unused-coroutine
     app.outboxes.send(orm, "topic", 5)  # refused: unused-coroutine
@@ -42,15 +37,12 @@ def waiting(
     action: sync.ActionCtx,
     backend: sync.Backend,
     modern: psycopg.Connection[Any],
-    lite: sqlite3.Connection,
     orm: Session,
 ) -> None:
     ctx.outbox.send("topic", 5)
     action.outbox.send("topic", 5, key="k")
     app.outboxes.send(ctx, "topic", 5)
-    app.outboxes.send(action, "topic", 5)
     app.outboxes.send(backend, "topic", 5)
     app.outboxes.send(app.sync, "topic", 5)
     app.outboxes.send(modern, "topic", 5)
-    app.outboxes.send(lite, "topic", 5)
     app.outboxes.send(orm, "topic", 5)

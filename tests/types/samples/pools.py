@@ -12,7 +12,6 @@ import sqlalchemy.orm
 from samples.shop import Booking, Customer, confirm, no_function_of_the_app
 
 from penstock import (
-    ActionCtx,
     App,
     Backend,
     Id,
@@ -32,7 +31,6 @@ pool = app.workpool("mail")
 
 async def awaited(
     ctx: MutationCtx,
-    action: ActionCtx,
     backend: Backend,
     modern: psycopg.AsyncConnection[Any],
     lite: aiosqlite.Connection,
@@ -41,12 +39,10 @@ async def awaited(
     booking: Id[Booking],
 ) -> None:
     assert_type(await pool.enqueue(ctx, confirm, booking), JobId[str])
-    assert_type(await pool.enqueue(action, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(backend, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(modern, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(lite, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(core, confirm, booking), JobId[str])
-    assert_type(await pool.enqueue(orm, confirm, booking), JobId[str])
     job = await pool.enqueue(orm, confirm, booking)
     assert_type(await pool.enqueue_batch(orm, confirm, [{"booking": booking}]), list[JobId[str]])
     assert_type(await pool.status(orm, job), WorkStatus | None)
@@ -72,7 +68,6 @@ def plain(
     modern: psycopg.Connection[Any],
     lite: sqlite3.Connection,
     core: sqlalchemy.Connection,
-    orm: sqlalchemy.orm.Session,
     scoped: sqlalchemy.orm.scoped_session[sqlalchemy.orm.Session],
     booking: Id[Booking],
 ) -> None:
@@ -82,13 +77,8 @@ def plain(
     assert_type(pool.enqueue(modern, confirm, booking), JobId[str])
     assert_type(pool.enqueue(lite, confirm, booking), JobId[str])
     assert_type(pool.enqueue(core, confirm, booking), JobId[str])
-    assert_type(pool.enqueue(orm, confirm, booking), JobId[str])
     job = pool.enqueue(scoped, confirm, booking)
     assert_type(pool.enqueue_batch(lite, confirm, [{"booking": booking}]), list[JobId[str]])
-    assert_type(pool.status(lite, job), WorkStatus | None)
-    assert_type(pool.result(backend, job), WorkResult[str])
-    pool.cancel(lite, job)
-    pool.pause(backend)
     pool.set_max_parallelism(app.sync, 5)
     pool.result(lite, job)  # refused: call-overload
     # arguments and functions are checked as anywhere
@@ -97,17 +87,15 @@ def plain(
     pool.enqueue(lite, no_function_of_the_app, booking)  # refused: call-overload
 
 
-async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, engine: sqlalchemy.Engine, booking: Id[Booking]) -> None:
+async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, booking: Id[Booking]) -> None:
     await pool.enqueue(ctx, confirm, booking)  # refused: call-overload
     pool.enqueue(cursor, confirm, booking)  # refused: call-overload
-    pool.enqueue(engine, confirm, booking)  # refused: call-overload
     pool.enqueue("sqlite:///x.db", confirm, booking)  # refused: call-overload
 
 
 def with_the_sync_face(backend: sync.Backend, customer: Id[Customer], booking: Id[Booking]) -> None:
     assert_type(backend.run_action(confirm, booking), str)
     backend.run_action(confirm, customer)  # refused: arg-type
-    assert_type(backend.scheduler.run_after(timedelta(1), confirm, booking), JobId[str])
 
 
 def with_options(other: dict[str, Any]) -> None:
@@ -115,7 +103,6 @@ def with_options(other: dict[str, Any]) -> None:
     pool.with_options(retry=False, on_duplicate="replace", key="ada", timeout=None, **other)
     pool.with_options(retries=True)  # refused: call-arg
     pool.with_options(priority="high")  # refused: arg-type
-    pool.with_options(run_after=5)  # refused: arg-type
     pool.with_options(on_duplicate="ignore")  # refused: arg-type
     pool.with_options(on_complete=confirm)  # refused: arg-type
 
