@@ -11,7 +11,7 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from conformance.bench import KEEP, ended, new_job, rooms
+from conformance.bench import KEEP, new_job, rooms
 from conformance.callmodel import CalledJob, CallModel
 from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine
 from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
@@ -53,7 +53,7 @@ class CallMachine(JobMachine):
         """A worker is not heard of, whatever of it was under way, and what it still says is in vain."""
         self.claim(which, 4)
         if asked:
-            self.ask_to_cancel(which)
+            self.ask_to_cancel(which, kept=True)
             self.carry_out_cancels()
         self.time_passes(31)
         for lease in self.runner.run(self.bench.store.leases.find_expired(self.now)):
@@ -93,10 +93,10 @@ class CallMachine(JobMachine):
         assert set(calls) <= set(claimed) or set(claimed) <= set(calls), "who waits for a call comes first"
         for job in claim.jobs:
             known = model.jobs[job.id]
-            assert (job.ending.state.value if job.ending else None) == known.ending
+            if known.ending is None:
+                known.starts(lease, self.now)
             known.place, known.lease = "running", lease
-            known.attempt += known.ending is None
-            assert job.attempt == known.attempt
+            assert job == replace(self._claimed(known), ending=known.ending)
             self._note(lease, job)
         assert claim.next_run_at == model.next_run_at()
 
@@ -167,18 +167,6 @@ class CallMachine(JobMachine):
         assert answer is None or not answer.accepted
         return True
 
-    @rule()
-    def carry_out_cancels(self) -> None:
-        running = self.runner.run(self.bench.cancel_pending(self.now, _ALL))
-        asked = [job for job in self.model.jobs.values() if job.asked_at is not None]
-        found = [one for one in running if self.model.jobs[one].ending is None]
-        assert sorted(found) == sorted(job.id for job in asked if job.state == "running")
-        for job in asked:
-            if job.state == "pending":
-                self.model.cancel(job)
-            if job.state != "running":
-                job.asked_at = None
-
     # ----- comparison
 
     @invariant()
@@ -188,15 +176,15 @@ class CallMachine(JobMachine):
             assert [one for one in written if one.startswith(str(job.id))] == [
                 f"{job.id} {number + 1}" for number in range(job.told)
             ]
-            assert job.told == job.ends - (job.ending is not None) - job.gave_up
+            assert job.told == job.ends - (job.ending is not None) - (job.gave_up is not None)
 
     @invariant()
     def calls_that_failed_are_kept(self) -> None:
         listed = {status.id: status for status in self.runner.run(self.bench.list(limit=_ALL, now=self.now))}
         for job in self.model.jobs.values():
             status = listed[job_id(job.id)]
-            assert [one.number for one in status.on_complete_attempts] == job.failed_calls
-            assert (status.on_complete_error is not None) is job.gave_up
+            assert status.on_complete_attempts == job.failed_calls
+            assert status.on_complete_error == job.gave_up
 
     async def _clear(self) -> None:
         await super()._clear()
@@ -213,18 +201,18 @@ class CallMachine(JobMachine):
     def _new_model(self) -> CallModel:
         return CallModel()
 
-    def _enqueue(self, jobs: list[NewJob]) -> None:
-        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
-        for job in jobs:
+    def _enqueue(self, jobs: list[NewJob], *, kept: bool = True) -> None:
+        self._write(lambda session: self.bench.store.jobs.enqueue(session, jobs, self.now), kept=kept)
+        for job in jobs if kept else []:
             place, seq = ("ready", self.model.seq()) if job.run_at <= self.now else ("scheduled", 0)
             tells = job.on_complete is not None
-            self.model.jobs[job.id] = CalledJob(job.id, job.priority, job.run_at, place, seq, tells=tells)
+            self.model.jobs[job.id] = CalledJob(job, job.run_at, place, seq, self.now, tells=tells)
 
     def _settlement(self, job: Job, event: JobEvent) -> Settlement:
         """What is written of an attempt, or of a call that was not made, or was for nothing."""
         if job.ending is not None and event in {JobEvent.RETURNED, JobEvent.CANCELED}:
             event = JobEvent.HANDED_BACK
-        return ended(job, event, now=self.now, error="E", delay=timedelta(seconds=7))
+        return super()._settlement(job, event)
 
 
 class CallsInAnyOrder(AnyOrder):

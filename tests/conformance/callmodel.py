@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
 from conformance.model import Model, ModelJob
-from penstock.jobs.job import Settlement
-from penstock.jobs.states import JobEvent, JobState
+from penstock.jobs.job import Attempt, Ending, Settlement
+from penstock.jobs.states import JobState
 
 
 @dataclass
@@ -19,19 +20,17 @@ class CalledJob(ModelJob):
         tells: Whether it has.
         ending: How it ends, while that is still to be told.
         began_at: When its last attempt might have run, for then.
-        calls: How often the call has failed.
-        failed_calls: The numbers of the calls that failed, as they are kept.
-        gave_up: Whether it has failed for good.
+        failed_calls: The calls that failed, as they are kept.
+        gave_up: The error of the last call, if it has failed for good.
         ends: How often the job has come to its end.
         told: How often that was told.
     """
 
     tells: bool = False
-    ending: str | None = None
+    ending: Ending | None = None
     began_at: datetime | None = None
-    calls: int = 0
-    failed_calls: list[int] = field(default_factory=list)
-    gave_up: bool = False
+    failed_calls: tuple[Attempt, ...] = ()
+    gave_up: str | None = None
     ends: int = 0
     told: int = 0
 
@@ -76,11 +75,11 @@ class CallModel(Model):
         if job.lease != lease:
             return False
         if job.ending is None:
-            job.began_at = job.run_at
+            job.began_at, started_at = job.run_at, job.started_at
             super().settle(lease, settlement)
             if settlement.ending is None:
                 return True
-            self._end(job, settlement.ending.state.value)
+            self._end(job, replace(settlement.ending, started_at=started_at))
         else:
             self._settle_call(job, settlement)
         if settlement.state is JobState.COMPLETING:
@@ -89,42 +88,46 @@ class CallModel(Model):
         return True
 
     def _settle_call(self, job: CalledJob, settlement: Settlement) -> None:
-        gave_up = settlement.on_complete_error is not None
-        if gave_up or settlement.event in {JobEvent.RAISED, JobEvent.LOST}:
-            job.calls += 1
-            job.failed_calls.append(job.calls)
-        if settlement.event is not JobEvent.COMPLETED:
+        if settlement.ending is not None:
+            job.ending, job.failed_calls = settlement.ending, settlement.ending.attempts
             return
         assert job.ending is not None
         assert job.began_at is not None
-        job.place, job.ending, job.lease, job.run_at = job.ending, None, None, job.began_at
-        job.gave_up, job.told = gave_up, job.told + (not gave_up)
+        job.started_at, job.failed_calls = job.ending.started_at, settlement.on_complete_attempts
+        job.writes(settlement)
+        job.place, job.ending, job.lease, job.run_at = job.ending.state.value, None, None, job.began_at
+        job.gave_up = settlement.on_complete_error
+        job.told += job.gave_up is None
 
-    def cancel(self, job: ModelJob) -> None:
+    def cancel(self, job: ModelJob, settlement: Settlement) -> None:
         """End a pending job that is to be canceled; that is to be told first."""
         known = self.jobs[job.id]
-        super().cancel(job)
-        if known.tells:
+        super().cancel(job, settlement)
+        if settlement.ending is not None:
             known.place, known.seq, known.began_at = "ready", self.seq(), known.run_at
-            self._end(known, "canceled")
+            self._end(known, settlement.ending)
 
     def retry(self, job: ModelJob, now: datetime) -> bool:
         """Make a job pending again if it has failed or was canceled; whether it was so."""
         known = self.jobs[job.id]
         if known.ending is not None or not super().retry(job, now):
             return False
-        known.ends -= known.gave_up  # of the end that was not told nobody will hear any more
-        known.gave_up, known.failed_calls = False, []
+        known.ends -= known.gave_up is not None  # of the end that was not told nobody will hear any more
+        known.gave_up, known.failed_calls = None, ()
         return True
 
     def recall(self, job: CalledJob, now: datetime) -> bool:
         """Let the call of a job be made again that has failed for good; whether it was so."""
-        if not job.gave_up:
+        if job.gave_up is None or job.finished_at is None:
             return False
-        job.ending, job.began_at, job.place, job.seq, job.run_at = job.place, job.run_at, "ready", self.seq(), now
-        job.gave_up, job.calls = False, 0
+        result = None if job.result is None else json.dumps(job.result)
+        job.ending = Ending(
+            JobState(job.place), job.finished_at, result, job.error, job.traceback, job.started_at, job.run_at
+        )
+        job.began_at, job.place, job.seq, job.run_at = job.run_at, "ready", self.seq(), now
+        job.gave_up = None
         return True
 
-    def _end(self, job: CalledJob, state: str) -> None:
-        job.ending, job.calls, job.failed_calls = state, 0, []
+    def _end(self, job: CalledJob, ending: Ending) -> None:
+        job.ending, job.failed_calls = ending, ()
         job.ends += 1

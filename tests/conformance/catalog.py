@@ -13,17 +13,13 @@ class Catalog(Suite):
     """`store.nouns.Catalog`."""
 
     @story
-    async def test_a_table_is_known_as_it_was_made(self, bench: Bench) -> None:
+    async def test_a_table_is_known_as_it_was_made_and_its_rows_are_counted(self, bench: Bench) -> None:
         name = definition_of(Note).name
         stored = await bench.store.catalog.read_tables([name, "no_such_table"])
         assert set(stored) == {name}
         assert set(stored[name].columns) == {"id", "creation_time", "title", "amount"}
-
-    @story
-    async def test_rows_are_counted(self, bench: Bench) -> None:
         await bench.write_notes(a=1, b=2, c=3)
-        table = bench.notes.table
-        assert await bench.store.catalog.count(f"select count(*) from {table} where amount > 1") == 2
+        assert await bench.store.catalog.count(f"select count(*) from {bench.notes.table} where amount > 1") == 2
 
     @story
     async def test_migrations_are_applied_once_however_many_push(self, bench: Bench) -> None:

@@ -24,14 +24,14 @@ class Changes(Suite):
     # ----- reading
 
     @story
-    async def test_nothing_is_read_of_nothing(self, bench: Bench) -> None:
-        batch = await bench.store.changes.read(BEGINNING, 10)
-        assert (batch.changes, batch.complete) == ([], True)
-        again = await bench.store.changes.read(batch.position, 10)
-        assert (again.changes, again.complete) == ([], True)
-
-    @story
     async def test_what_is_committed_is_read_once_and_in_order(self, bench: Bench) -> None:
+        batch = await bench.store.changes.read(BEGINNING, 10)
+        again = await bench.store.changes.read(batch.position, 10)
+        assert (batch.changes, batch.complete, again.changes, again.complete) == ([], True, [], True)
+        assert Position.parse(str(batch.position)) == batch.position
+        for text in ("", "null", "[]", "{}", "7", '{"seen": "1", "batch": null, "last": 0, "high": 0}'):
+            with pytest.raises(CursorInvalid):
+                Position.parse(text)
         (number,) = await declare(bench, note("all"))
         await run(bench, *(insert(title, 1) for title in "abc"))
         first = await bench.store.changes.read(BEGINNING, 10)
@@ -71,14 +71,6 @@ class Changes(Suite):
         assert keys(await bench.store.changes.read(batch.position, 5)) == [], "what was not asked for is passed as well"
         assert len((await bench.store.changes.read(BEGINNING, 50, [one, other])).changes) == 11
 
-    @story
-    async def test_a_position_is_text_that_nobody_else_reads(self, bench: Bench) -> None:
-        batch = await bench.store.changes.read(BEGINNING, 10)
-        assert Position.parse(str(batch.position)) == batch.position
-        for text in ("", "null", "[]", "{}", "7", '{"seen": "1", "batch": null, "last": 0, "high": 0}'):
-            with pytest.raises(CursorInvalid):
-                Position.parse(text)
-
     # ----- readers
 
     @story
@@ -102,74 +94,53 @@ class Changes(Suite):
         ]
 
     @story
-    async def test_a_reader_moves_with_what_it_has_done(self, bench: Bench) -> None:
-        lease, position = await reading(bench)
-        await run(bench, insert("a", 1))
-        batch = await bench.store.changes.read(position, 10)
-
-        async def fail(session: Session) -> None:
-            assert await bench.store.changes.move(session, READER, lease, position, batch.position, after(1))
-            raise RuntimeError
-
-        with pytest.raises(RuntimeError):
-            await bench.writing(fail)
-        (row,) = await bench.store.changes.readers()
-        assert (row.position, row.moved_at) == (position, NOW)
-        assert await move(bench, lease, position, batch)
-        (row,) = await bench.store.changes.readers()
-        assert (row.position, row.moved_at) == (batch.position, after(1))
-
-    @story
-    async def test_who_is_not_where_the_reader_is_does_not_move_it(self, bench: Bench) -> None:
-        lease, position = await reading(bench)
-        await run(bench, insert("a", 1))
-        batch = await bench.store.changes.read(position, 10)
-        assert not await move(bench, lease + 1, position, batch), "another lease"
-        assert await move(bench, lease, position, batch)
-        assert not await move(bench, lease, position, batch), "it has moved on"
-        assert not await bench.writing(
-            lambda session: bench.store.changes.move(session, "nobody", lease, position, batch.position, NOW)
-        )
-
-    @story
-    async def test_one_lease_at_a_time_reads(self, bench: Bench) -> None:
-        changes = bench.store.changes
-        first, position = await reading(bench)
-        second = await bench.lease()
-        assert await changes.take(READER, second) is None
-        assert await changes.take(READER, first) == position, "it has it already"
-        assert await changes.take("nobody", first) is None
-        await bench.store.leases.give_back(first)
-        await run(bench, insert("a", 1))
-        batch = await changes.read(position, 10)
-        assert await changes.take(READER, second) == position
-        assert not await move(bench, first, position, batch), "who has lost its lease cannot move it"
-        assert await move(bench, second, position, batch)
-
-    @story
-    async def test_who_has_died_loses_its_readers_with_its_lease(self, bench: Bench) -> None:
-        first, position = await reading(bench)
-        second = await bench.lease(now=after(60))
-        assert await bench.store.changes.take(READER, second) is None
-        for lease in await bench.store.leases.find_expired(NOW + TTL):
-            await bench.store.leases.rescue(lease, NOW + TTL, lambda _: [])
-        assert await bench.store.changes.take(READER, second) == position
-        batch = await bench.store.changes.read(position, 10)
-        assert not await move(bench, first, position, batch)
-
-    @story
-    async def test_a_reader_is_put_elsewhere(self, bench: Bench) -> None:
+    async def test_a_reader_moves_with_what_it_has_done_if_that_is_where_it_is(self, bench: Bench) -> None:
         changes = bench.store.changes
         lease, position = await reading(bench)
         await run(bench, insert("a", 1), insert("b", 1))
         batch = await changes.read(position, 10)
+
+        async def fail(session: Session) -> None:
+            assert await changes.move(session, READER, lease, position, batch.position, after(1))
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await bench.writing(fail)
+        assert not await move(bench, lease + 1, position, batch), "another lease"
+        assert not await bench.writing(
+            lambda session: changes.move(session, "nobody", lease, position, batch.position, NOW)
+        )
+        (row,) = await changes.readers()
+        assert (row.position, row.moved_at) == (position, NOW)
         assert await move(bench, lease, position, batch)
+        (row,) = await changes.readers()
+        assert (row.position, row.moved_at) == (batch.position, after(1))
+        assert not await move(bench, lease, position, batch), "it has moved on"
         assert await changes.place(READER, after(2), position)
         assert not await changes.place("nobody", after(2))
         assert not await move(bench, lease, batch.position, batch), "whoever read it has to take it again"
         assert await rest(bench, READER, lease) == ["a", "b"]
         assert await changes.place(READER, after(3))
         assert await rest(bench, READER, lease) == []
+
+    @story
+    async def test_one_lease_at_a_time_reads_until_it_is_given_back_or_lost(self, bench: Bench) -> None:
+        changes, leases = bench.store.changes, bench.store.leases
+        first, position = await reading(bench)
+        second, third = await bench.lease(now=after(60)), await bench.lease(now=after(60))
+        assert await changes.take(READER, second) is None
+        assert await changes.take(READER, first) == position, "it has it already"
+        assert await changes.take("nobody", first) is None
+        for lease in await leases.expired(NOW + TTL):
+            await leases.rescue(lease, NOW + TTL, lambda _: [])
+        await run(bench, insert("a", 1))
+        batch = await changes.read(position, 10)
+        assert await changes.take(READER, second) == position
+        assert not await move(bench, first, position, batch), "who has lost its lease cannot move it"
+        await leases.give_back(second)
+        assert await changes.take(READER, third) == position
+        assert not await move(bench, second, position, batch)
+        assert await move(bench, third, position, batch)
 
     @story
     async def test_how_far_a_reader_is_behind(self, bench: Bench) -> None:
@@ -209,13 +180,6 @@ class Changes(Suite):
         assert keys(await changes.read(batch.position, 10)) == ["c"]
 
     @story
-    async def test_what_nobody_reads_is_dropped(self, bench: Bench) -> None:
-        await declare(bench, note("all"))
-        await run(bench, insert("a", 1))
-        await rotate(bench)
-        assert await kept(bench) == []
-
-    @story
     async def test_a_reader_in_the_middle_of_a_batch_keeps_the_rest(self, bench: Bench) -> None:
         lease, position = await reading(bench)
         await run(bench, *(insert(title, 1) for title in "abc"))
@@ -236,7 +200,7 @@ class Changes(Suite):
             await rotate(bench)
 
     @story
-    async def test_how_much_room_the_feed_takes(self, bench: Bench) -> None:
+    async def test_how_much_room_the_feed_takes_and_how_long_a_transaction_is_open(self, bench: Bench) -> None:
         changes = bench.store.changes
         empty = await changes.size()
         await declare(bench, note("all", after=["title"]))
@@ -244,14 +208,11 @@ class Changes(Suite):
         full = await changes.size()
         assert full - empty > 100 * 500
         await rotate(bench)
-        assert await changes.size() == empty
-
-    @story
-    async def test_how_long_the_oldest_transaction_is_open(self, bench: Bench) -> None:
+        assert (await changes.size(), await kept(bench)) == (empty, []), "what nobody reads is dropped"
         session = await bench.store.begin_write()
         try:
             await bench.insert(session, "a")
-            found = await bench.store.changes.oldest_transaction()
+            found = await changes.oldest_transaction()
         finally:
             await session.rollback()
         assert found is None or timedelta(0) <= found < timedelta(minutes=1)

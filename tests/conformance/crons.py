@@ -31,31 +31,19 @@ class Crons(Suite):
     # ----- plans
 
     @story
-    async def test_a_declared_cron_is_kept_as_it_was_declared(self, bench: Bench) -> None:
-        crons, one, two = bench.store.crons, plan("b", 1), plan("a", 2, takes_planned_at=True)
+    async def test_a_declared_cron_is_kept_until_another_plan_is_declared(self, bench: Bench) -> None:
+        crons, one, two, job = bench.store.crons, plan("b", 1), plan("a", 5, takes_planned_at=True), new_job()
         await crons.declare([], NOW)
         await crons.declare([one, two], NOW)
         assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)]
         await crons.declare([one], after(600))
-        assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)], "nothing has changed"
-
-    @story
-    async def test_another_plan_holds_from_now_on(self, bench: Bench) -> None:
-        crons, job = bench.store.crons, new_job()
-        await crons.declare([plan("a", 5)], NOW)
+        assert await _rows(bench) == [begun(two, NOW), begun(one, NOW)], "nothing has changed"
         await _decide(bench, "a", job)
-        (before,) = await _rows(bench)
+        before, _ = await _rows(bench)
         assert before.job_id == job.id
         other = plan("a", 2, catch_up="skip")
         await crons.declare([other], after(10))
-        assert await _rows(bench) == [replan(before, other, after(10))]
-
-    @story
-    async def test_a_cron_that_was_created_can_be_declared(self, bench: Bench) -> None:
-        created = plan("a", 5, declared=False)
-        assert await bench.writing(lambda session: bench.store.crons.create(session, created, NOW))
-        await bench.store.crons.declare([plan("a", 5)], after(10))
-        assert [kept.plan for kept in await _rows(bench)] == [plan("a", 5)]
+        assert await _rows(bench) == [changed(before, other, after(10)), begun(one, NOW)]
 
     @story
     async def test_crons_come_and_go_with_a_transaction(self, bench: Bench) -> None:
@@ -74,6 +62,9 @@ class Crons(Suite):
         assert await bench.writing(lambda session: crons.remove(session, "a"))
         assert not await bench.writing(lambda session: crons.remove(session, "a"))
         assert await _rows(bench) == []
+        assert await bench.writing(lambda session: crons.create(session, one, NOW))
+        await crons.declare([plan("a", 5)], after(10))
+        assert [kept.plan for kept in await _rows(bench)] == [plan("a", 5)], "what was created can be declared"
 
     @story
     async def test_a_cron_is_paused_and_resumed(self, bench: Bench) -> None:
@@ -140,36 +131,25 @@ class Crons(Suite):
     # ----- decide
 
     @story
-    async def test_a_decision_and_its_job_are_written_together(self, bench: Bench) -> None:
-        await bench.store.crons.declare([plan("a", 1), plan("b", 1)], NOW)
-        job = new_job(now=after(70))
-
-        async def decide(crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
-            (first, _), _ = crons
-            return [
-                CronMove(
-                    replace(first, last_at=after(60), next_at=after(120), job_id=job.id, planned_at=after(60)), job
-                )
-            ]
-
-        assert await bench.store.crons.decide(SCOPE, after(70), 9, decide) == 2
-        first, second = await _rows(bench)
-        assert (first.last_at, first.next_at, first.job_id, first.planned_at) == (
-            after(60),
-            after(120),
-            job.id,
-            after(60),
-        )
-        assert second == begin(plan("b", 1), NOW), "who is not decided on stays as it is"
-        assert await bench.state(job.id) == "pending"
-
-    @story
-    async def test_a_decision_that_fails_leaves_nothing(self, bench: Bench) -> None:
-        await bench.store.crons.declare([plan("a", 1)], NOW)
+    async def test_a_decision_and_its_job_are_written_together_or_not_at_all(self, bench: Bench) -> None:
+        crons, job = bench.store.crons, new_job(now=after(70))
+        await crons.declare([plan("a", 1), plan("b", 1)], NOW)
         with pytest.raises(AssertionError, match="asked"):
-            await bench.store.crons.decide(SCOPE, after(60), 9, refuse)
-        assert await _rows(bench) == [begin(plan("a", 1), NOW)]
-        assert await _due(bench, 60) == ["a"]
+            await crons.decide(SCOPE, after(60), 9, refuse)
+        assert await _rows(bench) == [begun(plan(name, 1), NOW) for name in "ab"]
+        assert await _due(bench, 60) == ["a", "b"]
+
+        async def decide(found: list[tuple[KeptCron, bool]]) -> list[CronMove]:
+            (first, _), _ = found
+            decided = replace(first, last_at=after(60), next_at=after(120), job_id=job.id, planned_at=after(60))
+            return [CronMove(decided, job)]
+
+        assert await crons.decide(SCOPE, after(70), 9, decide) == 2
+        first, second = await _rows(bench)
+        assert (first.last_at, first.next_at) == (after(60), after(120))
+        assert (first.job_id, first.planned_at) == (job.id, after(60))
+        assert second == begun(plan("b", 1), NOW), "who is not decided on stays as it is"
+        assert await bench.state(job.id) == "pending"
 
     @story
     async def test_of_many_who_decide_at_once_one_does(self, bench: Bench) -> None:

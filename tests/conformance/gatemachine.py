@@ -168,7 +168,7 @@ class GateMachine(JobMachine):
         model.start(expected, lease, self.now)
         for job in claim.jobs:
             known = model.jobs[job.id]
-            assert (job.pool, job.options.concurrency_key or "", job.attempt) == (known.pool, known.key, known.attempt)
+            assert job == self._claimed(known)
             self._note(lease, job)
         later = [job for job in model.line("scheduled") if job.asked_at is None]
         assert claim.next_run_at == (later[0].run_at if later else None)
@@ -240,9 +240,9 @@ class GateMachine(JobMachine):
     def _new(self, pool: str, concurrency_key: str | None, **asked: Any) -> NewJob:
         return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)
 
-    def _enqueue(self, jobs: list[NewJob]) -> None:
-        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
-        for job in jobs:
+    def _enqueue(self, jobs: list[NewJob], *, kept: bool = True) -> None:
+        self._write(lambda session: self.bench.store.jobs.enqueue(session, jobs, self.now), kept=kept)
+        for job in jobs if kept else []:
             self.model.enqueue(job, self.now)
 
     def _declared(self, pool: int) -> PoolDefinition:

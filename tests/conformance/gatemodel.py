@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from math import ceil
@@ -30,7 +30,6 @@ class GatedJob(ModelJob):
     gated: bool = True
     unique: str | None = None
     until_start: bool = False
-    enqueued_at: datetime | None = None
 
 
 @dataclass
@@ -77,23 +76,23 @@ class GateModel(Model):
         """Add a job: it waits at its gate, or is scheduled; ready are those that come without knowing of the gate."""
         gated, due, options = new.concurrency_key is not None, new.run_at <= now, new.options
         self.jobs[new.id] = GatedJob(
-            id=new.id,
-            priority=new.priority,
+            new=new,
             run_at=new.run_at,
             place="scheduled" if not due else "waiting" if gated else "ready",
             seq=self.seq(),
+            enqueued_at=now,
             pool=new.pool,
             key=new.concurrency_key or "",
             gated=gated,
             unique=options.key,
             until_start=bool(options.until_start),
-            enqueued_at=now,
         )
 
     def replace(self, old: GatedJob, new: NewJob, now: datetime) -> None:
         """Put a job in the place of one that was never tried."""
         old.place = "waiting" if new.run_at <= now else "scheduled"
-        old.priority, old.run_at, old.key = new.priority, new.run_at, new.concurrency_key or ""
+        old.new, old.run_at, old.key = replace(new, id=old.id), new.run_at, new.concurrency_key or ""
+        old.enqueued_at = now
         old.until_start = bool(new.options.until_start)
 
     def waiting(self, pool: str, key: str) -> list[GatedJob]:
@@ -140,7 +139,7 @@ class GateModel(Model):
     def start(self, jobs: Iterable[GatedJob], lease: int, now: datetime) -> None:
         """Let jobs run that have passed: they pay, and those with a key until they start give it away."""
         for job in jobs:
-            job.place, job.lease, job.attempt = "running", lease, job.attempt + 1
+            job.starts(lease, now)
             self.gates[job.pool].started.append((job.key, now))
             if job.until_start:
                 self._free(job)
@@ -193,9 +192,9 @@ class GateModel(Model):
             self._free(self.jobs[settlement.id])
         return settled
 
-    def cancel(self, job: ModelJob) -> None:
+    def cancel(self, job: ModelJob, settlement: Settlement) -> None:
         """End a pending job that is to be canceled."""
-        super().cancel(job)
+        super().cancel(job, settlement)
         self._free(self.jobs[job.id])
 
     def retry(self, job: ModelJob, now: datetime) -> bool:

@@ -9,24 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from conformance.bench import (
-    AGAIN,
     NOW,
     Bench,
     Suite,
     after,
-    cancel,
     definitions,
     ended,
     ids,
-    lose,
     new_job,
     patiently,
     story,
 )
 from penstock.clock import random_of
-from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob
-from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.nouns.jobs import Claim, Room
@@ -39,54 +34,6 @@ class Gates(Suite):
     """`store.nouns.Jobs`, for jobs that pass a gate."""
 
     # ----- turns
-
-    @story
-    async def test_keys_take_turns_however_many_jobs_each_has(self, bench: Bench) -> None:
-        await declare(bench, max_parallelism=9)
-        await bench.enqueue(*jobs("a", 50), *jobs("b", 3), *jobs("c", 1))
-        lease = await bench.lease()
-        assert keys_of((await claim(bench, lease, 6)).jobs) == {"a": 3, "b": 2, "c": 1}
-        order = []
-        for _ in range(4):
-            (job,) = (await claim(bench, lease, 1)).jobs
-            order.append(job.options.concurrency_key)
-            await bench.settle(lease, ended(job))
-        assert order == ["b", "a", "a", "a"], "who runs the fewest comes first"
-
-    @story
-    async def test_with_one_slot_keys_follow_one_another(self, bench: Bench) -> None:
-        await declare(bench, max_parallelism=1)
-        await bench.enqueue(*jobs("a", 9), *jobs("", 9), *jobs("b", 9))
-        lease, order = await bench.lease(), []
-        for _ in range(9):
-            (job,) = (await claim(bench, lease, 1)).jobs
-            order.append(job.options.concurrency_key or "")
-            await bench.settle(lease, ended(job))
-        assert order == ["a", "b", ""] * 3
-
-    @story
-    async def test_a_key_never_runs_more_than_its_limit(self, bench: Bench) -> None:
-        await declare(bench, key_parallelism=2)
-        await bench.enqueue(*jobs("a", 5), *jobs("b", 5), *jobs("", 5))
-        lease = await bench.lease()
-        first = (await claim(bench, lease, 20)).jobs
-        assert keys_of(first) == {"a": 2, "b": 2, "": 5}, "jobs without a key have no limit of their own"
-        assert (await claim(bench, lease, 20)).jobs == []
-        await bench.settle(lease, ended(next(job for job in first if job.options.concurrency_key == "a")))
-        assert keys_of((await claim(bench, lease, 20)).jobs) == {"a": 1}
-
-    @story
-    async def test_a_lowered_limit_of_keys_holds_for_what_starts_next(self, bench: Bench) -> None:
-        await declare(bench, key_parallelism=3)
-        await bench.enqueue(*jobs("a", 6))
-        lease = await bench.lease()
-        running = (await claim(bench, lease, 20)).jobs
-        await declare(bench, key_parallelism=1)
-        for job in running[:2]:
-            await bench.settle(lease, ended(job))
-            assert (await claim(bench, lease, 20, epoch=2)).jobs == []
-        await bench.settle(lease, ended(running[2]))
-        assert len((await claim(bench, lease, 20, epoch=2)).jobs) == 1
 
     @story
     async def test_the_limit_of_a_key_holds_for_all_stores_together(self, bench: Bench) -> None:
@@ -112,141 +59,41 @@ class Gates(Suite):
         await asyncio.gather(*(work(store) for store in stores))
         assert await bench.count() == {"success": 120}
 
-    @story
-    async def test_the_most_urgent_of_a_key_comes_first(self, bench: Bench) -> None:
-        await declare(bench)
-        low, high, old = new("a"), new("a", priority=5), new("a", delay=-10)
-        await bench.enqueue(low, high, old)
-        lease = await bench.lease()
-        assert [(await claim(bench, lease, 1)).jobs[0].id for _ in range(3)] == [high.id, old.id, low.id]
-
     # ----- what waits
 
     @story
-    async def test_a_job_waits_at_its_gate_once_it_is_due(self, bench: Bench) -> None:
-        await declare(bench)
-        await bench.enqueue(new("a", delay=60))
-        lease = await bench.lease()
-        found = await claim(bench, lease, 5)
-        assert (found.jobs, found.next_run_at) == ([], after(60))
-        found = await claim(bench, lease, 5, now=after(60))
-        assert (len(found.jobs), found.next_run_at, found.promoted) == (1, None, True)
-
-    @story
-    async def test_gates_are_opened_only_for_pools_with_room(self, bench: Bench) -> None:
+    async def test_pools_share_places_whether_their_jobs_pass_gates_or_not(self, bench: Bench) -> None:
         await bench.store.pools.declare([PoolDefinition("p", 5), PoolDefinition("q", 5)])
-        await bench.enqueue(*jobs("a", 3), *(new_job(pool="q", concurrency_key="a") for _ in range(3)))
-        lease = await bench.lease()
+        await bench.enqueue(*jobs("a", 9), *(new_job(pool="q", concurrency_key="a") for _ in range(3)))
+        lease, order = await bench.lease(), list[str]()
         found = await bench.store.jobs.claim(lease, 9, [Room("q", 2, 1), Room("p", 0, 1)], NOW)
         assert [job.pool for job in found.jobs] == ["q", "q"]
         found = await bench.store.jobs.claim(lease, 2, [Room("q", 3, 1), Room("p", 3, 1)], NOW)
-        assert sorted(job.pool for job in found.jobs) == ["p", "q"], "they share its places"
-
-    @story
-    async def test_jobs_that_need_no_gate_do_not_keep_the_others_from_starting(self, bench: Bench) -> None:
-        await declare(bench)
-        await bench.enqueue(*jobs("a", 6), *(new_job() for _ in range(6)))
-        lease, order = await bench.lease(), []
+        assert sorted(job.pool for job in found.jobs) == ["p", "q"]
+        await bench.enqueue(*(new_job() for _ in range(6)))
         for _ in range(6):
             found = await bench.store.jobs.claim(lease, 1, [Room("default", 1), Room("p", 5, 1)], NOW)
             order += [job.pool for job in found.jobs]
         assert Counter(order) == {"p": 3, "default": 3}
 
     @story
-    async def test_what_is_retried_or_handed_back_passes_the_gate_again(self, bench: Bench) -> None:
+    async def test_an_on_complete_needs_no_gate_and_a_gate_stays_shut_for_who_knows_an_old_limit(
+        self, bench: Bench
+    ) -> None:
         await declare(bench, key_parallelism=1)
-        job = new("a", kind="action", retry=AGAIN)
-        await bench.enqueue(job, new("a", delay=1))
-        lease = await bench.lease()
-        (running,) = (await claim(bench, lease, 5)).jobs
-        await bench.settle(lease, ended(running, JobEvent.HANDED_BACK, now=after(2)))
-        assert await bench.state(job.id) == "pending"
-        (other,) = (await claim(bench, lease, 5, now=after(2))).jobs
-        assert other.id != job.id, "it waits in its turn"
-        assert (await claim(bench, lease, 5, now=after(2))).jobs == []
-        await bench.settle(lease, ended(other, now=after(3)))
-        (running,) = (await claim(bench, lease, 5, now=after(3))).jobs
-        assert (running.id, running.attempt) == (job.id, 1)
-        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No", now=after(3)))
-        assert (await claim(bench, lease, 5, now=after(3))).jobs == []
-        (running,) = (await claim(bench, lease, 5, now=after(60))).jobs
-        assert (running.attempt, running.options.concurrency_key) == (2, "a")
-
-    @story
-    async def test_jobs_of_a_lost_worker_free_their_place_at_the_gate(self, bench: Bench) -> None:
-        await declare(bench, key_parallelism=1)
-        await bench.enqueue(*jobs("a", 2, kind="action"))
-        lease, other = await bench.lease(), await bench.lease()
-        (running,) = (await claim(bench, lease, 5)).jobs
-        assert (await claim(bench, other, 5)).jobs == []
-        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
-        (another,) = (await claim(bench, other, 5, now=after(31))).jobs
-        assert another.id != running.id
-        assert (await claim(bench, lease, 5, now=after(31))).jobs == [], "a lost lease gets nothing"
-
-    @story
-    async def test_an_on_complete_needs_no_gate_and_no_place_at_one(self, bench: Bench) -> None:
-        await declare(bench, key_parallelism=1)
-        await bench.enqueue(new("a", on_complete="conformance:told"), new("a"))
+        await bench.enqueue(new("a", on_complete="conformance:told"), *jobs("a", 2))
         lease = await bench.lease()
         (running,) = (await claim(bench, lease, 1)).jobs
         await bench.settle(lease, ended(running))
         found = (await claim(bench, lease, 5)).jobs
-        assert len(found) == 2
-        assert sum(job.ending is not None for job in found) == 1
-
-    @story
-    async def test_canceled_jobs_never_pass(self, bench: Bench) -> None:
-        await declare(bench)
-        one, two, later = new("a"), new("a"), new("b", delay=60)
-        await bench.enqueue(one, two, later)
-        await bench.request_cancel(one.id)
-        lease = await bench.lease()
-        assert ids((await claim(bench, lease, 5)).jobs) == [two.id]
-        count = await bench.writing(lambda session: bench.store.jobs.request_cancel_all(session, JobFilter("p"), NOW))
-        assert count == 3
-        assert await bench.cancel_pending() == [two.id]
-        assert await bench.count() == {"canceled": 2, "running": 1}
-        assert (await claim(bench, lease, 5, now=after(99))).jobs == []
-
-    # ----- fences
-
-    @story
-    async def test_a_gate_stays_shut_for_who_knows_an_old_limit(self, bench: Bench) -> None:
-        await declare(bench)
-        await bench.enqueue(*jobs("a", 3))
-        lease = await bench.lease()
+        assert sorted(job.ending is not None for job in found) == [False, True], "a call has no place at the gate"
+        await bench.settle(lease, *(ended(job) for job in found if job.ending is None))
         assert await bench.store.pools.change("p", paused=True)
         assert (await claim(bench, lease, 5)).jobs == []
-        assert len((await claim(bench, lease, 5, epoch=2)).jobs) == 3, "the limit itself is that of slots"
+        assert len((await claim(bench, lease, 5, epoch=2)).jobs) == 1, "the limit itself is that of slots"
         assert (await bench.store.jobs.claim(lease, 5, [Room("unknown", 5, 1)], NOW)).jobs == []
 
     # ----- rate limits
-
-    @story
-    async def test_a_pool_starts_no_more_than_its_rate_limit_allows(self, bench: Bench) -> None:
-        await declare(bench, rate_limit=TokenBucket(rate=6, period=MINUTE, capacity=3))
-        await bench.enqueue(*jobs("", 9))
-        stores = [bench.store, await bench.another()]
-        leases = [await bench.lease(), await bench.lease()]
-        found = [await claim(bench, lease, 9, store=store) for store, lease in zip(stores, leases, strict=True)]
-        assert [len(one.jobs) for one in found] == [3, 0]
-        assert [one.again for one in found] == [timedelta(seconds=10)] * 2
-        assert (await claim(bench, leases[1], 9, now=after(9.9))).jobs == []
-        assert len((await claim(bench, leases[1], 9, now=after(10))).jobs) == 1
-        assert len((await claim(bench, leases[0], 9, now=after(40))).jobs) == 3
-
-    @story
-    async def test_each_key_has_its_own_rate_limit(self, bench: Bench) -> None:
-        await declare(bench, key_rate_limit=FixedWindow(rate=2, period=MINUTE))
-        await bench.enqueue(*jobs("a", 5), *jobs("b", 1), *jobs("", 3))
-        lease = await bench.lease()
-        found = await claim(bench, lease, 20)
-        assert keys_of(found.jobs) == {"a": 2, "b": 1, "": 3}
-        assert found.again == MINUTE
-        found = await claim(bench, lease, 20, now=after(20))
-        assert (found.jobs, found.again) == ([], MINUTE - timedelta(seconds=20))
-        assert keys_of((await claim(bench, lease, 20, now=after(60))).jobs) == {"a": 2}
 
     @story
     async def test_keys_without_tokens_do_not_stand_in_the_way(self, bench: Bench) -> None:
@@ -268,19 +115,6 @@ class Gates(Suite):
         assert len((await claim(bench, lease, 9, now=after(5), epoch=2)).jobs) == 1
         await declare(bench)
         assert len((await claim(bench, lease, 9, now=after(5), epoch=3)).jobs) == 1, "without one all may start"
-
-    @story
-    async def test_only_what_starts_pays(self, bench: Bench) -> None:
-        """Jobs that are canceled, or changed at this moment, are counted, but do not start."""
-        await declare(bench, rate_limit=FixedWindow(rate=3, period=MINUTE))
-        waiting = jobs("", 4)
-        await bench.enqueue(*waiting)
-        await bench.request_cancel(waiting[0].id, waiting[1].id, waiting[2].id)
-        lease = await bench.lease()
-        assert ids((await claim(bench, lease, 3)).jobs) == [waiting[3].id]
-        await bench.enqueue(*jobs("", 4))
-        await bench.store.jobs.cancel_pending(NOW, 100, cancel())
-        assert len((await claim(bench, lease, 9)).jobs) == 2
 
     @story
     async def test_jobs_that_were_ready_before_a_rate_limit_was_declared_pass_the_gate(self, bench: Bench) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from conformance.bench import NOW, Bench, Suite, after, story
 from conformance.interestmodel import Model, Row, write_one
-from penstock.changes.change import KINDS
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
@@ -24,54 +23,6 @@ GREATER = '{row}."amount" > 10'
 
 class Interests(Suite):
     """`store.nouns.Interests`."""
-
-    @story
-    async def test_without_conditions_every_change_is_told(self, bench: Bench) -> None:
-        await declare(bench, note("all"))
-        await run(bench, insert("a", 1), insert("b", 2), change("a", 5), change("a", 5), delete("b"))
-        assert await told(bench) == [("enter", "a"), ("enter", "b"), ("change", "a"), ("delete", "b")]
-
-    @story
-    async def test_rows_enter_change_and_leave(self, bench: Bench) -> None:
-        await declare(bench, note("great", matches=GREATER, watches=['{row}."amount"']))
-        await run(bench, insert("a", 1), change("a", 9), delete("a"))
-        assert await told(bench) == [], "it was never of interest"
-        await run(bench, insert("b", 11), change("b", 12), change("b", 2), change("b", 3), change("b", 20), delete("b"))
-        assert await told(bench) == [
-            ("enter", "b"),
-            ("change", "b"),
-            ("leave", "b"),
-            ("enter", "b"),
-            ("delete", "b"),
-        ]
-
-    @story
-    async def test_only_what_is_watched_counts_as_a_change(self, bench: Bench) -> None:
-        await declare(bench, note("titles", watches=['lower({row}."title")']))
-        retitle = sql("update conformance_note set title = {0} where id = 'a'")
-        await run(bench, insert("a", 1), change("a", 2), retitle("A"), retitle("b"), retitle("b"))
-        assert await told(bench) == [("enter", "a"), ("change", "a")]
-
-    @story
-    async def test_only_the_kinds_that_are_wanted_are_told(self, bench: Bench) -> None:
-        numbers = await declare(bench, *(note(kind, matches=GREATER, kinds=[kind]) for kind in KINDS))
-        await run(bench, insert("a", 11), change("a", 12), change("a", 1), change("a", 11), rename("a", "b"))
-        await run(bench, change("b", 12), delete("b"))
-        found = {
-            kind: await told(bench, [number]) for kind, number in zip(KINDS, numbers, strict=True) if kind != "truncate"
-        }
-        assert found == {
-            "enter": [("enter", "a"), ("enter", "a"), ("enter", "b")],
-            "change": [("change", "a"), ("change", "b")],
-            "leave": [("leave", "a")],
-            "delete": [("delete", "a"), ("delete", "b")],
-        }
-
-    @story
-    async def test_no_watch_at_all_tells_of_no_change(self, bench: Bench) -> None:
-        await declare(bench, note("entering", watches=[]))
-        await run(bench, insert("a", 1), change("a", 2), delete("a"))
-        assert await told(bench) == [("enter", "a"), ("delete", "a")]
 
     @story
     async def test_another_key_is_another_row(self, bench: Bench) -> None:
@@ -89,6 +40,9 @@ class Interests(Suite):
         models = [
             Model(thing(name="all")),
             Model(thing(name="b", matches='{row}."b" > 1'), about=lambda row: row[0] is not None and row[0] > 1),
+            Model(thing(name="entering", watches=[]), watched=lambda _: None),
+            Model(thing(name="wide", watches=['{row}."c"'], after=["b"], exact=False)),
+            Model(thing(name="gone", kinds=["delete"])),
             Model(thing(name="c", watches=['{row}."c" / 2']), watched=lambda row: row[1] and row[1] // 2),
             Model(
                 thing(
@@ -130,15 +84,6 @@ class Interests(Suite):
             ("enter", {}, {"title": "b", "amount": 11}),
             ("delete", {"amount": 11}, {}),
         ]
-
-    @story
-    async def test_a_condition_that_says_too_much_counts_all_that_is_captured(self, bench: Bench) -> None:
-        exact = note("exact", watches=['{row}."title"'], after=["amount"])
-        wider = note("wider", watches=['{row}."title"'], after=["amount"], exact=False)
-        one, other = await declare(bench, exact, wider)
-        await run(bench, insert("a", 1), change("a", 2))
-        assert await told(bench, [one]) == [("enter", "a")]
-        assert await told(bench, [other]) == [("enter", "a"), ("change", "a")]
 
     @story
     async def test_odd_names_and_keys_of_many_columns(self, bench: Bench) -> None:
@@ -190,14 +135,6 @@ class Interests(Suite):
         with pytest.raises(RuntimeError):
             await bench.writing(fail)
         assert await told(bench) == [("enter", "a"), ("enter", "c")]
-
-    @story
-    async def test_each_interest_is_told_by_itself(self, bench: Bench) -> None:
-        first, second = await declare(bench, note("one"), note("two", kinds=["delete"]))
-        await run(bench, insert("a", 1), delete("a"))
-        assert await told(bench, [first]) == [("enter", "a"), ("delete", "a")]
-        assert await told(bench, [second]) == [("delete", "a")]
-        assert await told(bench, []) == []
 
     # ----- declaring
 

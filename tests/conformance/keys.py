@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from conformance.bench import (
-    AGAIN,
     KEEP,
     NOW,
     Bench,
     Suite,
-    after,
     ended,
-    lose,
     new_job,
     story,
 )
@@ -27,70 +23,6 @@ from penstock.store.nouns.keys import KeyHolder
 
 class Keys(Suite):
     """`store.nouns.Keys`."""
-
-    @story
-    async def test_a_key_is_had_by_one_job_of_a_pool(self, bench: Bench) -> None:
-        one, two, elsewhere = keyed(), keyed(), keyed(pool="q")
-        assert await hold(bench, one)
-        assert not await hold(bench, two)
-        assert await hold(bench, elsewhere)
-        assert await hold(bench, keyed("other"))
-        assert await holder(bench) == KeyHolder(one.id, until_start=False, enqueued_at=NOW)
-        assert await holder(bench, "unknown") is None
-
-    @story
-    async def test_a_key_is_free_if_its_transaction_is_undone(self, bench: Bench) -> None:
-        session = await bench.store.begin_write()
-        assert await bench.store.keys.hold(session, keyed())
-        await session.rollback()
-        assert await holder(bench) is None
-        assert await hold(bench, keyed())
-
-    @story
-    async def test_a_key_is_had_until_its_job_has_ended(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        job = keyed(kind="action", retry=AGAIN)
-        await hold(bench, job)
-        lease = await bench.lease()
-        assert not await free(bench, job)
-        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
-        assert not await free(bench, job)
-        assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
-        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
-        assert not await free(bench, job)
-        assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None), "it is tried again"
-        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], after(60))).jobs
-        assert await bench.store.jobs.settle(await bench.lease(), [ended(running)]) == set()
-        assert await holder(bench) is not None, "who has lost the job frees nothing"
-        await bench.settle(lease, ended(running))
-        assert await holder(bench) is None
-
-    @story
-    async def test_a_key_may_be_had_only_until_its_job_starts(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        job, next_one = keyed(until_start=True, kind="action", retry=AGAIN), keyed(until_start=True)
-        await hold(bench, job)
-        lease = await bench.lease()
-        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
-        assert await hold(bench, next_one)
-        await bench.settle(lease, ended(running))
-        assert await holder(bench) == KeyHolder(next_one.id, until_start=True, enqueued_at=NOW), "not that of another"
-
-    @story
-    async def test_a_key_is_free_when_its_job_is_canceled_or_lost(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        for until_start in (False, True):
-            for delay in (0, 60):
-                job = keyed(delay=delay, until_start=until_start)
-                await hold(bench, job)
-                await bench.request_cancel(job.id)
-                await bench.cancel_pending()
-                assert await holder(bench) is None
-        await hold(bench, keyed(kind="action"))
-        lease = await bench.lease()
-        await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)
-        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
-        assert await holder(bench) is None
 
     @story
     async def test_a_key_is_free_when_its_on_complete_has_run(self, bench: Bench) -> None:
@@ -121,32 +53,6 @@ class Keys(Suite):
         assert await free(bench, lost)
         assert not await free(bench, lost)
         assert await hold(bench, other)
-
-    @story
-    async def test_a_pending_job_gives_way_to_another_and_keeps_its_id(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        first = keyed(until_start=True, delay=10)
-        second = keyed(until_start=True, delay=60, args='{"new": 1}', priority=3, concurrency_key="a")
-        await hold(bench, first)
-        assert await replace(bench, first, second)
-        status = await bench.status(first.id)
-        assert (status.args, status.run_at, status.enqueued_at) == ({"new": 1}, after(60), NOW)
-        lease = await bench.lease()
-        assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], after(59))).jobs == []
-        assert await replace(bench, first, keyed(until_start=True, delay=-1))
-        (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
-        assert (running.id, running.args, running.options.concurrency_key) == (first.id, "{}", None)
-        assert not await replace(bench, first, second), "it has started"
-        assert await holder(bench) is None
-
-    @story
-    async def test_a_job_that_waits_at_its_gate_can_be_put_off(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        first = keyed(until_start=True)
-        await hold(bench, first)
-        assert await replace(bench, first, keyed(until_start=True, delay=60))
-        found = await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)
-        assert (found.jobs, found.next_run_at) == ([], NOW + timedelta(seconds=60))
 
     @story
     async def test_a_job_that_is_to_be_canceled_gives_way_to_none_but_leaves_its_key(self, bench: Bench) -> None:
@@ -187,16 +93,6 @@ class Keys(Suite):
         await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
         assert await holder(bench) == known, "it is called again"
         assert not await replace(bench, job, keyed())
-
-    @story
-    async def test_who_comes_in_the_place_of_another_has_the_key_as_long_as_it_asks(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        job = keyed()
-        await hold(bench, job)
-        assert await replace(bench, job, keyed(until_start=True))
-        assert await holder(bench) == KeyHolder(job.id, until_start=True, enqueued_at=NOW)
-        assert (await bench.store.jobs.claim(await bench.lease(), 5, [Room("p", 5, 1)], NOW)).jobs
-        assert await holder(bench) is None
 
 
 def keyed(key: str = "k", **asked: Any) -> NewJob:

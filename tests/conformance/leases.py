@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 from conformance.bench import NOW, TTL, Bench, Suite, after, ended, ids, lose, new_job, story
 from penstock.errors import Conflict
 from penstock.jobs.job import Job, Settlement
-from penstock.jobs.retry import Retry
-from penstock.jobs.settle import MAX_LOSSES
-from penstock.jobs.states import JobState
 from penstock.store.session import Session
 
 
@@ -23,78 +19,6 @@ class Leases(Suite):
         await bench.store.leases.give_back(numbers[2])
         numbers.append(await bench.lease())
         assert numbers == sorted(set(numbers)), "no number is given out twice"
-
-    @story
-    async def test_a_lease_runs_out_unless_it_is_renewed(self, bench: Bench) -> None:
-        leases = bench.store.leases
-        renewed, left = await bench.lease(), await bench.lease()
-        assert await leases.find_expired(after(29.9)) == []
-        assert await leases.renew(renewed, TTL, after(20))
-        assert await leases.find_expired(after(30)) == [left]
-        assert sorted(await leases.find_expired(after(50))) == [renewed, left]
-
-    @story
-    async def test_a_lease_that_was_taken_over_cannot_be_renewed(self, bench: Bench) -> None:
-        leases = bench.store.leases
-        lease, _jobs = await bench.running(new_job())
-        assert await leases.rescue(lease, after(31), lose()) == 1
-        assert not await leases.renew(lease, TTL, after(31))
-        assert await leases.find_expired(after(1000)) == []
-        assert not await leases.renew(lease, TTL, after(31)), "losing stays the answer"
-
-    @story
-    async def test_a_lease_that_was_renewed_in_time_cannot_be_taken_over(self, bench: Bench) -> None:
-        leases = bench.store.leases
-        lease, (job,) = await bench.running(new_job())
-        assert await leases.find_expired(after(30)) == [lease]
-        assert await leases.renew(lease, TTL, after(30))
-        assert await leases.rescue(lease, after(30), lose()) == 0
-        assert await bench.settle(lease, ended(job)) == {job.id}
-
-    @story
-    async def test_a_lease_under_which_nothing_runs_is_given_back(self, bench: Bench) -> None:
-        leases = bench.store.leases
-        lease, (job,) = await bench.running(new_job())
-        await leases.give_back(lease)
-        assert await leases.renew(lease, TTL, NOW), "while a job runs under it, it stays"
-        await bench.settle(lease, ended(job))
-        await leases.give_back(lease)
-        assert not await leases.renew(lease, TTL, NOW)
-        assert await leases.find_expired(after(1000)) == []
-
-    @story
-    async def test_the_jobs_of_a_lease_are_known(self, bench: Bench) -> None:
-        lease, (first, second) = await bench.running(new_job(), new_job("action"))
-        assert {job.id: job for job in await bench.store.leases.jobs(lease)} == {first.id: first, second.id: second}
-        await bench.settle(lease, ended(first))
-        assert await bench.store.leases.jobs(lease) == [second]
-
-    @story
-    async def test_lost_mutations_run_again_and_lost_actions_end(self, bench: Bench) -> None:
-        lease, (mutation, action, retried) = await bench.running(
-            new_job(), new_job("action"), new_job("action", retry=Retry(max_attempts=2))
-        )
-        assert await bench.store.leases.rescue(lease, after(31), lose(after(31))) == 3
-        status = await bench.status(mutation.id)
-        assert (status.state, status.attempt, status.run_at) == (JobState.PENDING, 1, after(31))
-        status = await bench.status(action.id)
-        assert (status.state, status.error) == (JobState.FAILED, "WorkerLost: gone")
-        assert (await bench.status(retried.id)).state is JobState.PENDING
-        again = await bench.claim(await bench.lease(), now=after(40))
-        assert {job.id: job.attempt for job in again} == {mutation.id: 2, retried.id: 2}
-
-    @story
-    async def test_a_mutation_that_takes_its_worker_down_each_time_ends(self, bench: Bench) -> None:
-        job, moment = new_job(), 0.0
-        await bench.enqueue(job)
-        for attempt in range(1, MAX_LOSSES + 1):
-            lease = await bench.lease(after(moment))
-            assert (await bench.claim_one(lease, after(moment))).attempt == attempt
-            moment += 100
-            await bench.store.leases.rescue(lease, after(moment), lose(after(moment)))
-            moment += 100
-        status = await bench.status(job.id, after(moment))
-        assert (status.state, status.attempt, status.error) == (JobState.FAILED, MAX_LOSSES, "WorkerLost: gone")
 
     @story
     async def test_of_many_rescuers_one_gets_each_job(self, bench: Bench) -> None:
@@ -208,10 +132,3 @@ class Leases(Suite):
         finally:
             await session.rollback()
         return won
-
-    @story
-    async def test_a_long_lease(self, bench: Bench) -> None:
-        lease = await bench.lease(ttl=timedelta(days=365))
-        assert await bench.store.leases.find_expired(after(364 * 86400)) == []
-        assert await bench.store.leases.renew(lease, TTL, NOW)
-        assert await bench.store.leases.find_expired(after(60)) == [lease]

@@ -23,19 +23,22 @@ class Locks(Suite):
     """`store.nouns.Locks`."""
 
     @story
-    async def test_a_free_lock_is_taken_and_a_held_one_is_not(self, bench: Bench) -> None:
-        attempt = new_attempt()
-        row = await bench.store.locks.take("k", attempt, "ada", LEASE, NOW)
+    async def test_a_lock_is_held_until_it_is_given_back_or_runs_out(self, bench: Bench) -> None:
+        locks, attempt = bench.store.locks, new_attempt()
+        row = await locks.take("k", attempt, "ada", LEASE, NOW)
         assert row == LockRow("k", row.fence, attempt, "ada", NOW, after(15), wanted=False)
-        assert await take(bench, "k", "eve") == row, "it tells who has it"
-        assert await take(bench, "k", "eve", after(14.9)) == row
+        assert await locks.take("k", attempt, "ada", LEASE, after(1)) == row, "asked twice for one attempt"
+        for moment in (0, 14.999):
+            assert await take(bench, "k", "eve", after(moment)) == row, "it tells who has it"
         assert (await take(bench, "K", "eve")).holder == "eve", "keys are told apart to the letter"
-
-    @story
-    async def test_asked_twice_for_one_attempt_it_answers_the_same(self, bench: Bench) -> None:
-        attempt = new_attempt()
-        row = await bench.store.locks.take("k", attempt, "ada", LEASE, NOW)
-        assert await bench.store.locks.take("k", attempt, "ada", LEASE, after(1)) == row
+        assert await locks.renew("k", row.fence, LEASE, after(10))
+        found = await take(bench, "k", "eve", after(24.999))
+        assert (found.fence, found.taken_at, found.expires_at) == (row.fence, NOW, after(25))
+        again = await take(bench, "k", "eve", after(25))
+        assert (again.holder, again.taken_at, again.expires_at) == ("eve", after(25), after(40))
+        assert await locks.release("k", again.fence) == again
+        assert await locks.release("k", again.fence) is None, "not twice"
+        assert (await take(bench, "k", now=after(26))).holder == "ada"
 
     @story
     async def test_numbers_rise_and_none_is_given_twice(self, bench: Bench) -> None:
@@ -51,28 +54,6 @@ class Locks(Suite):
         assert fences == sorted(set(fences))
 
     @story
-    async def test_one_that_is_given_back_is_free_at_once(self, bench: Bench) -> None:
-        row = await take(bench, "k")
-        assert await bench.store.locks.release("k", row.fence) == row
-        assert await bench.store.locks.release("k", row.fence) is None, "not twice"
-        again = await take(bench, "k", "eve")
-        assert (again.holder, again.fence > row.fence) == ("eve", True)
-
-    @story
-    async def test_one_that_has_run_out_is_taken_over(self, bench: Bench) -> None:
-        row = await take(bench, "k")
-        assert (await take(bench, "k", "eve", after(14.999))).fence == row.fence
-        again = await take(bench, "k", "eve", after(15))
-        assert (again.holder, again.taken_at, again.expires_at) == ("eve", after(15), after(30))
-
-    @story
-    async def test_one_that_is_renewed_does_not_run_out(self, bench: Bench) -> None:
-        row = await take(bench, "k")
-        assert await bench.store.locks.renew("k", row.fence, LEASE, after(10))
-        found = await take(bench, "k", "eve", after(20))
-        assert (found.fence, found.taken_at, found.expires_at) == (row.fence, NOW, after(25))
-
-    @story
     async def test_who_has_lost_it_does_nothing_to_the_next_holder(self, bench: Bench) -> None:
         locks, attempt = bench.store.locks, new_attempt()
         lost = await locks.take("k", attempt, "ada", LEASE, NOW)
@@ -86,12 +67,21 @@ class Locks(Suite):
         assert await check(bench, "k", row.fence)
 
     @story
-    async def test_a_number_is_that_of_one_key(self, bench: Bench) -> None:
+    async def test_a_number_is_that_of_one_key_and_who_waits_is_known_to_its_holder(self, bench: Bench) -> None:
+        locks = bench.store.locks
         one, two = await take(bench, "one"), await take(bench, "two")
-        assert not await bench.store.locks.renew("one", two.fence, LEASE, NOW)
-        assert await bench.store.locks.release("two", one.fence) is None
+        assert not await locks.renew("one", two.fence, LEASE, NOW)
+        assert await locks.release("two", one.fence) is None
         assert not await check(bench, "one", two.fence)
-        assert [row.key for row in await listed(bench)] == ["one", "two"]
+        for _ in range(2):  # many may wait
+            assert await locks.want("one", one.fence)
+        assert (await take(bench, "one", "eve")).wanted
+        assert [(row.key, row.wanted) for row in await listed(bench)] == [("one", True), ("two", False)]
+        released = await locks.release("one", one.fence)
+        assert released is not None
+        assert released.wanted
+        assert not await locks.want("one", one.fence), "it is free by now"
+        assert not (await take(bench, "one")).wanted
 
     @story
     async def test_what_nobody_heard_of_is_withdrawn(self, bench: Bench) -> None:
@@ -102,33 +92,17 @@ class Locks(Suite):
         assert await listed(bench) == []
 
     @story
-    async def test_who_gives_it_back_learns_that_somebody_waits(self, bench: Bench) -> None:
-        row = await take(bench, "k")
-        assert await bench.store.locks.want("k", row.fence)
-        assert await bench.store.locks.want("k", row.fence), "many may wait"
-        assert (await take(bench, "k", "eve")).wanted
-        released = await bench.store.locks.release("k", row.fence)
-        assert released is not None
-        assert released.wanted
-        assert not await bench.store.locks.want("k", row.fence), "it is free by now"
-        assert not (await take(bench, "k")).wanted
-
-    @story
-    async def test_they_are_listed_in_the_order_in_which_they_were_taken(self, bench: Bench) -> None:
+    async def test_locks_are_listed_in_the_order_in_which_they_were_taken_until_they_are_forgotten(
+        self, bench: Bench
+    ) -> None:
         for number, key in enumerate("cab"):
             await take(bench, key, now=after(number))
         assert [row.key for row in await listed(bench)] == ["c", "a", "b"]
         assert [row.key for row in await listed(bench, limit=2)] == ["c", "a"]
-
-    @story
-    async def test_only_those_are_forgotten_that_ran_out_long_ago(self, bench: Bench) -> None:
-        for number in range(3):
-            await take(bench, f"k{number}", now=after(number))
         locks, then = bench.store.locks, NOW + LEASE + LOCK_KEPT
         assert await locks.prune(then - timedelta(seconds=1), 10) == 0
-        assert await locks.prune(then + timedelta(seconds=1), 1) == 1
-        assert await locks.prune(then + timedelta(seconds=1), 10) == 1
-        assert [row.key for row in await listed(bench)] == ["k2"]
+        assert [await locks.prune(then + timedelta(seconds=1), most) for most in (1, 10)] == [1, 1]
+        assert [row.key for row in await listed(bench)] == ["b"]
 
     @story
     async def test_of_many_who_ask_at_once_one_gets_it(self, bench: Bench) -> None:

@@ -6,8 +6,10 @@ Leaves the model to `model`. hypothesis invents the orders, and finds a short on
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,9 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from conformance.bench import NOW, TTL, Bench, Suite, ended, lose, new_job, rooms
+from conformance.bench import NOW, TTL, Bench, Suite, T, cancel, ended, lose, new_job, rooms
 from conformance.model import Model, ModelJob
-from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id
+from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent
 from penstock.jobs.token import Token, Told, token_of, token_text
@@ -72,14 +74,16 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(
         kind=st.sampled_from(["mutation", "action"]),
-        delay=st.sampled_from([0, 0, 5, 60]),
+        delay=st.sampled_from([0, 0, 5.000001, 60]),
         priority=st.integers(-1, 1),
-        retried=st.booleans(),
+        retry=st.sampled_from([None, _RETRY, Retry.fixed(10, max_duration=60)]),
         count=st.integers(1, 3),
+        kept=st.sampled_from([True, True, True, False]),
     )
-    def enqueue(self, kind: Kind, delay: int, priority: int, *, retried: bool, count: int) -> None:
-        retry = _RETRY if retried else None
-        self._enqueue([new_job(kind, delay=delay, priority=priority, retry=retry, now=self.now) for _ in range(count)])
+    def enqueue(self, kind: Kind, delay: float, priority: int, retry: Retry | None, count: int, *, kept: bool) -> None:
+        asked: dict[str, Any] = {"delay": delay, "priority": priority, "retry": retry}
+        jobs = [new_job(kind, args=f'{{"n": {number}}}', now=self.now, **asked) for number in range(count)]
+        self._enqueue(jobs[::-1], kept=kept)  # machines that enqueue have clocks that differ
 
     @rule(seconds=st.sampled_from([1, 4, 11, 31]))
     def time_passes(self, seconds: int) -> None:
@@ -117,8 +121,8 @@ class JobMachine(RuleBasedStateMachine):
         assert set(claimed) <= {*ready, *came}
         for job in claim.jobs:
             known = model.jobs[job.id]
-            known.place, known.lease, known.attempt = "running", lease, known.attempt + 1
-            assert job.attempt == known.attempt
+            known.starts(lease, self.now)
+            assert job == self._claimed(known)
             self._note(lease, job)
         later = [job for job in model.line("scheduled") if job.asked_at is None]
         assert claim.next_run_at == (later[0].run_at if later else None)
@@ -127,12 +131,20 @@ class JobMachine(RuleBasedStateMachine):
     @rule(which=INDEX, event=st.sampled_from(_EVENTS), other=st.booleans())
     def settle(self, which: int, event: JobEvent, *, other: bool) -> None:
         lease, job = self._some_handle(which)
-        if other:
-            lease = self._some_lease(which)
-            job = next((one for of, one in self.handles if (of, one.id) == (lease, job.id)), job)
-        settlement = self._settlement(job, event)
-        won = self.runner.run(self.bench.settle(lease, settlement))
-        assert won == ({job.id} if self.model.settle(lease, settlement) else set())
+        self._settle(self._some_lease(which) if other else lease, [(job, event)])
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, events=st.lists(st.sampled_from(_EVENTS), min_size=2, max_size=5))
+    def settle_many(self, which: int, events: list[JobEvent]) -> None:
+        lease, _ = self._some_handle(which)
+        self._settle(lease, [(self._some_handle(which + number)[1], event) for number, event in enumerate(events)])
+
+    def _settle(self, lease: int, ends: list[tuple[Job, JobEvent]]) -> None:
+        """Settle jobs under a lease, some of which may have been claimed under another one."""
+        known = {job.id: job for of, job in self.handles if of == lease}
+        said = {job.id: self._settlement(known.get(job.id, job), event) for job, event in ends}
+        won = self.runner.run(self.bench.settle(lease, *said.values()))
+        assert won == {one for one, settlement in said.items() if self.model.settle(lease, settlement)}
 
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, event=st.sampled_from(_EVENTS), kept=st.booleans())
@@ -140,17 +152,7 @@ class JobMachine(RuleBasedStateMachine):
         lease, job = self._some_handle(which)
         settlement = self._settlement(job, event)
 
-        async def write(session: Session) -> bool:
-            return await self.bench.store.jobs.settle_within(session, lease, settlement)
-
-        async def undone() -> bool:
-            session = await self.bench.store.begin_write()
-            try:
-                return await write(session)
-            finally:
-                await session.rollback()
-
-        won = self.runner.run(self.bench.writing(write) if kept else undone())
+        won = self._write(lambda session: self.bench.store.jobs.settle_within(session, lease, settlement), kept=kept)
         assert won is (self.model.jobs[job.id].lease == lease)
         if kept:
             self.model.settle(lease, settlement)
@@ -189,6 +191,7 @@ class JobMachine(RuleBasedStateMachine):
         token = self._token(job, secret)
 
         def decide(jobs: list[Job]) -> list[Settlement]:
+            assert jobs == [job]
             settled.extend(self._settlement(job, event) for job in jobs)
             return settled
 
@@ -225,20 +228,30 @@ class JobMachine(RuleBasedStateMachine):
             assert self.model.settle(OUTSIDE, settlement)
 
     @precondition(lambda self: self.model.jobs)
-    @rule(which=INDEX)
-    def ask_to_cancel(self, which: int) -> None:
+    @rule(which=INDEX, kept=st.sampled_from([True, True, True, False]))
+    def ask_to_cancel(self, which: int, *, kept: bool) -> None:
         job = list(self.model.jobs.values())[which % len(self.model.jobs)]
-        self.runner.run(self.bench.request_cancel(job.id, now=self.now))
-        job.asked_at = job.asked_at or self.now
+        asked = [job.id, new_job().id, job.id]
+        self._write(lambda session: self.bench.store.jobs.request_cancel(session, asked, self.now), kept=kept)
+        job.asked_at = job.asked_at or (self.now if kept else None)
 
     @rule()
     def carry_out_cancels(self) -> None:
-        running = self.runner.run(self.bench.cancel_pending(self.now, _ALL))
+        said: dict[UUID, Settlement] = {}
+
+        def decide(jobs: list[Job]) -> list[Settlement]:
+            found = cancel(self.now)(jobs)
+            said.update({one.id: one for one in found})
+            return found
+
+        running = self.runner.run(self.bench.store.jobs.cancel_pending(self.now, _ALL, decide))
         asked = [job for job in self.model.jobs.values() if job.asked_at is not None]
-        assert sorted(running) == sorted(job.id for job in asked if job.state == "running")
+        runs = [one for one in running if self.model.jobs[one].state != "completing"]
+        assert sorted(runs) == sorted(job.id for job in asked if job.state == "running")
+        assert said.keys() == {job.id for job in asked if job.state == "pending"}
         for job in asked:
             if job.state == "pending":
-                self.model.cancel(job)
+                self.model.cancel(job, said[job.id])
             if job.state != "running":
                 job.asked_at = None
 
@@ -263,6 +276,7 @@ class JobMachine(RuleBasedStateMachine):
         lost: list[Settlement] = []
 
         def decide(jobs: list[Job]) -> list[Settlement]:
+            assert all(job in self._held(lease) for job in jobs)
             lost.extend(lose(self.now)(jobs))
             return list(lost)
 
@@ -279,14 +293,26 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_knows_what_the_model_knows(self) -> None:
-        listed = {status.id: status for status in self.runner.run(self.bench.list(limit=_ALL, now=self.now))}
-        expected = {job_id(job.id): job for job in self.model.jobs.values()}
-        assert listed.keys() == expected.keys()
-        for key, job in expected.items():
-            status = listed[key]
+        listed = self.runner.run(self.bench.list(limit=_ALL, now=self.now))
+        assert [status.id for status in listed] == [job_id(one) for one in sorted(self.model.jobs, reverse=True)]
+        for status in listed:
+            job = self.model.jobs[job_uuid(status.id)]
             assert (status.state.value, status.attempt) == (job.state, job.attempt)
-            assert status.run_at == job.run_at
-            assert tuple((one.number, one.what) for one in status.attempts) == job.failures
+            assert (status.run_at, status.enqueued_at) == (job.run_at, job.enqueued_at)
+            assert status.attempts == job.failures
+            told = status.started_at, status.finished_at, status.result, status.error, status.traceback
+            assert job.state == "completing" or told == job.history, status
+
+    @rule(which=INDEX, state=st.sampled_from(["pending", "running", "success", "failed", "canceled"]))
+    def look(self, which: int, state: str) -> None:
+        jobs, lease, asked = self.bench.store.jobs, self._some_lease(which), [new_job().id, *self.model.jobs]
+        listed = self.runner.run(self.bench.list(limit=_ALL, now=self.now))
+        found = self.runner.run(self.bench.reading(lambda session: jobs.find_many(session, asked, self.now)))
+        assert found == {job_uuid(status.id): status for status in listed}
+        in_state = self.runner.run(self.bench.list(state, limit=_ALL, now=self.now))
+        assert in_state == [status for status in listed if status.state.value == state]
+        under = self.runner.run(self.bench.store.leases.jobs(lease))
+        assert sorted(under, key=lambda job: job.id) == sorted(self._held(lease), key=lambda job: job.id)
 
     @invariant()
     def every_job_is_in_one_place(self) -> None:
@@ -323,11 +349,46 @@ class JobMachine(RuleBasedStateMachine):
     def _take_lease(self) -> None:
         self.model.leases[self.runner.run(self.bench.lease(self.now))] = self.now + TTL
 
-    def _enqueue(self, jobs: list[NewJob]) -> None:
-        self.runner.run(self.bench.enqueue(*jobs, now=self.now))
-        for job in jobs:
+    def _write(self, write: Callable[[Session], Awaitable[T]], *, kept: bool = True) -> T:
+        """Write in a transaction, which may be undone."""
+
+        async def run() -> T:
+            session = await self.bench.store.begin_write()
+            try:
+                result = await write(session)
+                if kept:
+                    await session.commit()
+            finally:
+                await session.rollback()
+            return result
+
+        return self.runner.run(run())
+
+    def _enqueue(self, jobs: list[NewJob], *, kept: bool = True) -> None:
+        self._write(lambda session: self.bench.store.jobs.enqueue(session, jobs, self.now), kept=kept)
+        for job in jobs if kept else []:
             place, seq = ("ready", self.model.seq()) if job.run_at <= self.now else ("scheduled", 0)
-            self.model.jobs[job.id] = ModelJob(job.id, job.priority, job.run_at, place, seq)
+            self.model.jobs[job.id] = ModelJob(job, job.run_at, place, seq, self.now)
+
+    def _claimed(self, known: ModelJob) -> Job:
+        """A job as whoever claims it gets it."""
+        new = known.new
+        return Job(
+            id=new.id,
+            function=new.function,
+            kind=new.kind,
+            args=new.args,
+            run_at=known.run_at,
+            pool=new.pool,
+            priority=new.priority,
+            options=new.options,
+            on_complete=new.on_complete,
+            ending=None,
+            attempt=known.attempt,
+            enqueued_at=known.enqueued_at,
+            started_at=self.now,
+            failing_since=known.failing_since,
+        )
 
     def _some_lease(self, which: int) -> int:
         """A lease that is held, or now and then one that is lost; there are always two of the former."""
@@ -349,6 +410,10 @@ class JobMachine(RuleBasedStateMachine):
         handles = current if current and which % 4 < 3 else self.handles
         return handles[which % len(handles)]
 
+    def _held(self, lease: int) -> list[Job]:
+        """The jobs that run under a lease, as they were claimed."""
+        return [job for of, job in self.handles if of == lease == self.model.jobs[job.id].lease]
+
     def _under(self, lease: int) -> list[ModelJob]:
         return [job for job in self.model.jobs.values() if job.lease == lease]
 
@@ -356,7 +421,12 @@ class JobMachine(RuleBasedStateMachine):
         return token_of(token_text(job.id, job.attempt, secret))
 
     def _settlement(self, job: Job, event: JobEvent) -> Settlement:
-        return ended(job, event, now=self.now, error="E", delay=timedelta(seconds=7))
+        facts: dict[str, Any] = {"error": None if event is JobEvent.RETURNED else f"E {len(self.handles)} é\"'"}
+        if event is JobEvent.RAISED:
+            facts["traceback"] = f"line {len(self.handles)}"
+        if event is JobEvent.RETURNED:
+            facts["result"] = f'{{"n":[{len(self.handles)}, "\\u2028"]}}' if len(self.handles) % 3 else None
+        return ended(job, event, now=self.now, delay=timedelta(seconds=7), **facts)
 
 
 class AnyOrder(Suite):

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 from conformance.bench import (
-    KEEP,
     NOW,
     Bench,
     Suite,
@@ -25,14 +24,11 @@ from conformance.bench import (
 )
 from penstock.clock import random_of
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Ending, job_id
-from penstock.jobs.settle import complete
-from penstock.jobs.states import JobEvent, JobState
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import Backlog, PoolRow, PoolView
-from penstock.store.session import Session, reading
+from penstock.store.session import reading
 from penstock.store.store import Store
 
 
@@ -160,52 +156,35 @@ class Pools(Suite):
         pools = bench.store.pools
         await pools.declare(definitions({"p": 5}))
         one, two = await bench.lease(), await bench.lease()
-        assert await pools.acquire(one, "p", 3) == 3
-        assert await pools.acquire(two, "p", 9) == 2
-        assert await pools.acquire(two, "p", 1) == 2
+        for lease, wanted, held in ((one, 3, 3), (two, 9, 2), (two, 1, 2)):
+            assert await pools.acquire(lease, "p", wanted) == held
         assert await pools.release(one, "p", 2) == 1
         assert await pools.acquire(two, "p", 9) == 4
         assert await pools.release(one, "p", 9) == 0
-        assert await pools.acquire(one, "p", 0) == 0
-        assert await pools.acquire(one, "unknown", 1) == 0
-        assert await pools.release(one, "unknown", 1) == 0
-
-    @story
-    async def test_a_paused_pool_gives_no_slots_and_a_lower_limit_takes_none_away(self, bench: Bench) -> None:
-        pools = bench.store.pools
-        await pools.declare(definitions({"p": 5}))
-        one = await bench.lease()
-        assert await pools.acquire(one, "p", 2) == 2
+        for pool, wanted in (("p", 0), ("unknown", 1)):
+            assert await pools.acquire(one, pool, wanted) == await pools.release(one, pool, wanted) == 0
         await pools.change("p", paused=True)
-        assert await pools.acquire(one, "p", 2) == 2
+        assert await pools.acquire(two, "p", 5) == 4, "a paused pool gives none"
         await pools.change("p", paused=False, max_parallelism=1)
-        assert await pools.acquire(one, "p", 2) == 2
-        (view,) = await pools.look(one, ["p"], 1)
-        assert (view.granted, view.max_parallelism) == (2, 1)
+        assert await pools.acquire(two, "p", 5) == 4
+        (view,) = await pools.look(two, ["p"], 1)
+        assert (view.granted, view.max_parallelism) == (4, 1), "a lower limit takes none away"
 
     @story
-    async def test_slots_end_with_their_lease(self, bench: Bench) -> None:
+    async def test_slots_end_with_their_lease_unless_jobs_run(self, bench: Bench) -> None:
         pools = bench.store.pools
         await pools.declare(definitions({"p": 5}))
-        one, two, three = await bench.lease(), await bench.lease(), await bench.lease()
-        await pools.acquire(one, "p", 2)
-        await pools.acquire(two, "p", 2)
-        await bench.store.leases.give_back(one)
+        one, two, three, busy = [await bench.lease() for _ in range(4)]
+        for lease, wanted in ((one, 2), (two, 1), (busy, 1)):
+            assert await pools.acquire(lease, "p", wanted) == wanted
+        await bench.enqueue(new_job(pool="p"))
+        assert len((await bench.store.jobs.claim(busy, 5, [Room("p", 1, 1)], NOW)).jobs) == 1
+        for lease in (one, busy):
+            await bench.store.leases.give_back(lease)
         assert await pools.acquire(three, "p", 9) == 3
         await bench.store.leases.rescue(two, after(31), lose(after(31)))
-        assert await pools.acquire(three, "p", 9) == 5
+        assert await pools.acquire(three, "p", 9) == 4
         assert await pools.acquire(two, "p", 1) == 0, "a lease that was lost gets none"
-
-    @story
-    async def test_a_lease_with_running_jobs_keeps_its_slots(self, bench: Bench) -> None:
-        await bench.store.pools.declare(definitions({"p": 1}))
-        await bench.enqueue(new_job(pool="p"))
-        one = await bench.lease()
-        await bench.store.pools.acquire(one, "p", 1)
-        claim = await bench.store.jobs.claim(one, 5, [Room("p", 1, 1)], NOW)
-        assert len(claim.jobs) == 1
-        await bench.store.leases.give_back(one)
-        assert await bench.store.pools.acquire(await bench.lease(), "p", 1) == 0
 
     @story
     async def test_of_many_who_take_slots_at_once_none_gets_too_many(self, bench: Bench) -> None:
@@ -226,35 +205,24 @@ class Pools(Suite):
     # ----- claims
 
     @story
-    async def test_of_each_pool_as_many_are_claimed_as_it_has_room_for(self, bench: Bench) -> None:
-        await bench.store.pools.declare(definitions({"p": 5, "q": 5}))
-        jobs = {pool: [new_job(pool=pool) for _ in range(6)] for pool in ("default", "p", "q", "r")}
-        await bench.enqueue(*(job for several in jobs.values() for job in several))
-        rooms = [Room("default", 2), Room("p", 3, 1), Room("q", 0, 1)]
-        claim = await bench.store.jobs.claim(await bench.lease(), 100, rooms, NOW)
-        assert sorted(ids(claim.jobs)) == sorted(ids(jobs["default"][:2] + jobs["p"][:3]))
-        assert {job.pool for job in claim.jobs} == {"default", "p"}
-
-    @story
-    async def test_pools_take_turns_when_there_is_less_room_than_they_have(self, bench: Bench) -> None:
-        await bench.store.pools.declare(definitions({"p": 50, "q": 50}))
-        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(50)), *(new_job(pool="q") for _ in range(3)))
-        rooms = [Room("default", 8), Room("p", 8, 1), Room("q", 8, 1)]
-        claim = await bench.store.jobs.claim(await bench.lease(), 8, rooms, NOW)
-        assert sorted(job.pool for job in claim.jobs) == ["p"] * 5 + ["q"] * 3
-
-    @story
-    async def test_a_place_goes_to_the_one_pool_of_many_that_has_work(self, bench: Bench) -> None:
+    async def test_of_each_pool_as_many_are_claimed_as_it_has_room_for_in_turns(self, bench: Bench) -> None:
         names = [f"p{number}" for number in range(6)]
-        await bench.store.pools.declare(definitions(dict.fromkeys(names, 1)))
-        jobs = {pool: new_job(pool=pool) for pool in names[3:]}
-        await bench.enqueue(*jobs.values())
-        lease, rooms = await bench.lease(), [Room("default", 2), *(Room(pool, 1, 1) for pool in names[:4])]
-        assert ids((await bench.store.jobs.claim(lease, 1, rooms, NOW)).jobs) == ids([jobs["p3"]])
-        rooms = [Room("default", 2), *(Room(pool, 1, 1) for pool in names)]
-        assert sorted(ids((await bench.store.jobs.claim(lease, 2, rooms, NOW)).jobs)) == sorted(
-            ids([jobs["p4"], jobs["p5"]])
-        )
+        await bench.store.pools.declare(definitions({"p": 50, "q": 50} | dict.fromkeys(names, 1)))
+        lease = await bench.lease()
+
+        async def claimed(limit: int, *rooms: tuple[str, int]) -> list[str]:
+            asked = [Room(pool, room, None if pool == "default" else 1) for pool, room in rooms]
+            claim = await bench.store.jobs.claim(lease, limit, asked, NOW)
+            return sorted(job.pool for job in claim.jobs)
+
+        await bench.enqueue(*(new_job(pool=pool) for pool in ("default", "p", "q", "r") for _ in range(6)))
+        assert await claimed(100, ("default", 2), ("p", 3), ("q", 0)) == ["default"] * 2 + ["p"] * 3
+        assert await claimed(100, ("default", 9), ("p", 9), ("q", 3)) == ["default"] * 4 + ["p"] * 3 + ["q"] * 3
+        await bench.enqueue(*(new_job(pool="p", priority=9) for _ in range(50)))
+        assert await claimed(8, ("default", 8), ("p", 8), ("q", 8)) == ["p"] * 5 + ["q"] * 3, "they take turns"
+        await bench.enqueue(*(new_job(pool=pool) for pool in names[3:]))
+        assert await claimed(1, ("default", 2), *((pool, 1) for pool in names[:4])) == ["p3"]
+        assert await claimed(2, ("default", 2), *((pool, 1) for pool in names)) == ["p4", "p5"]
 
     @story
     async def test_a_place_goes_to_the_pool_whose_gate_lets_a_job_pass(self, bench: Bench) -> None:
@@ -306,79 +274,6 @@ class Pools(Suite):
             assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, epoch)], NOW)).jobs == []
 
     # ----- on_complete
-
-    @story
-    async def test_a_job_with_an_on_complete_waits_for_it_with_its_ending(self, bench: Bench) -> None:
-        job = new_job("action", pool="p", on_complete="conformance:told", priority=-3)
-        await bench.enqueue(job)
-        lease = await bench.lease()
-        (claimed,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 1)], NOW)).jobs
-        assert (claimed.on_complete, claimed.ending) == ("conformance:told", None)
-        settled = ended(claimed, result='"done"', now=after(1))
-        assert settled.state is JobState.COMPLETING
-        await bench.settle(lease, settled)
-        assert await bench.state(job.id) == "completing"
-        (again,) = (await bench.store.jobs.claim(lease, 5, [], after(2))).jobs
-        assert (again.id, again.attempt, again.pool, again.priority) == (job.id, 1, "p", -3), "it needs no room"
-        assert again.ending == Ending(JobState.SUCCESS, after(1), result='"done"', started_at=NOW, run_at=NOW)
-        assert await bench.state(job.id) == "completing"
-        await bench.settle(lease, ended(again, JobEvent.RAISED, error="No", now=after(3)))
-        assert ((await bench.status(job.id)).error, (await bench.list("completing"))[0].id) == ("No", job_id(job.id))
-        assert (await bench.store.jobs.claim(lease, 5, [], after(3))).jobs == [], "it waits for a while"
-        (last,) = (await bench.store.jobs.claim(lease, 5, [], after(60))).jobs
-        assert last.ending is not None
-        assert last.ending.calls == 1
-
-    @story
-    async def test_an_on_complete_and_the_end_are_one(self, bench: Bench) -> None:
-        job = new_job("action", on_complete="conformance:told")
-        lease, (claimed,) = await bench.running(job)
-        settled = ended(claimed, JobEvent.RAISED, error="Boom", traceback="line 1", now=after(1))
-        await bench.settle(lease, settled)
-        again = await bench.claim_one(lease, after(2))
-
-        assert again.ending is not None
-        end = complete(again, again.ending, after(2), KEEP)
-
-        async def told(session: Session) -> None:
-            await bench.insert(session, "told")
-            assert await bench.store.jobs.settle_within(session, lease, end)
-
-        await bench.writing(told)
-        status = await bench.status(job.id, after(3))
-        assert (status.state, status.error, status.traceback, status.finished_at) == (
-            JobState.FAILED, "Boom", "line 1", after(1),
-        )  # fmt: skip
-        assert await bench.kept() == ["told"]
-
-    @story
-    async def test_canceled_jobs_wait_for_their_on_complete_too(self, bench: Bench) -> None:
-        ready, later = (new_job(delay=delay, on_complete="conformance:told") for delay in (0, 60))
-        await bench.enqueue(ready, later)
-        await bench.request_cancel(ready.id, later.id)
-        await bench.cancel_pending(after(1))
-        assert await bench.count(after(1)) == {"ready": 2}
-        claimed = await bench.claim(await bench.lease(), now=after(1))
-        assert {job.id for job in claimed} == {ready.id, later.id}
-        assert {job.ending for job in claimed} == {
-            Ending(JobState.CANCELED, after(1), run_at=one.run_at) for one in (ready, later)
-        }
-        await bench.request_cancel(ready.id)
-        assert await bench.cancel_pending(after(2)) == [ready.id]
-        assert await bench.state(ready.id) == "completing", "what has ended cannot be canceled any more"
-
-    @story
-    async def test_a_lost_job_waits_for_its_on_complete(self, bench: Bench) -> None:
-        job = new_job("action", on_complete="conformance:told")
-        lease, _ = await bench.running(job)
-        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
-        other = await bench.lease(after(31))
-        again = await bench.claim_one(other, after(31))
-        assert again.ending == Ending(
-            JobState.FAILED, after(31), error="WorkerLost: gone", started_at=NOW, run_at=job.run_at
-        )
-        await bench.store.leases.rescue(other, after(99), lose(after(99)))
-        assert await bench.state(job.id) == "completing", "its ending outlives the worker that was to tell of it"
 
     # ----- cancel all
 

@@ -19,44 +19,32 @@ class Rates(Suite):
 
     @story
     async def test_what_is_left_is_kept_for_each_name_and_key(self, bench: Bench) -> None:
-        state = RateState(-9_000_000_000, 1_000_000_000, after(1.5))
+        rates, state = bench.store.rates, RateState(-9_000_000_000, 1_000_000_000, after(1.5))
         await keep(bench, "one", "a", state)
-        assert await peek(bench, "one", "a") == state
-        assert await peek(bench, "one", "b") is None
-        assert await peek(bench, "two", "a") is None
+        assert [await peek(bench, *of) for of in (("one", "a"), ("one", "b"), ("two", "a"))] == [state, None, None]
         await keep(bench, "one", "a", RateState(5, 7, NOW))
         assert await peek(bench, "one", "a") == RateState(5, 7, NOW)
-
-    @story
-    async def test_many_are_kept_at_once(self, bench: Bench) -> None:
         rows = [RateRow("n", f"k{number}", POLICY, RateState(number, 1, NOW)) for number in range(50)]
-        await bench.writing(lambda session: bench.store.rates.keep(session, rows))
+        await bench.writing(lambda session: rates.keep(session, rows))
         assert [await peek(bench, row.name, row.key) for row in rows] == [row.state for row in rows]
-        await bench.writing(lambda session: bench.store.rates.keep(session, []))
-
-    @story
-    async def test_what_was_taken_is_forgotten(self, bench: Bench) -> None:
-        await keep(bench, "one", "a", RateState(1, 1, NOW))
-        await bench.writing(lambda session: bench.store.rates.forget(session, "one", "a"))
-        await bench.writing(lambda session: bench.store.rates.forget(session, "one", "never"))
+        await bench.writing(lambda session: rates.keep(session, []))
+        for key in ("a", "never"):
+            await bench.writing(lambda session, key=key: rates.forget(session, "one", key))  # type: ignore[misc]
         assert await peek(bench, "one", "a") is None
+        session = await bench.store.begin_write()
+        await rates.hold(session, "one", "a", NOW)
+        await rates.keep(session, [RateRow("one", "a", POLICY, RateState(1, 1, NOW))])
+        await session.rollback()
+        assert await peek(bench, "one", "a") is None, "what is undone was not taken"
 
     @story
     async def test_what_is_only_held_is_as_if_nothing_was_taken(self, bench: Bench) -> None:
-        assert await bench.writing(lambda session: bench.store.rates.hold(session, "one", "a", NOW)) is None
-        assert await peek(bench, "one", "a") is None
-        assert await bench.writing(lambda session: bench.store.rates.hold(session, "one", "a", NOW)) is None
+        for _ in range(2):
+            assert await bench.writing(lambda session: bench.store.rates.hold(session, "one", "a", NOW)) is None
+            assert await peek(bench, "one", "a") is None
         await keep(bench, "one", "a", RateState(3, 1, NOW))
         held = await bench.writing(lambda session: bench.store.rates.hold(session, "one", "a", after(9)))
         assert held == RateState(3, 1, NOW)
-
-    @story
-    async def test_what_is_undone_was_not_taken(self, bench: Bench) -> None:
-        session = await bench.store.begin_write()
-        await bench.store.rates.hold(session, "one", "a", NOW)
-        await bench.store.rates.keep(session, [RateRow("one", "a", POLICY, RateState(1, 1, NOW))])
-        await session.rollback()
-        assert await peek(bench, "one", "a") is None
 
     @story
     async def test_of_many_who_take_at_once_none_takes_what_another_took(self, bench: Bench) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.bench import NOW, Bench, Note, Suite, after, story
-from conformance.taskbench import claim, end, find, found, plan, row, task_of
+from conformance.taskbench import claim, end, found, plan, row, task_of
 from penstock.jobs.job import Job
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
@@ -196,20 +196,6 @@ class Records(Suite):
     # ----- running again
 
     @story
-    async def test_what_has_ended_runs_again_with_attempts_that_count_anew(self, bench: Bench) -> None:
-        task, lease = await task_of(bench, resets=False), await bench.lease()
-        await plan(bench, row(task, "a"))
-        await bench.settle(lease, end(replace(await bench.claim_one(lease), attempt=3), JobEvent.RAISED))
-        assert await bench.store.records.rerun([(task, "a"), (task, "none")], after(1)) == [(task, "a")]
-        job = await bench.claim_one(lease, after(1))
-        args = json.loads(job.args)
-        assert (job.attempt, args["generation"], args["change"], args["after"]) == (1, 2, "manual", "1")
-        (status,) = await bench.list(now=after(1))
-        assert [one.what for one in status.attempts] == ["exhausted"]
-        await bench.settle(lease, end(job, at=1))
-        assert (await found(bench, task, "a")).live is False
-
-    @story
     async def test_what_waits_runs_now_and_once(self, bench: Bench) -> None:
         task, lease = await task_of(bench), await bench.lease()
         await plan(bench, row(task, "ready"), row(task, "later", due=60))
@@ -222,30 +208,6 @@ class Records(Suite):
         assert await bench.claim(lease, now=after(99)) == []
 
     @story
-    async def test_what_runs_is_run_once_more_when_it_has_ended(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "a"))
-        job = await bench.claim_one(lease)
-        for _ in range(2):
-            assert await bench.store.records.rerun([(task, "a")], after(1)) == [(task, "a")]
-        assert await bench.claim(lease, now=after(1)) == []
-        await bench.settle(lease, end(job, at=2))
-        again = await bench.claim_one(lease, after(2))
-        await bench.settle(lease, end(again, at=2))
-        assert await bench.claim(lease, now=after(99)) == []
-
-    @story
-    async def test_only_those_whose_jobs_stand_so_run_again(self, bench: Bench) -> None:
-        task, _ = await _in_all_states(bench)
-        rows = [(task, key) for key in STANDS]
-        assert await bench.store.records.rerun(rows, after(1), ("failed", "canceled")) == [
-            (task, "canceled"), (task, "failed"),
-        ]  # fmt: skip
-        assert await bench.store.records.rerun(rows, after(1), ("failed", "canceled")) == []
-        assert await bench.store.records.rerun(rows, after(1), ()) == []
-        assert await bench.store.records.rerun([], after(1)) == []
-
-    @story
     async def test_a_row_that_has_left_runs_again_as_such(self, bench: Bench) -> None:
         task, lease = await task_of(bench), await bench.lease()
         await plan(bench, row(task, "a"))
@@ -255,55 +217,7 @@ class Records(Suite):
         await bench.store.records.rerun([(task, "a")], after(2))
         assert json.loads((await bench.claim_one(lease, after(2))).args)["change"] == "leave"
 
-    @story
-    async def test_a_cancel_that_came_before_is_not_for_what_runs_again(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "a"))
-        await bench.request_cancel((await found(bench, task, "a")).job)
-        await bench.store.records.rerun([(task, "a")], after(1))
-        assert await bench.cancel_pending(after(1)) == []
-        await bench.claim_one(lease, after(1))
-
     # ----- skipping and forgetting
-
-    @story
-    async def test_what_is_pending_is_skipped_and_nothing_else(self, bench: Bench) -> None:
-        task, _ = await _in_all_states(bench)
-        rows = [(task, key) for key in (*STANDS, "none")]
-        skipped = await bench.store.records.skip(rows, after(1))
-        assert sorted(skipped) == [(task, key) for key in ("later", "ready", "retried")]
-        for _, key in skipped:
-            record = await found(bench, task, key)
-            assert (await bench.state(record.job), record.live, record.generation) == ("skipped", False, 1)
-        assert (await found(bench, task, "running")).live
-        assert await bench.store.records.skip(rows, after(1)) == []
-        lease = await bench.lease()
-        assert await bench.claim(lease, now=after(999)) == []
-        await plan(bench, row(task, "ready", "change"), at=2)
-        assert (await bench.claim_one(lease, after(2))).attempt == 1, "until it changes"
-
-    @story
-    async def test_what_is_deleted_is_forgotten_with_its_job(self, bench: Bench) -> None:
-        task, _ = await _in_all_states(bench)
-        jobs = {key: (await found(bench, task, key)).job for key in STANDS}
-        gone = await bench.store.records.delete([(task, key) for key in (*STANDS, "none")], after(1))
-        assert sorted(gone) == [(task, key) for key in STANDS if key != "running"]
-        assert [one.key for one in await _list(bench)] == ["running"]
-        for key, job in jobs.items():
-            assert (await bench.find(job) is not None) is (key == "running")
-        await plan(bench, row(task, "ready"), at=2)
-        assert (await found(bench, task, "ready")).generation == 1, "it begins anew"
-
-    @story
-    async def test_of_what_runs_a_cancel_is_asked_for(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "a"))
-        job = await bench.claim_one(lease)
-        assert await bench.store.records.delete([(task, "a")], after(1)) == []
-        assert await bench.cancel_pending(after(1)) == [job.id]
-        await bench.settle(lease, end(job, JobEvent.CANCELED, at=1))
-        assert await bench.store.records.delete([(task, "a")], after(2)) == [(task, "a")]
-        assert await find(bench, task, "a") is None
 
     # ----- beside others
 

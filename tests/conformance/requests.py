@@ -17,11 +17,13 @@ class Requests(Suite):
     """`store.nouns.Requests`."""
 
     @story
-    async def test_a_request_is_recorded_once_with_its_result(self, bench: Bench) -> None:
+    async def test_a_request_is_recorded_once_with_its_result_for_a_day(self, bench: Bench) -> None:
         requests = bench.store.requests
+        session = await bench.store.begin_write()
+        await requests.record(session, ONE, '"undone"', NOW)
+        await session.rollback()
         assert await requests.find(ONE) is None
         assert await bench.writing(lambda session: requests.record(session, ONE, '"done"', NOW))
-        assert await requests.find(ONE) == '"done"'
         assert not await bench.writing(lambda session: requests.record(session, ONE, '"again"', NOW))
         assert await requests.find(ONE) == '"done"'
         for other in (
@@ -30,6 +32,9 @@ class Requests(Suite):
             RequestKey("a session", 3, 0),
         ):
             assert await requests.find(other) is None
+        assert [await requests.prune(NOW + timedelta(hours=hours), 10) for hours in (23, 25, 25)] == [0, 1, 0]
+        assert await requests.find(ONE) is None
+        assert [await requests.reserve(session, NOW) for session in ("7", "7", "8")] == [True, False, True]
 
     @story
     async def test_a_snapshot_shows_what_took_effect_before_it(self, bench: Bench) -> None:
@@ -42,28 +47,6 @@ class Requests(Suite):
         finally:
             await before.rollback()
         assert await bench.reading(lambda session: requests.find_shown(session, [ONE, other])) == {ONE}
-
-    @story
-    async def test_a_request_whose_transaction_is_rolled_back_did_not_take_effect(self, bench: Bench) -> None:
-        session = await bench.store.begin_write()
-        await bench.store.requests.record(session, ONE, "1", NOW)
-        await session.rollback()
-        assert await bench.store.requests.find(ONE) is None
-
-    @story
-    async def test_a_session_is_reserved_once(self, bench: Bench) -> None:
-        assert await bench.store.requests.reserve("7", NOW)
-        assert not await bench.store.requests.reserve("7", NOW)
-        assert await bench.store.requests.reserve("8", NOW)
-
-    @story
-    async def test_requests_are_forgotten_after_a_day(self, bench: Bench) -> None:
-        requests = bench.store.requests
-        await bench.writing(lambda session: requests.record(session, ONE, "1", NOW))
-        assert await requests.prune(NOW + timedelta(hours=23), 10) == 0
-        assert await requests.prune(NOW + timedelta(hours=25), 10) == 1
-        assert await requests.find(ONE) is None
-        assert await requests.prune(NOW + timedelta(hours=25), 10) == 0
 
     @story
     async def test_of_two_that_run_at_the_same_time_one_conflicts(self, bench: Bench) -> None:

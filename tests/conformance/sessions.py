@@ -28,25 +28,14 @@ class Sessions(Suite):
     # ----- all or nothing
 
     @story
-    async def test_a_commit_keeps_what_was_written(self, bench: Bench) -> None:
-        session = await bench.store.begin_write()
-        await bench.insert(session, "kept", 7)
-        assert await bench.kept() == [], "nobody sees it before the commit"
-        await session.commit()
-        assert await bench.reading(lambda reader: bench.amount(reader, "kept")) == 7
-
-    @story
-    async def test_a_rollback_leaves_no_trace(self, bench: Bench) -> None:
-        session = await bench.store.begin_write()
-        await bench.insert(session, "undone")
-        await session.rollback()
-        assert await bench.kept() == []
-
-    @story
-    async def test_another_store_sees_what_is_committed(self, bench: Bench) -> None:
+    async def test_others_see_all_of_a_transaction_once_it_commits_or_nothing(self, bench: Bench) -> None:
         other = await bench.another()
-        await bench.write_notes(shared=1)
-        assert await bench.reading(bench.titles, other) == ["shared"]
+        for end, expected in (("rollback", []), ("commit", ["kept"])):
+            session = await bench.store.begin_write()
+            await bench.insert(session, "kept", 7)
+            assert await bench.kept() == [], "nobody sees it before the commit"
+            await getattr(session, end)()
+            assert await bench.kept() == await bench.reading(bench.titles, other) == expected
 
     @story
     async def test_a_transaction_sees_its_own_writes(self, bench: Bench) -> None:
@@ -59,23 +48,19 @@ class Sessions(Suite):
         await bench.writing(write)
 
     @story
-    async def test_a_session_ends_once(self, bench: Bench) -> None:
+    async def test_a_session_ends_once_and_is_of_no_use_then(self, bench: Bench) -> None:
         for begin in (bench.store.begin_read, bench.store.begin_write):
-            session = await begin()
-            await session.commit()
-            await session.rollback()  # after the end it does nothing
-            await session.rollback()
-            with pytest.raises(ContextError):
-                await bench.titles(session)
-
-    @story
-    async def test_a_written_session_cannot_be_used_after_its_end(self, bench: Bench) -> None:
-        for end in ("commit", "rollback"):
-            session = await bench.store.begin_write()
-            await getattr(session, end)()
-            for use in (session.commit, lambda session=session: bench.insert(session, "late")):
-                with pytest.raises(ContextError):
-                    await use()
+            for end in ("commit", "rollback"):
+                session = await begin()
+                await getattr(session, end)()
+                await session.rollback()  # after the end it does nothing
+                await session.rollback()
+                for use in (bench.titles, partial(bench.insert, title="late")):
+                    with pytest.raises(ContextError):
+                        await use(session)
+                if begin == bench.store.begin_write:
+                    with pytest.raises(ContextError):
+                        await session.commit()
         assert await bench.kept() == []
 
     @story
@@ -92,59 +77,33 @@ class Sessions(Suite):
     # ----- savepoints
 
     @story
-    async def test_a_savepoint_undoes_what_follows_it(self, bench: Bench) -> None:
+    async def test_savepoints_nest_and_undo_what_follows_them(self, bench: Bench) -> None:
+        await bench.write_notes(taken=1)
+
         async def write(session: Session) -> None:
             await bench.insert(session, "before")
             await session.savepoint("branch_1")
             await bench.insert(session, "undone")
             await session.rollback_to("branch_1")
-            await bench.insert(session, "after")
-
-        await bench.writing(write)
-        assert await bench.kept() == ["after", "before"]
-
-    @story
-    async def test_savepoints_nest(self, bench: Bench) -> None:
-        async def write(session: Session) -> None:
             await session.savepoint("branch_1")
             await bench.insert(session, "outer")
             await session.savepoint("branch_2")
             await bench.insert(session, "inner")
             await session.release("branch_2")
             await session.savepoint("branch_2")
-            await bench.insert(session, "undone")
-            await session.rollback_to("branch_2")
-            await session.release("branch_1")
-
-        await bench.writing(write)
-        assert await bench.kept() == ["inner", "outer"]
-
-    @story
-    async def test_undoing_the_outer_savepoint_undoes_the_inner_one(self, bench: Bench) -> None:
-        async def write(session: Session) -> None:
-            await session.savepoint("branch_1")
-            await session.savepoint("branch_2")
-            await bench.insert(session, "inner")
-            await session.release("branch_2")
-            await session.rollback_to("branch_1")
-
-        await bench.writing(write)
-        assert await bench.kept() == []
-
-    @story
-    async def test_a_transaction_goes_on_after_a_statement_failed_behind_a_savepoint(self, bench: Bench) -> None:
-        await bench.write_notes(taken=1)
-
-        async def write(session: Session) -> None:
-            await bench.insert(session, "kept")
-            await session.savepoint("branch_1")
             with pytest.raises(UniqueViolation):
                 await self._insert_twice(bench, session, "taken")
+            await session.rollback_to("branch_2")
+            await session.release("branch_1")
+            await session.savepoint("branch_1")
+            await session.savepoint("branch_2")
+            await bench.insert(session, "undone with the outer one")
+            await session.release("branch_2")
             await session.rollback_to("branch_1")
-            await bench.insert(session, "also kept")
+            await bench.insert(session, "after")
 
         await bench.writing(write)
-        assert await bench.kept() == ["also kept", "kept", "taken"]
+        assert await bench.kept() == ["after", "before", "inner", "outer", "taken"]
 
     async def _insert_twice(self, bench: Bench, session: Session, title: str) -> None:
         sql = bench.notes.insert().sql.removesuffix("on conflict do nothing")
@@ -153,16 +112,13 @@ class Sessions(Suite):
     # ----- errors
 
     @story
-    async def test_a_unique_index_holds(self, bench: Bench) -> None:
+    async def test_errors_are_of_the_one_tree(self, bench: Bench) -> None:
         await bench.write_notes(taken=1)
         session = await bench.store.begin_write()
         assert await bench.insert(session, "taken") == 0, "insert tells of it without an error"
         with pytest.raises(UniqueViolation):
             await self._insert_twice(bench, session, "taken")
         await session.rollback()
-
-    @story
-    async def test_errors_are_of_the_one_tree(self, bench: Bench) -> None:
         first = placeholder(bench.store.dialect.parameter, 1)
         for sql, args, expected in (
             ("select nonsense from nowhere", (), DataError),
@@ -207,22 +163,13 @@ class Sessions(Suite):
             await session.rollback()
 
     @story
-    async def test_reading_sql_sees_the_transaction_and_does_not_disturb_it(self, bench: Bench) -> None:
-        async def write(session: Session) -> None:
-            await bench.insert(session, "mine", 5)
-            _, rows = await session.fetch_read_only(f"select amount from {bench.notes.table}", (), 10, 1000)
-            assert values(rows) == [(5,)]
-            await bench.insert(session, "more")
-
-        await bench.writing(write)
-        assert await bench.kept() == ["mine", "more"]
-
-    @story
     async def test_reading_sql_refuses_all_else_and_the_transaction_goes_on(self, bench: Bench) -> None:
         table = bench.notes.table
 
         async def write(session: Session) -> None:
-            await bench.insert(session, "mine")
+            await bench.insert(session, "mine", 5)
+            _, rows = await session.fetch_read_only(f"select amount from {bench.notes.table}", (), 10, 1000)
+            assert values(rows) == [(5,)], "it sees its own transaction"
             for sql in (
                 f"delete from {table}",
                 f"with gone as (select 1) delete from {table} returning id",
@@ -303,11 +250,6 @@ class Sessions(Suite):
         await asyncio.gather(*waiting, return_exceptions=True)
         await bench.write_notes(later=1)
         assert await bench.kept() == ["kept", "later"]
-
-    # ----- the store
-
-    @story
-    async def test_a_store_answers(self, bench: Bench) -> None:
         await bench.store.ping()
         await bench.store.synchronize()
 

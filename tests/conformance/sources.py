@@ -12,6 +12,7 @@ from penstock.store.nouns.interests import Source
 from penstock.store.session import Session
 
 ROWS = {"a": 5, "b": 1, "c": 3, "d": 1, "e": 3}
+COLUMNS = ("id", "amount")
 IN_ORDER = ["b", "d", "c", "e", "a"]
 
 
@@ -28,13 +29,11 @@ class Sources(Suite):
                 found += [json.loads(row[0])[0] for row in rows]
                 place = rows[-1][3]
             assert found == IN_ORDER, size
-
-    @story
-    async def test_the_place_of_a_row_in_the_order_of_keys_is_its_key(self, bench: Bench) -> None:
-        source = await ordered(bench, ())
+        (number,) = await declare(bench, note("by keys", before=COLUMNS, after=COLUMNS, order=()))
+        source = await source_of(bench, number)
         rows = await page(bench, source, None, 9)
         assert [json.loads(row[0])[0] for row in rows] == sorted(ROWS)
-        assert [row[3] for row in rows] == [row[0] for row in rows]
+        assert [row[3] for row in rows] == [row[0] for row in rows], "the place is the key"
         assert [row[0] for row in await page(bench, source, rows[2][0], 9)] == [row[0] for row in rows[3:]]
 
     @story
@@ -66,11 +65,15 @@ class Sources(Suite):
         assert await bench.reading(look) == (len(ROWS), IN_ORDER)
 
 
-async def ordered(bench: Bench, order: tuple[str, ...] = ("amount",)) -> Source:
-    """Some rows, and how they are read."""
-    columns = ("id", "amount")
-    (number,) = await declare(bench, note("ordered", before=columns, after=columns, order=order))
+async def ordered(bench: Bench) -> Source:
+    """Some rows, and how they are read in the order of a column."""
+    (number,) = await declare(bench, note("ordered", before=COLUMNS, after=COLUMNS, order=("amount",)))
     await run(bench, *(insert(title, amount) for title, amount in ROWS.items()))
+    return await source_of(bench, number)
+
+
+async def source_of(bench: Bench, number: int) -> Source:
+    """How the rows of an interest are read."""
     source = await bench.store.interests.source(number)
     assert source is not None
     return source

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from conformance.bench import KEEP, NOW, TTL, Bench
 from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder
 from conformance.taskbench import HISTORY, row, task_plan
 from conformance.taskmodel import ModelRow
-from penstock.jobs.job import Job, JobStatus, Outcome, Settlement, job_id
+from penstock.jobs.job import Job, JobStatus, Outcome, Settlement, job_id, job_uuid
 from penstock.jobs.settle import settle, settle_cancel
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
@@ -57,7 +58,7 @@ class TaskMachine(RuleBasedStateMachine):
             task_plan(f"{pool} {self.examples}", pool=keyed if pool == "keyed" else pool, resets=resets)
             for pool in _POOLS
         ]
-        self.pool = keyed
+        self.pool, self.resets = keyed, resets
         declared = self.run(self.bench.store.tasks.declare(plans, self.now))
         self.tasks = [one.id for one in declared]
         self.gated = {one.id: one.plan.pool == keyed for one in declared}
@@ -107,9 +108,10 @@ class TaskMachine(RuleBasedStateMachine):
             status = before.get((plan.task, plan.key))
             if plan.runs:
                 self.rows[plan.task, plan.key] = known
-                expected += known.changes(pending=status is not None and status.state.value == "pending")
+                known.gone = None
+                expected += known.changes(plan.change, pending=status is not None and status.state.value == "pending")
             elif (plan.task, plan.key) in self.rows:
-                known.leaves(pending=status is not None and status.state.value == "pending")
+                known.leaves(str(plan.gone), pending=status is not None and status.state.value == "pending")
         assert launched == expected
 
     # ----- jobs
@@ -120,11 +122,14 @@ class TaskMachine(RuleBasedStateMachine):
         rooms = [Room("default", limit), Room(self.pool, limit, 1)]
         for job in self.run(self.bench.store.jobs.claim(lease, limit, rooms, self.now)).jobs:
             known = self._of(job)
+            assert known is not None
             assert known.live and not known.running, "one run of a row at a time"  # noqa: PT018
             args = json.loads(job.args)
-            known.running, known.claimed = lease, args["generation"]
-            assert args["after"] == json.dumps(args["generation"])
+            known.claims(lease, args["generation"])
             assert args["generation"] == known.generation, "nobody held the job while it learned of the last change"
+            assert (args["change"], args["before"]) == (known.change, "1")
+            assert args["change"] == "manual" or args["after"] == json.dumps(args["generation"])
+            assert (job.attempt, job.function, job.kind) == (known.attempt, "conformance:task", "mutation")
             self.handles.append((lease, job))
 
     @precondition(lambda self: self.handles)
@@ -138,8 +143,10 @@ class TaskMachine(RuleBasedStateMachine):
 
         won = self.run(self.bench.writing(write) if within else self.bench.settle(lease, settlement))
         known = self._of(job)
-        assert bool(won) is (known.running == lease and known.claimed == json.loads(job.args)["generation"])
-        if won:
+        generation = json.loads(job.args)["generation"]
+        holds = known is not None and (known.job, known.running, known.claimed) == (job.id, lease, generation)
+        assert bool(won) is holds
+        if known is not None and won:
             known.ends(settlement)
 
     @precondition(lambda self: self.rows)
@@ -177,6 +184,46 @@ class TaskMachine(RuleBasedStateMachine):
         if retried:
             known.revived()
 
+    # ----- what people ask for
+
+    @rule(which=st.integers(0, 1), keys=_KEYS, states=st.sampled_from([None, ("failed", "canceled"), ("pending",)]))
+    def rerun(self, which: int, keys: list[str], states: tuple[str, ...] | None) -> None:
+        places = [(self.tasks[which], key) for key in keys]
+        before, records = self._statuses(self._listed()), self.bench.store.records
+        again = self.run(records.rerun(places, self.now, *([] if states is None else [states])))
+        states_of = {place: status.state.value for place, status in before.items() if status is not None}
+        known = [place for place in places if place in self.rows]
+        assert sorted(again) == sorted(place for place in known if states is None or states_of[place] in states)
+        for place in again:
+            self.rows[place].changes(
+                "manual", pending=states_of[place] == "pending", anew=states_of[place] == "pending"
+            )
+
+    @rule(which=st.integers(0, 1), keys=_KEYS, forgotten=st.booleans())
+    def skip_or_delete(self, which: int, keys: list[str], *, forgotten: bool) -> None:
+        places = [(self.tasks[which], key) for key in keys]
+        before, records = self._statuses(self._listed()), self.bench.store.records
+        known = {place: before[place] for place in places if place in self.rows}
+        states = {place: status.state.value for place, status in known.items() if status is not None}
+        if not forgotten:
+            pending = [place for place, state in states.items() if state == "pending"]
+            assert sorted(self.run(records.skip(places, self.now))) == sorted(pending)
+            for place in pending:
+                self.rows[place].canceled()
+            return
+        gone = [place for place, state in states.items() if state != "running"]
+        assert sorted(self.run(records.delete(places, self.now))) == sorted(gone)
+        for place, status in known.items():
+            if place not in gone:
+                self.rows[place].asked = True
+                continue
+            del self.rows[place]
+            assert status is not None
+            assert self.run(self.bench.find(job_uuid(status.id), self.now)) is None, "its job is forgotten as well"
+            assert self.run(self.bench.reading(partial(self._record, place))) is None
+
+    # ----- workers that are lost
+
     @rule(which=INDEX)
     def lose(self, which: int) -> None:
         lease = self.leases.pop(which % len(self.leases))
@@ -212,7 +259,8 @@ class TaskMachine(RuleBasedStateMachine):
             record = records[place]
             assert record is not None
             known.job = record.job
-            assert (record.generation, record.live) == (known.generation, known.live)
+            assert (record.generation, record.live, record.gone) == (known.generation, known.live, known.gone)
+            assert record.change == known.change
         statuses = self._statuses(listed)
         for place, known in self.rows.items():
             status = statuses[place]
@@ -254,10 +302,10 @@ class TaskMachine(RuleBasedStateMachine):
         self.leases.append(self.run(self.bench.store.leases.take("conformance", TTL, self.now)))
 
     def _row(self, task: int, key: str) -> ModelRow:
-        return self.rows.get((task, key)) or ModelRow()
+        return self.rows.get((task, key)) or ModelRow(self.resets)
 
-    def _of(self, job: Job) -> ModelRow:
-        return self.rows[job.options.task or 0, json.loads(job.args)["key"]]
+    def _of(self, job: Job) -> ModelRow | None:
+        return self.rows.get((job.options.task or 0, json.loads(job.args)["key"]))
 
     def _listed(self) -> list[JobStatus]:
         listed: list[JobStatus] = self.run(self.bench.list(limit=_ALL, now=self.now))
@@ -270,6 +318,9 @@ class TaskMachine(RuleBasedStateMachine):
 
     async def _records(self, session: Session) -> dict[tuple[int, str], RecordRow | None]:
         return {place: await self.bench.store.tasks.find(session, *place) for place in self.rows}
+
+    async def _record(self, place: tuple[int, str], session: Session) -> RecordRow | None:
+        return await self.bench.store.tasks.find(session, *place)
 
     def _status(self, known: ModelRow) -> JobStatus | None:
         return None if known.job is None else self.run(self.bench.find(known.job, self.now))

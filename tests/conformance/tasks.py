@@ -19,10 +19,7 @@ from conformance.taskbench import (
     find,
     found,
     plan,
-    rescue,
     row,
-    settle_alone,
-    settle_within,
     task_of,
     task_plan,
 )
@@ -50,44 +47,31 @@ class Tasks(Suite):
 
     @story
     async def test_a_new_task_is_known_and_all_its_rows_are_to_be_looked_at(self, bench: Bench) -> None:
-        rows = await bench.store.tasks.declare([task_plan("b"), task_plan("a")], NOW)
+        tasks = bench.store.tasks
+        rows = await tasks.declare([task_plan("b"), task_plan("a", version=2, priority=1)], NOW)
         assert [(row.plan.name, row.declared_at, row.paused, row.held_until) for row in rows] == [
             (name, NOW, False, None) for name in "ab"
         ]
         assert [row.reconciling for row in rows] == [Reconciling()] * 2
-        assert rows[0].plan == task_plan("a")
-        assert await bench.store.tasks.list() == rows
-        assert await bench.store.tasks.declare([], NOW) == []
+        assert rows[1].plan == task_plan("b")
+        assert await tasks.list() == rows
+        assert await tasks.declare([], NOW) == []
+        assert await tasks.declare([task_plan("b")], after(5)) == rows[1:], "again changes nothing"
+        assert await tasks.declare([task_plan("a", signature="t")], after(5)) == rows[:1], "nor does a lower version"
+        kept = await bench.reading(lambda session: tasks.signature(session, rows[0].id))
+        assert kept == rows[0].plan.signature
 
     @story
-    async def test_declaring_it_again_changes_nothing(self, bench: Bench) -> None:
-        first = await bench.store.tasks.declare([task_plan("a")], NOW)
-        assert await bench.store.tasks.declare([task_plan("a")], after(5)) == first
-
-    @story
-    async def test_another_filter_has_all_rows_looked_at_unless_that_is_not_wanted(self, bench: Bench) -> None:
-        await self._reconciled(bench, task_plan("a"), task_plan("b"))
+    async def test_another_filter_or_a_higher_version_has_rows_looked_at_as_it_says(self, bench: Bench) -> None:
+        await self._reconciled(bench, task_plan("a"), task_plan("b"), task_plan("c"))
         plans = [task_plan("a", signature="t"), task_plan("b", signature="t", reconciles=False)]
         first, second = await bench.store.tasks.declare(plans, after(5))
         assert (first.reconciling, second.reconciling) == (Reconciling(), None)
         assert (first.plan.signature, second.plan.signature) == ("t", "t")
-
-    @story
-    async def test_a_lower_version_declares_nothing(self, bench: Bench) -> None:
-        (first,) = await bench.store.tasks.declare([task_plan("a", version=2, priority=1)], NOW)
-        assert await bench.store.tasks.declare([task_plan("a", signature="t")], after(5)) == [first]
-        kept = await bench.reading(lambda session: bench.store.tasks.signature(session, first.id))
-        assert kept == first.plan.signature
-
-    @story
-    async def test_a_higher_version_runs_rows_again_as_it_says(self, bench: Bench) -> None:
-        await self._reconciled(bench, task_plan("a"))
-        (row,) = await bench.store.tasks.declare([task_plan("a", version=2, on_version_change="reprocess_all")], NOW)
-        assert row.reconciling == Reconciling(reprocess="reprocess_all", version=2)
-        (row,) = await bench.store.tasks.declare([task_plan("a", version=3, on_version_change="reprocess_failed")], NOW)
-        assert row.reconciling == Reconciling(reprocess="reprocess_all", version=3), (
-            "what was not done yet is still to be done"
-        )
+        for version, asked in ((2, "reprocess_all"), (3, "reprocess_failed")):
+            (row,) = await bench.store.tasks.declare([task_plan("c", version=version, on_version_change=asked)], NOW)
+            expected = Reconciling(reprocess="reprocess_all", version=version)
+            assert row.reconciling == expected, "what was not done yet is still to be done"
 
     @story
     async def test_the_numbers_of_interests_are_known_that_were_dropped(self, bench: Bench) -> None:
@@ -158,77 +142,6 @@ class Tasks(Suite):
         assert [(await found(bench, task, key)).live for key in ODD_KEYS] == [False] * len(ODD_KEYS)
 
     @story
-    async def test_of_a_change_that_comes_while_its_job_is_pending_the_job_learns(self, bench: Bench) -> None:
-        task = await task_of(bench)
-        for due in (0, 60):
-            key = f"after {due}"
-            await plan(bench, row(task, key, due=due))
-            assert await plan(bench, row(task, key, "change", due=due, after="2"), at=1) == 0
-            (status,) = [one for one in await bench.list() if one.args["key"] == key]
-            assert (status.state.value, status.args["generation"], status.args["after"]) == ("pending", 2, "2")
-
-    @story
-    async def test_a_change_that_comes_while_its_job_runs_is_one_more_run(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "a"))
-        job = await bench.claim_one(lease)
-        for number in (2, 3):
-            assert await plan(bench, row(task, "a", "change", after=str(number))) == 0
-        assert await bench.claim(lease) == []
-        await bench.settle(lease, end(job))
-        assert (await found(bench, task, "a")).live
-        again = await bench.claim_one(lease)
-        args = json.loads(again.args)
-        assert (again.id, again.attempt, args["generation"], args["after"]) == (job.id, 1, 3, "3")
-        await bench.settle(lease, end(again))
-        assert not (await found(bench, task, "a")).live
-        assert await bench.claim(lease) == []
-
-    @story
-    async def test_all_ways_in_which_a_run_ends_lead_to_the_next_if_the_row_has_changed(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        events = (JobEvent.RETURNED, JobEvent.SKIPPED, JobEvent.CANCELED, JobEvent.RAISED)
-        for number, event in enumerate(events):
-            for way in (settle_alone, settle_within, rescue):
-                if way is rescue and event is not JobEvent.RAISED:
-                    continue
-                key, holder = f"{number} {way.__name__}", await bench.lease()
-                await plan(bench, row(task, key))
-                job = await bench.claim_one(holder)
-                await plan(bench, row(task, key, "change", after="2"))
-                last = replace(job, attempt=3) if event is JobEvent.RAISED else job
-                await way(bench, holder, end(last, event))
-                assert (await found(bench, task, key)).live, (event, way)
-                again = await bench.claim_one(lease)
-                assert (json.loads(again.args)["generation"], again.attempt) == (2, 1)
-                await bench.settle(lease, end(again))
-
-    @story
-    async def test_a_change_lets_a_run_that_waits_for_its_next_attempt_begin_anew(self, bench: Bench) -> None:
-        for resets in (True, False):
-            task, lease = await task_of(bench, name=f"resets {resets}", resets=resets), await bench.lease()
-            await plan(bench, row(task, "a"))
-            job = await bench.claim_one(lease)
-            await bench.settle(lease, end(job, JobEvent.RAISED))
-            await plan(bench, row(task, "a", "change"), at=1)
-            again = await bench.claim_one(lease, after(1))
-            assert (again.attempt, json.loads(again.args)["generation"]) == (1 if resets else 2, 2)
-            await plan(bench, row(task, "a", "change"), at=2)
-            await bench.settle(lease, end(again, JobEvent.RAISED, at=3))
-            third = await bench.claim_one(lease, after(3))
-            assert (third.attempt, json.loads(third.args)["generation"]) == (1 if resets else 3, 3)
-            await bench.settle(lease, end(third))
-
-    @story
-    async def test_changes_put_a_run_off_until_the_latest_time(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        for second in (0, 4, 8):
-            await plan(bench, row(task, "a", due=second + 5, latest=second + 10), at=second)
-        assert await bench.claim(lease, now=after(9)) == []
-        job = await bench.claim_one(lease, after(10))
-        assert json.loads(job.args)["generation"] == 3
-
-    @story
     async def test_the_latest_time_counts_from_the_first_change_since_the_last_run_began(self, bench: Bench) -> None:
         lease = await bench.lease()
         for event in (JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED):
@@ -249,43 +162,6 @@ class Tasks(Suite):
                 again = await bench.claim_one(lease, after(18))
                 assert json.loads(again.args)["generation"] == 4
                 await bench.settle(lease, end(again, at=18))
-
-    @story
-    async def test_a_row_that_is_gone_needs_no_run_but_one_that_runs_goes_on(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "never", "leave", runs=False, drops=True, gone="left"))
-        assert await find(bench, task, "never") is None, "of rows that never entered nothing is kept"
-        await plan(bench, row(task, "runs"))
-        running = await bench.claim_one(lease)
-        await plan(bench, row(task, "ready"), row(task, "later", due=60))
-        keys = ("runs", "ready", "later")
-        await plan(bench, *(row(task, key, "leave", runs=False, drops=True, gone="left") for key in keys), at=1)
-        records = [await found(bench, task, key) for key in keys]
-        assert [(record.live, record.gone, record.generation) for record in records] == [
-            (True, "left", 1), (False, "left", 1), (False, "left", 1),
-        ]  # fmt: skip
-        assert [await bench.state(record.job) for record in records] == ["running", "skipped", "skipped"]
-        await bench.settle(lease, end(running))
-        assert not (await found(bench, task, "runs")).live
-        await plan(bench, *(row(task, key) for key in keys), at=2)
-        assert len(await bench.claim(lease, now=after(2))) == 3, "they have entered again"
-
-    @story
-    async def test_a_row_that_leaves_and_enters_with_the_same_values_runs_again(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        for second in range(3):
-            await plan(bench, row(task, "a", after="same"), at=second)
-            job = await bench.claim_one(lease, after(second))
-            assert json.loads(job.args)["generation"] == second + 1
-            await bench.settle(lease, end(job))
-            await plan(bench, row(task, "a", "leave", runs=False, drops=True, gone="left"), at=second)
-
-    @story
-    async def test_equal_keys_of_different_tasks_are_different_rows(self, bench: Bench) -> None:
-        one, other = await task_of(bench, name="one"), await task_of(bench, name="other")
-        assert await plan(bench, row(one, "1"), row(other, "1")) == 2
-        lease = await bench.lease()
-        assert {job.options.task for job in await bench.claim(lease)} == {one, other}
 
     @story
     async def test_the_history_is_kept_within_its_limit(self, bench: Bench) -> None:
@@ -319,32 +195,6 @@ class Tasks(Suite):
     # ----- cancels, retries, holds
 
     @story
-    async def test_a_canceled_run_is_over_until_the_row_changes(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "a"))
-        job = (await found(bench, task, "a")).job
-        await bench.request_cancel(job)
-        await bench.cancel_pending()
-        assert (await bench.state(job), (await found(bench, task, "a")).live) == ("canceled", False)
-        await plan(bench, row(task, "a", "change"), at=1)
-        assert (await bench.claim_one(lease, after(1))).attempt == 1
-
-    @story
-    async def test_a_cancel_is_not_for_changes_that_come_after_it(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        await plan(bench, row(task, "ended"), row(task, "ready"), row(task, "later", due=60))
-        await bench.request_cancel((await found(bench, task, "later")).job)
-        (ended,) = [job for job in await bench.claim(lease) if json.loads(job.args)["key"] == "ended"]
-        await bench.settle(lease, end(ended))
-        await bench.request_cancel(ended.id)
-        changed = [row(task, "ended", "change"), row(task, "later", "change", due=60)]
-        await plan(bench, *changed, at=1)
-        assert await bench.cancel_pending(after(2)) == []
-        assert [await bench.state(one) for one in (ended.id, (await found(bench, task, "later")).job)] == [
-            "pending"
-        ] * 2
-
-    @story
     async def test_rows_with_a_key_take_of_its_rate_limit(self, bench: Bench) -> None:
         limit = FixedWindow(rate=2, period=timedelta(minutes=1))
         await bench.store.pools.declare([PoolDefinition("keyed", 9, key_rate_limit=limit)])
@@ -353,27 +203,6 @@ class Tasks(Suite):
         assert len(await claim(bench, lease, "keyed")) == 2
         assert await claim(bench, lease, "keyed", 1) == []
         assert len(await claim(bench, lease, "keyed", 61)) == 2
-
-    @story
-    async def test_a_run_that_is_asked_for_again_is_the_only_one_of_its_row(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("keyed", 9, key_parallelism=1)])
-        for number, partition in enumerate([None, "p"]):
-            pool = POOL if partition is None else "keyed"
-            task, lease = await task_of(bench, name=f"task {number}", pool=pool), await bench.lease()
-            await plan(bench, row(task, "a", partition=partition))
-            (job,) = await claim(bench, lease, pool)
-            await bench.settle(lease, end(replace(job, attempt=3), JobEvent.RAISED))
-            assert await bench.retry(job.id, now=after(1)) == [job.id]
-            assert await bench.retry(job.id, now=after(1)) == []
-            assert (await found(bench, task, "a")).live
-            assert await plan(bench, row(task, "a", "change", partition=partition, due=2), at=2) == 0
-            assert await plan(bench, row(task, "b", partition=partition, due=2), at=2) == 1
-            jobs = await claim(bench, lease, pool, 2)
-            assert [json.loads(job.args)["key"] for job in jobs] == (["a", "b"] if partition is None else ["a"])
-            assert json.loads(jobs[0].args)["generation"] == 3, "asked for again, and then changed"
-            await bench.settle(lease, *(end(one) for one in jobs))
-            for one in await claim(bench, lease, pool, 2):
-                await bench.settle(lease, end(one))
 
     @story
     async def test_a_hold_ends_at_the_latest_time_that_was_set(self, bench: Bench) -> None:

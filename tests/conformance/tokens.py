@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from conformance.bench import (
@@ -24,7 +24,6 @@ from penstock.clock import random_of
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Outcome, Settlement
 from penstock.jobs.progress import Progress
-from penstock.jobs.retry import Retry
 from penstock.jobs.settle import settle
 from penstock.jobs.states import JobEvent, JobState
 from penstock.jobs.token import Token, token_of, token_text
@@ -55,7 +54,7 @@ class Tokens(Suite):
 
     async def _held(self, bench: Bench, *jobs: NewJob) -> tuple[int, list[Job]]:
         """Jobs of the pool p that are held outside, and the lease that they ran under."""
-        await bench.store.pools.declare(definitions({"p": 3}))
+        await bench.store.pools.declare(definitions({"p": 4}))
         await bench.enqueue(*jobs)
         lease = await bench.lease()
         await bench.store.pools.acquire(lease, "p", len(jobs))
@@ -91,18 +90,6 @@ class Tokens(Suite):
     # ----- tokens
 
     @story
-    async def test_a_token_is_given_to_an_attempt_that_runs(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        tokens = bench.store.tokens
-        assert not await tokens.issue(lease + 1, token_for(job), NOW + HOUR)
-        other_attempt = Token(job.id, 2, "hash")
-        assert not await tokens.issue(lease, other_attempt, NOW + HOUR)
-        assert await tokens.redeem(token_for(job), "success", NOW, decide()) is None
-        assert await tokens.issue(lease, token_for(job), NOW + HOUR)
-        await bench.settle(lease, ended(job))
-        assert not await tokens.issue(lease, token_for(job), NOW + HOUR)
-
-    @story
     async def test_a_held_job_leaves_its_worker_with_its_slot(self, bench: Bench) -> None:
         lease, (job, _) = await self._held(bench, new_job("action", pool="p"), new_job("action", pool="p"))
         assert await self._slots(bench, lease) == (2, 0, 2)
@@ -115,33 +102,9 @@ class Tokens(Suite):
         assert await bench.store.leases.rescue(OUTSIDE, after(10**9), lose()) == 0
         assert await bench.state(job.id) == "running"
         other = await bench.lease()
-        assert await bench.store.pools.acquire(other, "p", 3) == 1, "the sum is the limit"
+        assert await bench.store.pools.acquire(other, "p", 3) == 2, "the sum is the limit"
         (view,) = await bench.store.pools.look(other, ["p"], 1)
-        assert (view.granted, view.holders) == (3, 1), "nobody has to share with those outside"
-
-    @story
-    async def test_only_a_job_with_a_token_is_held(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        assert await bench.store.tokens.hold(lease, [(job.id, job.attempt)]) == set()
-        assert await bench.store.tokens.issue(lease, token_for(job), NOW + HOUR)
-        assert await bench.store.tokens.hold(lease, [(job.id, 2)]) == set()
-        assert await bench.store.tokens.hold(lease + 1, [(job.id, 1)]) == set()
-        assert await bench.store.tokens.hold(lease, [(job.id, 1)]) == {job.id}, "also without a limit on its pool"
-
-    @story
-    async def test_a_token_that_is_over_holds_no_job(self, bench: Bench) -> None:
-        """After a retry attempts are counted anew: what came of the token of the first one says nothing of the next."""
-        lease, (job,) = await bench.running(new_job("action"))
-        tokens, token = bench.store.tokens, token_for(job)
-        assert await tokens.issue(lease, token, NOW + HOUR)
-        answer = await tokens.redeem(token, "failed", NOW, decide(JobEvent.RAISED, error="No"))
-        assert answer == Redeemed(accepted=True, told="failed")
-        assert await bench.retry(job.id, now=after(2)) == [job.id]
-        again = await bench.claim_one(lease, after(2))
-        assert again.attempt == job.attempt
-        assert await tokens.hold(lease, [(job.id, again.attempt)]) == set()
-        assert await tokens.issue(lease, token, NOW + HOUR)
-        assert await tokens.hold(lease, [(job.id, again.attempt)]) == {job.id}
+        assert (view.granted, view.holders) == (4, 1), "nobody has to share with those outside"
 
     @story
     async def test_a_token_ends_its_job_once(self, bench: Bench) -> None:
@@ -158,18 +121,6 @@ class Tokens(Suite):
         assert (claimed.ending.state, claimed.ending.result) == (JobState.SUCCESS, "5")
 
     @story
-    async def test_a_token_counts_while_the_function_still_runs(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        tokens, token = bench.store.tokens, token_for(job)
-        await tokens.issue(lease, token, NOW + HOUR)
-        other = await bench.another()
-        assert await other.tokens.redeem(token, "success", NOW, decide()) == Redeemed(accepted=True, told="success")
-        assert await tokens.hold(lease, [(job.id, job.attempt)]) == set()
-        assert not await tokens.void(job.id, job.attempt)
-        assert await bench.settle(lease, ended(job, JobEvent.RAISED, error="E")) == set()
-        assert await bench.state(job.id) == "success"
-
-    @story
     async def test_a_void_token_counts_no_more(self, bench: Bench) -> None:
         lease, (job,) = await bench.running(new_job("action"))
         tokens, token = bench.store.tokens, token_for(job)
@@ -181,75 +132,33 @@ class Tokens(Suite):
         assert await tokens.issue(lease, token, NOW + HOUR), "the next run of a snoozed attempt has one of its own"
         assert await tokens.redeem(token, "success", NOW, decide()) == Redeemed(accepted=True, told="success")
 
-    @story
-    async def test_a_token_ends_with_its_attempt(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        await bench.store.tokens.issue(lease, token_for(job), NOW + HOUR)
-        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
-        redeemed = await bench.store.tokens.redeem(token_for(job), "success", after(32), decide())
-        assert redeemed == Redeemed(accepted=False, told="expired")
-        assert await bench.state(job.id) == "failed"
-
     # ----- the end of those of which nobody tells
 
     @story
-    async def test_a_token_from_before_a_retry_counts_no_more(self, bench: Bench) -> None:
-        """Attempts are counted anew, and the first one's number comes again."""
-        lease, (job,) = await bench.running(new_job("action"))
-        tokens = bench.store.tokens
-        assert await tokens.issue(lease, token_for(job), NOW + HOUR)
-        await bench.store.leases.rescue(lease, after(31), lose(after(31)))
-        assert await bench.retry(job.id, now=after(32)) == [job.id]
-        new = await bench.lease(after(33))
-        again = await bench.claim_one(new, after(33))
-        assert again.attempt == job.attempt
-        redeemed = await tokens.redeem(token_for(job), "success", after(34), decide())
-        assert redeemed == Redeemed(accepted=False, told="expired")
-        assert await bench.state(job.id) == "running"
-        assert await tokens.issue(new, token_for(again, "another"), NOW + HOUR)
-        answer = await tokens.redeem(token_for(again, "another"), "success", after(35), decide())
-        assert answer == Redeemed(accepted=True, told="success")
-
-    @story
-    async def test_jobs_of_which_nobody_tells_in_time_end(self, bench: Bench) -> None:
-        lease, (job, _) = await self._held(bench, new_job("action", pool="p"), new_job("action", pool="p"))
-        tokens = bench.store.tokens
+    async def test_jobs_of_which_nobody_tells_in_time_end_and_their_tokens_are_forgotten(self, bench: Bench) -> None:
+        lease, (told, canceled, one, two) = await self._held(bench, *(new_job("action", pool="p") for _ in range(4)))
+        tokens, day = bench.store.tokens, 86400
+        assert await tokens.redeem(token_for(told), "success", NOW, decide()) == Redeemed(accepted=True, told="success")
+        assert await tokens.cancel(NOW, 9, decide(JobEvent.CANCELED)) == 0
+        await bench.request_cancel(canceled.id)
+        assert await bench.cancel_pending() == [canceled.id]
+        assert await tokens.cancel(NOW, 9, decide(JobEvent.CANCELED)) == 1
+        redeemed = await tokens.redeem(token_for(canceled), "success", NOW, decide())
+        assert redeemed == Redeemed(accepted=False, told="canceled")
+        assert (await bench.count(), await self._slots(bench, lease)) == (
+            {"success": 1, "canceled": 1, "running": 2}, (2, 0, 2),
+        )  # fmt: skip
+        assert await tokens.prune(after(day - 1), 9) == 0
+        assert await tokens.prune(after(9 * day), 9) == 2, "the others are waited for, however long"
+        assert await tokens.redeem(token_for(told), "success", NOW, decide()) is None
         fail = decide(JobEvent.RAISED, 3600, error="late")
         assert await tokens.expire(after(3599), 100, fail) == 0
-        late = await tokens.redeem(token_for(job), "success", after(3600), decide())
+        late = await tokens.redeem(token_for(one), "success", after(3600), decide())
         assert late == Redeemed(accepted=False, told="expired")
-        assert await tokens.expire(after(3600), 1, fail) == 1
-        assert await tokens.expire(after(3600), 9, fail) == 1
-        assert await tokens.expire(after(3600), 9, fail) == 0
-        assert (await bench.status(job.id)).error == "late"
+        assert [await tokens.expire(after(3600), most, fail) for most in (1, 9, 9)] == [1, 1, 0]
+        assert [(await bench.status(job.id)).error for job in (one, two)] == ["late"] * 2
         assert await self._slots(bench, lease) == (0, 0, 0)
-
-    @story
-    async def test_held_jobs_are_canceled(self, bench: Bench) -> None:
-        lease, (job, other) = await self._held(bench, new_job("action", pool="p"), new_job("action", pool="p"))
-        tokens = bench.store.tokens
-        assert await tokens.cancel(NOW, 9, decide(JobEvent.CANCELED)) == 0
-        await bench.request_cancel(job.id)
-        assert await bench.cancel_pending() == [job.id]
-        assert await tokens.cancel(NOW, 9, decide(JobEvent.CANCELED)) == 1
-        assert await bench.count() == {"canceled": 1, "running": 1}
-        assert await self._slots(bench, lease) == (1, 0, 1)
-        redeemed = await tokens.redeem(token_for(job), "success", NOW, decide())
-        assert redeemed == Redeemed(accepted=False, told="canceled")
-        assert await bench.state(other.id) == "running"
-
-    @story
-    async def test_tokens_are_forgotten(self, bench: Bench) -> None:
-        lease, (job, other) = await self._held(bench, new_job("action", pool="p"), new_job("action", pool="p"))
-        tokens, day = bench.store.tokens, 86400
-        await tokens.redeem(token_for(job), "success", NOW, decide())
-        assert await tokens.prune(after(day - 1), 9) == 0
-        assert await tokens.prune(after(9 * day), 9) == 1, "one is waited for, however long"
-        assert await tokens.redeem(token_for(job), "success", NOW, decide()) is None
-        assert await tokens.expire(after(9 * day), 9, decide(JobEvent.RAISED, 9 * day, error="late")) == 1
-        assert await tokens.prune(after(10 * day), 9) == 1
-        assert await bench.state(other.id) == "failed"
-        assert await self._slots(bench, lease) == (0, 0, 0)
+        assert await tokens.prune(after(2 * day), 9) == 2
 
     # ----- races
 
@@ -299,26 +208,3 @@ class Tokens(Suite):
             assert await bench.state(job.id) == "success"
             assert await self._slots(bench, lease) == ((0, 0, 0) if moved else (1, 1, 0))
             await bench.store.pools.release(lease, "p", 1)
-
-    # ----- retries
-
-    @story
-    async def test_who_settles_a_held_job_knows_since_when_it_fails(self, bench: Bench) -> None:
-        seen: list[datetime | None] = []
-
-        def settled(jobs: list[Job]) -> list[Settlement]:
-            seen.extend(job.failing_since for job in jobs)
-            return [ended(job, JobEvent.RAISED, now=after(5), error="No") for job in jobs]
-
-        tokens, retry = bench.store.tokens, Retry.fixed(10, max_duration=HOUR)
-        held = [new_job("action", pool="p", retry=retry) for _ in range(2)]
-        lease, jobs = await self._held(bench, *held)
-        for job in jobs:
-            await tokens.redeem(token_for(job), "failed", after(1), settled)
-        claimed = (await bench.store.jobs.claim(lease, 9, [Room("p", 2, 1)], after(60))).jobs
-        for job in claimed:
-            assert await tokens.issue(lease, token_for(job), after(90))
-        assert await tokens.hold(lease, [(job.id, job.attempt) for job in claimed]) == {job.id for job in claimed}
-        await tokens.redeem(token_for(claimed[0]), "failed", after(61), settled)
-        assert await tokens.expire(after(90), 9, settled) == 1
-        assert seen == [None, None, after(5), after(5)]
