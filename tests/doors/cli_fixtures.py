@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -11,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,10 +18,7 @@ from typing import Any, Self
 import pytest
 from stage.forks import Fork
 
-from penstock import App
 from penstock.cli.main import run
-from penstock.clock import SystemClock
-from penstock.testing import TestApp, TestClock
 
 PROGRAM = """
 from datetime import datetime, timedelta
@@ -191,16 +187,6 @@ class Process:
         self._process.kill()
         self._process.wait()
         self._said.close()
-
-
-def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
-    """Do something with an app on the database of the commands."""
-
-    async def main() -> Any:
-        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
-            return await work(test)
-
-    return asyncio.run(main())
 
 
 @pytest.fixture

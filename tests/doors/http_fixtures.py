@@ -314,6 +314,7 @@ class Api:
     def __init__(self, http: httpx.AsyncClient, asgi: Asgi) -> None:
         self.http = http
         self.asgi = asgi
+        self.failures = FAILURES
 
     def hold(self, name: str) -> Held:
         """Hold the functions that are given this name."""
@@ -368,6 +369,12 @@ def door_to(database: str, *, on_socket: bool) -> Door:
                 yield Api(http, asgi)
 
     return opened
+
+
+@pytest.fixture
+def bookshop() -> App:
+    """The program behind the door."""
+    return app
 
 
 @pytest.fixture(params=["in process", "on a socket"])

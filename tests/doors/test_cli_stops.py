@@ -11,14 +11,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from doors.cli_fixtures import Process
 from stage import stubborn
 from stage.examples import LONG
 from stage.processes import TESTS
+
+if TYPE_CHECKING:
+    from doors.cli_fixtures import Console, Process
+
+pytest_plugins = ("doors.cli_fixtures",)
 
 BOUND = 60.0  # seconds; what fails never ends, and what passes takes about five
 MOUNTED = """
@@ -36,12 +41,9 @@ async def prepare(url: str, *kinds: str) -> None:
             await backend.run_mutation(stubborn.begin_work, kind)
 
 
-@contextmanager
-def started(url: str, folder: Path, *arguments: str) -> Iterator[Process]:
+def started(console: Console, url: str, *arguments: str) -> Process:
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-    said = ("--app", "stage.stubborn", "--database", url, *arguments)
-    with Process(folder, said, {"PYTHONPATH": path}) as process:
-        yield process
+    return console.start("--app", "stage.stubborn", "--database", url, *arguments, PYTHONPATH=path)
 
 
 def expect_end(process: Process) -> None:
@@ -53,11 +55,16 @@ def expect_end(process: Process) -> None:
     killer.cancel()
 
 
-@pytest.mark.parametrize("kind", stubborn.KINDS if LONG else ("action", "thread", "block", "keep_interpreter", "acted"))
-def test_a_worker_ends(database_url: str, tmp_path: Path, kind: str) -> None:
-    asyncio.run(prepare(database_url, kind))
-    with started(database_url, tmp_path, "worker") as process:
-        process.wait_for("begun")
+ENDLESS = ("action", "thread", "process", "shield", "task", "acted")
+GROUPS = (ENDLESS, ("mutation",), ("keep_interpreter",))
+
+
+@pytest.mark.parametrize("kinds", [*GROUPS, *((kind,) for kind in stubborn.KINDS if LONG)], ids=", ".join)
+def test_a_worker_ends(console: Console, database_url: str, kinds: tuple[str, ...]) -> None:
+    asyncio.run(prepare(database_url, *kinds))
+    with started(console, database_url, "worker") as process:
+        for _ in kinds:
+            process.wait_for("begun")
         expect_end(process)
 
 
@@ -109,26 +116,24 @@ def read_all(line: socket.socket) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_server_ends(database_url: str, tmp_path: Path, name: str) -> None:
-    with started(database_url, tmp_path, "serve", "--port", "0", "--services") as process:
+def test_a_server_ends_whatever_its_clients_do(console: Console, database_url: str) -> None:
+    with started(console, database_url, "serve", "--port", "0", "--services") as process, ExitStack() as clients:
         port = int(process.wait_for(r"server.started url=.*:(\d+)")[1])
-        with client(port, name):
+        for name in CLIENTS:
+            clients.enter_context(client(port, name))
             if name.startswith("waits"):
                 process.wait_for("begun")
-            expect_end(process)
+        expect_end(process)
 
 
-@pytest.mark.parametrize("kind", ["acted", "block"])
-def test_dev_ends(database_url: str, tmp_path: Path, kind: str) -> None:
-    asyncio.run(prepare(database_url, kind))
-    with started(database_url, tmp_path, "dev", "--port", "0", "--no-reload") as process:
+def test_dev_ends(console: Console, database_url: str) -> None:
+    asyncio.run(prepare(database_url, "acted"))
+    with started(console, database_url, "dev", "--port", "0", "--no-reload") as process:
         process.wait_for("begun")
         expect_end(process)
 
 
-@pytest.mark.parametrize("name", ["reads a stream", "does not read a stream", "has a socket"])
-def test_a_server_of_another_program_ends(database_url: str, tmp_path: Path, name: str) -> None:
+def test_a_server_of_another_program_ends(database_url: str, tmp_path: Path) -> None:
     asyncio.run(prepare(database_url))
     (tmp_path / "mounted.py").write_text(MOUNTED)
     known = os.environ | {"PYTHONPATH": str(TESTS), "PENSTOCK_DATABASE": database_url}
@@ -138,7 +143,7 @@ def test_a_server_of_another_program_ends(database_url: str, tmp_path: Path, nam
         assert ended.stderr is not None
         line = next(line for line in ended.stderr if "running on" in line)
         port = int(line.rpartition(":")[2].split()[0])
-        with client(port, name):
+        with client(port, "reads a stream"), client(port, "does not read a stream"), client(port, "has a socket"):
             ended.send_signal(signal.SIGTERM)
             ended.wait(BOUND)
     finally:

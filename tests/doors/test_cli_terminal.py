@@ -1,43 +1,104 @@
-"""Commands that ask before they do something, on a real terminal: every answer that a person may give, and none."""
+"""Commands on a real terminal: every answer that a person may give, lists of any width, and top."""
 
 from __future__ import annotations
 
-import asyncio
+import codecs
 import json
 import os
+import pty
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+import rich.console
+from race.test_workers import make_worker
 from stage import desk, mailroom, noisy
-from stage.terminal import END_OF_FILE, ENTER, INTERRUPT, Terminal
+from stage.desk import on
+from stage.forks import Fork
+from stage.outboxes import OutboxStage
 
-from penstock import App, TaskFilter
+from penstock import ActionCtx, App, Table, TaskFilter
+from penstock.api.pools.activity import Look, look
+from penstock.cli.top import as_data, draw
 from penstock.clock import SystemClock
-from penstock.testing import TestApp, TestClock
-from penstock.wire.outgoing import Format, encode_result
+from penstock.testing import TestApp
 
 if TYPE_CHECKING:
     from doors.cli_fixtures import Console
 
 pytest_plugins = ("doors.cli_fixtures",)
 
+ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
+
+
+class Terminal:
+    """A command of the command line on a terminal. Use it in ``with``.
+
+    Args:
+        folder: Where it is called.
+        arguments: The command.
+        errors: Where stderr goes instead of the terminal.
+
+    Attributes:
+        shown: All that stood on the terminal so far, as a person has read it.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, errors: int | None = None) -> None:
+        self.shown = ""
+        self._text = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # what is read may end within a character
+        self._ours, theirs = pty.openpty()
+        self._process = Fork(
+            "penstock",
+            arguments,
+            folder=folder,
+            environment={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "NO_COLOR": "1"},
+            files=(theirs, theirs, theirs if errors is None else errors),
+            terminal=True,
+        )
+        os.close(theirs)
+
+    def wait_for(self, text: str) -> None:
+        """Read until something is shown."""
+        while text not in self.shown:
+            assert self._read(), f"{text!r} is not shown:\n{self.shown}"
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def end(self) -> int:
+        """Read to the end; the exit code as a shell has it."""
+        while self._read():
+            continue
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def _read(self) -> bool:
+        """Read what is shown next; whether there was anything."""
+        read = b""
+        with suppress(OSError):  # so Linux says that nobody has the other end any more
+            read = os.read(self._ours, 4096)
+        self._text += self._decode(read, final=not read)
+        self.shown = self._text.replace("\r\n", "\n")
+        return bool(read)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+
 NOTHING = "error: Nothing was done.\n"
 DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
 DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")
-ANSWERS = pytest.mark.parametrize(
-    ("answer", "code", "shown"),
-    [
-        (f"n{ENTER}", 1, f"n\n{NOTHING}"),
-        (ENTER, 1, f"\n{NOTHING}"),
-        (END_OF_FILE, 1, f"\n{NOTHING}"),
-        (INTERRUPT, 130, ""),
-    ],
-    ids=["no", "nothing", "end of file", "interrupt"],
-)
 
 
 @pytest.fixture(autouse=True)
@@ -68,16 +129,6 @@ def shop(stage: Console, database_url: str) -> Console:
     return stage
 
 
-def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
-    """Do something with an app on the database of the commands."""
-
-    async def main() -> Any:
-        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
-            return await work(test)
-
-    return asyncio.run(main())
-
-
 def outboxes(url: str) -> dict[str, Any]:
     return {one.name: one for one in on(mailroom.app, url, mailroom.app.outboxes.list)}
 
@@ -99,17 +150,11 @@ def answered(shop: Console, command: tuple[str, ...], question: str, answer: str
         )  # which Linux shows, or does not any more
 
 
-@ANSWERS
-def test_nothing_is_done_unless_the_answer_is_yes(
-    shop: Console, database_url: str, answer: str, code: int, shown: str
-) -> None:
-    assert answered(shop, DROP, "Drop post?", answer) == (code, shown)
-    assert answered(shop, DELETE, "Delete 3 rows?", answer) == (code, shown)
-    assert rows(database_url) == {"pending": 3}
-    assert "post" in outboxes(database_url)
-
-
-def test_a_question_is_asked_until_it_is_answered(shop: Console, database_url: str) -> None:
+def test_nothing_is_done_unless_the_answer_is_yes(shop: Console, database_url: str) -> None:
+    assert answered(shop, DELETE, "Delete 3 rows?", f"n{ENTER}") == (1, f"n\n{NOTHING}")
+    assert answered(shop, DROP, "Drop post?", ENTER) == (1, f"\n{NOTHING}")
+    assert answered(shop, DROP, "Drop post?", END_OF_FILE) == (1, f"\n{NOTHING}")
+    assert answered(shop, DELETE, "Delete 3 rows?", INTERRUPT) == (130, "")
     with Terminal(shop.folder, *DROP) as terminal:
         terminal.wait_for("[y/N]: ")
         terminal.press(f"perhaps{ENTER}")
@@ -117,7 +162,32 @@ def test_a_question_is_asked_until_it_is_answered(shop: Console, database_url: s
         terminal.press(f"n{ENTER}")
         assert terminal.end() == 1
         assert terminal.shown.endswith(f"Drop post? [y/N]: n\n{NOTHING}")
+    for command, question in ((DROP, "Drop post?"), (DELETE, "Delete 3 rows?")):
+        errors = shop.folder / "errors"
+        with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
+            assert (terminal.end(), terminal.shown) == (1, ""), "nobody is asked who cannot see the question"
+        for refused in (errors.read_text(), shop(*command).err):
+            assert f"error: {question} There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
+    assert rows(database_url) == {"pending": 3}
     assert "post" in outboxes(database_url)
+    code, shown = answered(shop, (*DELETE[:3], "skip", "ship"), "Skip 3 rows?", f"yes{ENTER}")
+    assert (code, shown.splitlines()[0], ", of 3." in shown) == (0, "yes", True)
+    assert rows(database_url) == {"skipped": 3}
+
+
+def test_commands_about_jobs_and_rows_ask_too(bookings: Console) -> None:
+    for _ in range(2):
+        bookings.ok("run", "book", "customer=ada", "phone=1")
+    bookings.write("rows.jsonl", '{"customer": "eve", "phone": "2"}\n')
+    jobs, rows = bookings.ok("jobs", "--json").json["counts"], bookings.ok("data", "booking", "--json").out
+    for command, question in (
+        (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
+        (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
+    ):
+        assert answered(bookings, command, question, INTERRUPT) == (130, "")
+        assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
+    assert bookings.ok("jobs", "--json").json["counts"] == jobs
+    assert bookings.ok("data", "booking", "--json").out == rows
 
 
 def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url: str) -> None:
@@ -162,53 +232,6 @@ def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url
     assert found["counts"].older_rows == 0
 
 
-def test_rows_of_tasks_are_changed_once_the_answer_is_yes(shop: Console, database_url: str) -> None:
-    for verb, done in (("skip", {"skipped": 3}), ("retry", {"pending": 3}), ("delete", {})):
-        code, shown = answered(shop, (*DELETE[:3], verb, "ship"), f"{verb.capitalize()} 3 rows?", f"yes{ENTER}")
-        assert (code, shown.splitlines()[0]) == (0, "yes")
-        assert ", of 3." in shown
-        assert rows(database_url) == done
-
-
-def test_the_other_commands_that_ask_end_with_ctrl_c_too(bookings: Console) -> None:
-    for _ in range(2):
-        bookings.ok("run", "book", "customer=ada", "phone=1")
-    bookings.write("rows.jsonl", '{"customer": "eve", "phone": "2"}\n')
-    jobs, rows = bookings.ok("jobs", "--json").json["counts"], bookings.ok("data", "booking", "--json").out
-    for command, question in (
-        (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
-        (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
-    ):
-        assert answered(bookings, command, question, INTERRUPT) == (130, "")
-        assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
-    assert bookings.ok("jobs", "--json").json["counts"] == jobs
-    assert bookings.ok("data", "booking", "--json").out == rows
-
-
-def test_nobody_is_asked_who_cannot_see_the_question(shop: Console, database_url: str) -> None:
-    for command, question in ((DROP, "Drop post?"), (DELETE, "Delete 3 rows?")):
-        errors = shop.folder / "errors"
-        with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
-            assert (terminal.end(), terminal.shown) == (1, "")
-        for refused in (errors.read_text(), shop(*command).err):
-            assert f"error: {question} There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
-    assert rows(database_url) == {"pending": 3}
-    assert "post" in outboxes(database_url)
-
-
-def test_a_list_is_readable_on_any_terminal(shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names stay whole: columns without room stand below their row."""
-    for columns in (60, 94, 200):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with Terminal(shop.folder, "--app", "stage.mailroom", "outbox") as terminal:
-            assert terminal.end() == 0
-        lines = terminal.shown.splitlines()
-        for name in mailroom.NAMES:
-            assert any(line.startswith(f"{name} ") for line in lines), (columns, terminal.shown)
-        assert "letter_of_mailroom" in terminal.shown, terminal.shown
-        assert all(len(plain) <= columns for plain in unstyled(terminal.shown)), terminal.shown
-
-
 @pytest.fixture
 def noisy_shop(stage: Console, database_url: str) -> Console:
     """The same, with a job, a task and an outbox that have failed with errors that would steer a terminal."""
@@ -230,28 +253,7 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100, 140])
-def test_a_list_shows_its_errors_on_any_terminal(
-    noisy_shop: Console, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Columns without room stand below their row, with their names."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for command, headers in LISTS.items():
-        lines = unstyled(on_terminal(noisy_shop, *command))
-        shown = "\n".join(lines)
-        assert "ConnectionError" in shown, (columns, shown)
-        assert all(re.search(rf"\b{header}\b", shown) for header in headers), (columns, shown)
-        assert all(len(line) <= columns for line in lines), shown
-
-
-def unstyled(shown: str) -> list[str]:
-    return re.sub(r"\x1b\[\d*m", "", shown).splitlines()
-
-
-def test_functions_with_their_access_and_settings_fit_a_terminal(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = """
+TEAMS = """
 from penstock import App, Id, MutationCtx, Table, owner_of, signed_in
 app = App()
 class Team(Table):
@@ -260,24 +262,28 @@ class Team(Table):
 async def change_the_name_of_a_team(ctx: MutationCtx, team: Id[Team], name: str, notify: bool = True) -> Id[Team]:
     return team
 """
-    console.write("teams.py", program)
-    monkeypatch.setenv("COLUMNS", "80")
-    for command, words in (
-        ("functions", ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]")),
-        ("config", ("database", "require_access", "Refuse")),
-    ):
-        with Terminal(console.folder, command) as terminal:
-            assert terminal.end() == 0, terminal.shown
-        lines = re.sub(r"\x1b\[\d*m", "", terminal.shown).splitlines()
-        assert max(map(len, lines)) <= 80, terminal.shown
-        assert {*words} <= {*" ".join(lines).split()}, terminal.shown
 
 
-def test_ids_are_whole(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    (job,) = noisy_shop.ok("--app", "stage.noisy", *next(iter(LISTS)), "--json").json["jobs"]
-    for command in (next(iter(LISTS)), ("jobs", "show", job["id"])):
-        assert job["id"] in on_terminal(noisy_shop, *command)
+def test_lists_fit_any_terminal_with_whole_names_and_ids(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns without room stand below their row, with their names."""
+    noisy_shop.write("teams.py", TEAMS)
+    jobs = next(iter(LISTS))
+    (job,) = noisy_shop.ok("--app", "stage.noisy", *jobs, "--json").json["jobs"]
+    shown: dict[tuple[str, ...], tuple[str, ...]] = {
+        **{command: (*words, "ConnectionError") for command, words in LISTS.items()},
+        ("jobs", "show", job["id"]): (job["id"],),
+        ("--app", "teams.py", "functions"): ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]"),
+        ("config", "--database", "sqlite:///x.db"): ("database", "require_access", "Refuse"),
+    }
+    shown[jobs] += (job["id"],)
+    for columns, commands in ((60, [*shown]), (200, [jobs])):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for command in commands:
+            words = shown[command]
+            lines = re.sub(r"\x1b\[\d*m", "", on_terminal(noisy_shop, *command)).splitlines()
+            assert max(map(len, lines)) <= columns or command[:2] == ("jobs", "show"), (columns, lines)
+            text = " ".join(" ".join(lines).split())
+            assert all(word in text for word in words), (columns, lines)
 
 
 def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_shop: Console) -> None:
@@ -303,51 +309,97 @@ def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_sho
         assert re.search(rf"{re.escape(noisy.SHOWN)}(?!␍)", result.out), (command, result.out)
         if "show" in command:
             assert re.search(r"^ {18}second line\n {18}third line$", result.out, re.MULTILINE), result.out
-
-
-def test_the_error_of_a_call_does_not_steer_the_terminal(noisy_shop: Console) -> None:
-    failed = noisy_shop("--app", "stage.noisy", "run", "send", "to=x")
-    assert failed.code == 1
-    assert noisy.SHOWN in failed.err
+    failed = noisy_shop(*program, "run", "send", "to=x")
+    assert (failed.code, noisy.SHOWN in failed.err) == (1, True)
     assert not STEERING.search(failed.err)
-
-
-def test_json_of_results_and_rows_has_all_characters_and_does_not_steer_the_terminal(noisy_shop: Console) -> None:
-    for command, read in (
+    for arguments, read in (
         (("run", "say", "--json"), json.loads),
         (("run", "say"), json.loads),
         (("data", "note_of_noisy", "--json"), lambda out: json.loads(out)[0]["text"]),
         (("data", "note_of_noisy", "--jsonl"), lambda out: json.loads(out)["text"]),
     ):
-        out = noisy_shop.ok("--app", "stage.noisy", *command).out
-        assert read(out) == noisy.ERROR, command
-        assert not STEERING.search(out), command
+        out = noisy_shop.ok(*program, *arguments).out
+        assert read(out) == noisy.ERROR, arguments
+        assert not STEERING.search(out), arguments
 
 
-def test_json_is_the_same_as_that_of_the_server(shop: Console, database_url: str) -> None:
-    found = shop.ok("--app", "stage.mailroom", "outbox", "--json").json["outboxes"]
-    expected = json.loads(encode_result(list(outboxes(database_url).values()), Format.CLEAN))
-    for name in ("keep_for", "delivered_at", "retry_at", "spec", "error"):
-        assert [one[name] for one in found] == [one[name] for one in expected], name
-    assert found[0]["keep_for"] == "PT0S"
-    assert found[0]["delivered_at"].endswith("Z")
+# ----- top
+
+PROGRAM = """
+from penstock import ActionCtx, App
+
+app = App()
+sms = app.workpool("sms", max_parallelism=3)
 
 
-def test_states_are_counted_in_one_order(shop: Console, database_url: str) -> None:
-    async def vary(test: TestApp) -> None:
-        await desk.app.tasks.skip(test, TaskFilter(task="ship"), everything=True)
-        await test.run_mutation(desk.put, ["d", "e"])
-        await test.run_until_idle()
-
-    on(desk.app, database_url, vary)
-    counts = shop.ok(*DELETE[:2], "tasks", "records", "--count", "--json").json["counts"]
-    assert list(counts) == ["success", "skipped"], "not as they are found, and not by name"
+@app.action
+async def send(ctx: ActionCtx, count: int) -> None:
+    await sms.enqueue_batch(ctx, say, [{}] * count)
 
 
-def test_what_is_shown_is_read_whole_wherever_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = os.read
-    monkeypatch.setattr(os, "read", lambda file, _most: read(file, 1))
-    with Terminal(tmp_path, "žluťoučký") as terminal:
-        assert terminal.end() == 2
-        assert "žluťoučký" in terminal.shown
-        assert "\r" not in terminal.shown
+@app.internal_action
+async def say(ctx: ActionCtx) -> None: ...
+"""
+ALTERNATE, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+
+
+@pytest.mark.parametrize("key", ["q", INTERRUPT], ids=["q", "interrupt"])
+def test_what_goes_on_is_drawn_again_until_a_key_ends_it(console: Console, key: str) -> None:
+    console.write("messages.py", PROGRAM)
+    console.ok("migrate")
+    with Terminal(console.folder, "top", "--interval", "0.2") as terminal:
+        terminal.wait_for("sms")
+        assert ALTERNATE in terminal.shown
+        assert "4,321" not in terminal.shown
+        console.ok("run", "send", "count=4321")
+        terminal.wait_for("4,321")
+        assert BACK not in terminal.shown
+        terminal.press(key)
+        assert terminal.end() == 0
+        left = terminal.shown.rpartition("4,321")[2]
+        assert BACK in left
+        assert CURSOR in left
+        assert "Traceback" not in left
+
+
+class Item(Table, name="item_of_top"):
+    note: str = ""
+
+
+async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
+    stage = OutboxStage(Item)
+    stage.outbox(Item)
+    stage.task(Item)
+    async with stage.open(database_url) as test:
+        await test.relay.tick()
+        await test.plan()
+        await test.engine.store.leases.take("rebuild send", timedelta(minutes=1), test.clock.now())
+        seen = await look(test.engine.store, SystemClock().now())
+        assert (as_data(seen)["workers"], written(seen).count("no worker runs")) == ([], 1)
+        worker = make_worker(test)
+        await worker.tick()
+        seen = await look(test.engine.store, SystemClock().now())
+        assert [one.lease for one in as_data(seen)["workers"]] == [worker.lease]
+        assert "  1 worker  " in written(seen)
+        await worker.kill()
+
+
+async def test_ids_of_jobs_stay_whole_beside_long_names(sqlite_url: str) -> None:
+    guests = App()
+    pool = guests.workpool("letters-and-parcels-to-all-guests-of-the-last-month", max_parallelism=3)
+
+    @guests.internal_action
+    async def send(ctx: ActionCtx) -> None: ...
+
+    async with TestApp(guests, sqlite_url) as test:
+        job = await pool.enqueue(test, send)
+        lines = written(await look(test.engine.store, SystemClock().now(), oldest=1), 80).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any(line.startswith("test_cli_terminal") and f"{job} " in line and "waits" in line for line in lines)
+
+
+def written(seen: Look, width: int = 200) -> str:
+    console = rich.console.Console(width=width)
+    with console.capture() as shown:
+        console.print(draw(seen))
+    return shown.get()

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from stage.composite import ORDERS, RATES, TENANTS, Order, Rate, Side, Tenant, prepare
 from stage.crews import run_sql
+from stage.desk import on
 
-from penstock import App, Id, MutationCtx, QueryCtx, asgi_app
+from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
 from penstock.cli import data as tables
 from penstock.testing import TestApp
 
@@ -20,50 +21,33 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("doors.cli_fixtures",)
 
-PROGRAM = """
-from penstock import App, Id, QueryCtx, Table, TaskCtx
+ROWS = [(tenant, number) for tenant in (7, 8, 9) for number in ("a", 'b"b', "ů,")]
 
 app = App()
 
 
-class Order(Table, source="orders", key=("tenant", "number"), managed=False):
-    tenant: int
-    number: str
-    amount: int = 0
-    note: str | None = None
+@app.reactive_task(Order, name="ship", watch=("amount",), retry=None)
+async def ship(ctx: TaskCtx[Order]) -> None:
+    raise ConnectionError(f"no way for {ctx.doc_id}")
 
 
 @app.query
-async def order(ctx: QueryCtx, order: Id[Order]) -> Order | None:
-    return await ctx.db.get(Order, order)
-
-
-@app.reactive_task(Order, watch=("amount",), retry=None)
-async def ship(ctx: TaskCtx[Order]) -> None:
-    raise ConnectionError(f"no way for {ctx.doc_id}")
-"""
-ROWS = [(tenant, number) for tenant in (7, 8, 9) for number in ("a", 'b"b', "ů,")]
-
-web = App()
-
-
-@web.query
 async def order_of(ctx: QueryCtx, order: Id[Order]) -> Order | None:
     return await ctx.db.get(Order, order)
 
 
-@web.query
+@app.query
 async def name_of(ctx: QueryCtx, tenant: Id[Tenant]) -> str | None:
     found = await ctx.db.get(Tenant, tenant)
     return None if found is None else found.name
 
 
-@web.mutation
+@app.mutation
 async def add(ctx: MutationCtx, tenant: int, number: str) -> Id[Order]:
     return await ctx.db.insert(Order(tenant=tenant, number=number))
 
 
-@web.query
+@app.query
 async def rate_of(ctx: QueryCtx, rate: Id[Rate]) -> Side | None:
     found = await ctx.db.get(Rate, rate)
     return None if found is None else found.side
@@ -71,10 +55,10 @@ async def rate_of(ctx: QueryCtx, rate: Id[Rate]) -> Side | None:
 
 @pytest.fixture
 def orders(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    console.write("shop.py", PROGRAM)
+    monkeypatch.setenv("PENSTOCK_APP", f"{__name__}:app")
     monkeypatch.setenv("DATABASE_URL", database_url)
     values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in reversed(ROWS))
-    asyncio.run(prepare(database_url, ORDERS, f"insert into orders values {values}"))
+    asyncio.run(prepare(database_url, ORDERS, RATES, TENANTS, f"insert into orders values {values}"))
     console.ok("migrate")
     return console
 
@@ -87,7 +71,7 @@ def test_rows_are_shown_exported_and_imported_in_the_order_of_the_key(
     shown = orders.ok("data", "orders", "--json", "--limit", "2").json
     assert [(row["tenant"], row["number"]) for row in shown] == ROWS[:-3:-1]
     exported = ""
-    for piece in (1, 2, 3, 4, 9, 10):
+    for piece in (1, 4, 9):
         monkeypatch.setattr(tables, "_PIECE", piece)
         exported = orders.ok("export", "orders", "-o", "-").out
         assert [(row["tenant"], row["number"]) for row in map(json.loads, exported.splitlines())] == ROWS, piece
@@ -99,19 +83,15 @@ def test_rows_are_shown_exported_and_imported_in_the_order_of_the_key(
 
 
 def test_ids_are_arguments_and_results_of_commands(orders: Console) -> None:
-    found = orders.ok("run", "order", 'order=[8, "a"]', "--json").json
-    assert found == {"_id": [8, "a"], "tenant": 8, "number": "a", "amount": 1, "note": None}
-    refused = orders("run", "order", "order=8")
+    found = orders.ok("run", "order_of", 'order=[8, "a"]', "--json").json
+    assert (found["_id"], found["tenant"], found["number"]) == ([8, "a"], 8, "a")
+    refused = orders("run", "order_of", "order=8")
     assert refused.code != 0
     assert "whose key is (tenant, number)" in refused.err
 
 
-def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
-    with orders.start("worker", PYTHONUNBUFFERED="1"):
-        for _ in range(150):
-            counted = orders("tasks", "records", "ship", "--count", "--json")  # fails until the worker has declared it
-            if counted.code == 0 and counted.json["counts"] == {"failed": len(ROWS)}:
-                break
+def test_rows_of_tasks_are_called_by_arrays(orders: Console, database_url: str) -> None:
+    on(app, database_url, lambda test: test.run_until_idle(raise_errors=False))
     one = orders.ok("tasks", "records", "ship", "--limit", "1", "--order", "key", "--json").json
     (first,) = one["records"]
     key = json.dumps(first["key"])
@@ -132,11 +112,11 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console) -> None:
 
 async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
     await prepare(database_url, ORDERS, RATES, TENANTS, "insert into tenants values (7, 'Ada')")
-    async with TestApp(web, database_url) as backend:
+    async with TestApp(app, database_url) as backend:
         await run_sql(
             backend, "insert into rates values ('00000000-0000-0000-0000-000000000001', '2030-01-02', 'buy', null, 1)"
         )
-        transport = httpx.ASGITransport(asgi_app(web, backend=backend))
+        transport = httpx.ASGITransport(asgi_app(app, backend=backend))
         async with httpx.AsyncClient(base_url="http://shop", transport=transport) as http:
 
             async def call(kind: str, path: str, **args: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from doors.http_fixtures import FAILURES, SECRET
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 pytest_plugins = ("doors.http_fixtures",)
 
 INTERNAL = "call an internal one wrongly"
+SECRET = "the-secret-of-the-house"
 
 
 # ----- stories
@@ -228,8 +228,8 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
 async def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     async with door() as api:
         within = {"exit", "be canceled", "time out"}  # what an action does without a transaction
-        calls = [("query", "fail", {"by": by}) for by in FAILURES if by not in {"insert too much", INTERNAL}]
-        calls += [("mutation", "add_and_fail", {"by": by}) for by in FAILURES if by != "cast it"]
+        calls = [("query", "fail", {"by": by}) for by in api.failures if by not in {"insert too much", INTERNAL}]
+        calls += [("mutation", "add_and_fail", {"by": by}) for by in api.failures if by != "cast it"]
         calls += [("action", "fail_in_action", {"by": by}) for by in within]
         calls += [("query", "leave_in_thread", {}), ("mutation", "add", {"title": "a\0b"})]
         calls += [("mutation", "add_and_return_nonsense", {"title": "c"})]

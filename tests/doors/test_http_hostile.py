@@ -6,18 +6,20 @@ import asyncio
 import json
 import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
+from stage.stories import one_backend
 
+from penstock import App, asgi_app
 from penstock.functions.signature import Signature
-from penstock.testing import gate
+from penstock.testing import TestApp, gate
 from penstock.wire.incoming import Message
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ pytest_plugins = ("doors.http_fixtures",)
 COUNT = {"path": "doors.http_fixtures:count"}
 MIB = 1024 * 1024
 LARGE = 20 * 1024
-
-Story = Callable[["Api"], Coroutine[Any, Any, None]]
 
 
 async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api/query", **options: Any) -> None:
@@ -300,29 +300,7 @@ async def test_a_caller_that_goes_away_leaves_nothing_half_done(far_door: Door) 
 # ----- anything at all
 
 
-async def enter(door: AbstractAsyncContextManager[Api]) -> Api:
-    return await door.__aenter__()
-
-
-async def leave(door: AbstractAsyncContextManager[Api]) -> None:
-    await door.__aexit__(None, None, None)
-
-
-@pytest.fixture
-def tell(near_door: Door) -> Iterator[Callable[[Story], None]]:
-    """Tells many stories at one door."""
-    door = near_door()
-    with asyncio.Runner() as runner:
-        api = runner.run(enter(door))
-        try:
-            yield lambda story: runner.run(story(api))
-        finally:
-            runner.run(leave(door))
-
-
-@given(data=st.data())
-@settings(max_examples=examples(40))
-def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st.DataObject) -> None:
+def test_whatever_is_sent_gets_an_answer(bookshop: App, sqlite_url: str) -> None:
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -339,20 +317,24 @@ def test_whatever_is_sent_gets_an_answer(tell: Callable[[Story], None], data: st
         },
     )
     kinds = st.sampled_from(["query", "mutation", "action", "run/a/b", "query_at_ts", "function"])
-    sent = data.draw(st.lists(st.tuples(kinds, bodies), max_size=5))
+    statuses = {"query_at_ts": 503, "function": 404}  # nobody took a snapshot; there is no token
 
-    async def story(api: Api) -> None:
-        for kind, body in sent:
-            response = await api.post(f"/api/{kind}", json.dumps(body))
-            found = response.json()
-            if response.status_code == 200:
-                assert found["status"] in {"success", "error"}
-            else:
-                refused = {"query_at_ts": 503, "function": 404}.get(
-                    kind, 400
-                )  # nobody took a snapshot; there is no token
-                assert response.status_code in {400, refused}
-                assert found.keys() == {"code", "message"}
-        assert isinstance(await api.value("query", "count"), int)
+    with one_backend(bookshop, sqlite_url) as tell:
 
-    tell(story)
+        @given(st.lists(st.tuples(kinds, bodies), max_size=5))
+        @settings(max_examples=examples(40))
+        def whatever(sent: list[tuple[str, dict[str, Any]]]) -> None:
+            async def story(backend: TestApp) -> None:
+                transport = httpx.ASGITransport(asgi_app(bookshop, backend=backend))
+                async with httpx.AsyncClient(base_url="http://shop", transport=transport) as http:
+                    for kind, body in sent:
+                        response = await http.post(f"/api/{kind}", content=json.dumps(body))
+                        if response.status_code == 200:
+                            assert response.json()["status"] in {"success", "error"}
+                        else:
+                            assert response.status_code in {400, statuses.get(kind)}
+                            assert response.json().keys() == {"code", "message"}
+
+            tell(story)
+
+        whatever()

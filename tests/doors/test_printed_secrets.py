@@ -80,22 +80,12 @@ async def test_no_object_of_a_program_prints_a_secret(database_url: str) -> None
                 assert "board" not in refused.text, "nor settings that callers need not know"
             nobody = anonymous(Request({"type": "http", "headers": []}))
             clients = [Client("http://h", token=SECRET), AsyncClient("http://h", token=SECRET)]
-            found = [
-                app,
-                test,
-                asgi,
-                config,
-                oidc,
-                SignIn(oidc, ""),
-                await with_token(nobody, key, test.tokens),
-                *clients,
-            ]
-            kept = list(reachable(*found))
+            caller = await with_token(nobody, key, test.tokens)
+            kept = list(reachable(app, test, asgi, config, oidc, SignIn(oidc, ""), caller, *clients))
             assert len({type(one) for one in kept}) > 50
             printed = {type(one).__qualname__: text for one in kept for text in (repr(one), str(one)) if SECRET in text}
-            secrets = [
-                getattr(one, name) for one in kept for name in ("state", "nonce", "verifier") if isinstance(one, SignIn)
-            ]
+            signing = [one for one in kept if isinstance(one, SignIn)]
+            secrets = [getattr(one, name) for one in signing for name in ("state", "nonce", "verifier")]
             printed |= {type(one).__qualname__: repr(one) for one in kept if any(text in repr(one) for text in secrets)}
     assert not printed
 
@@ -128,13 +118,9 @@ def printed_fields(one: type) -> list[str]:
 REFUSED: list[Callable[[], object]] = [
     lambda: App(admin_token=SECRET[:5]).config(),
     lambda: App(admin_token=SECRET.encode()),
-    lambda: App(metrics_token=SECRET.encode()),
-    lambda: Config(admin_token=SECRET[:5]),
     lambda: App(auth=[SECRET]),  # type: ignore[list-item]  # wrong
     lambda: OIDC(f"http://ada:{SECRET}@shop.example", "shop"),
-    lambda: OIDC(f"https://ada:{SECRET}@shop.example", "shop"),
     lambda: CustomJWT("shop", jwks=f"http://ada:{SECRET}@shop.example/?key={SECRET}", algorithm="ES256"),
-    lambda: CustomJWT("shop", jwks=f"https://ada:{SECRET}@shop.example", algorithm="ES256"),
     lambda: CustomJWT("shop", secret=SECRET[:31], algorithm="HS256"),
     lambda: CustomJWT("shop", secret=SECRET, algorithm="ES256"),
     lambda: CustomJWT("shop", secret=SECRET, jwks="https://shop.example/keys", algorithm="HS256"),
@@ -142,8 +128,8 @@ REFUSED: list[Callable[[], object]] = [
 ]
 
 
-@pytest.mark.parametrize("make", REFUSED, ids=range(len(REFUSED)))
-def test_no_refusal_of_a_setting_prints_it(make: Callable[[], object]) -> None:
-    with pytest.raises(PenstockError) as refused:
-        make()
-    assert SECRET[:5] not in "".join(traceback.format_exception_only(refused.value))
+def test_no_refusal_of_a_setting_prints_it() -> None:
+    for number, make in enumerate(REFUSED):
+        with pytest.raises(PenstockError) as refused:
+            make()
+        assert SECRET[:5] not in "".join(traceback.format_exception_only(refused.value)), number

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
 from penstock import App, Id, MutationCtx, MutationTaskCtx, Table, TaskCtx, asgi_app
+from penstock.clock import SystemClock
 from penstock.operations.every import OPERATIONS
-from penstock.testing import TestApp
+from penstock.testing import TestApp, TestClock
 
 SECRET = "Let-me-in-7f3a"
 TOKEN = {"authorization": f"Bearer {SECRET}"}
@@ -18,7 +20,6 @@ READS = ("live", *(one.path.strip("/") for one in OPERATIONS if not one.changes)
 CHANGES = tuple(one.path.strip("/") for one in OPERATIONS if one.changes)
 BY_FILTER = ("tasks/retry", "tasks/cancel", "tasks/skip", "tasks/delete")
 BY_NAME = ("tasks/pause", "tasks/resume", "tasks/reconcile")
-TO_OUTBOXES = tuple(f"outbox/{verb}" for verb in ("retry", "skip", "pause", "resume", "move", "rebuild", "drop"))
 
 app, stranger = App(), App()
 failing: set[str] = set()
@@ -81,6 +82,16 @@ class Desk:
         assert answer.status_code == 200, answer.text
         assert answer.headers["cache-control"] == "no-store"
         return answer.json()
+
+
+def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
+    """Do something with an app on the database of the commands."""
+
+    async def main() -> Any:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
+            return await work(test)
+
+    return asyncio.run(main())
 
 
 @asynccontextmanager
