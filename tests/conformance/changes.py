@@ -131,7 +131,7 @@ class Changes(Suite):
         assert await changes.take(READER, second) is None
         assert await changes.take(READER, first) == position, "it has it already"
         assert await changes.take("nobody", first) is None
-        for lease in await leases.expired(NOW + TTL):
+        for lease in await leases.find_expired(NOW + TTL):
             await leases.rescue(lease, NOW + TTL, lambda _: [])
         await run(bench, insert("a", 1))
         batch = await changes.read(position, 10)

@@ -37,13 +37,13 @@ class Crons(Suite):
         await crons.declare([one, two], NOW)
         assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)]
         await crons.declare([one], after(600))
-        assert await _rows(bench) == [begun(two, NOW), begun(one, NOW)], "nothing has changed"
+        assert await _rows(bench) == [begin(two, NOW), begin(one, NOW)], "nothing has changed"
         await _decide(bench, "a", job)
         before, _ = await _rows(bench)
         assert before.job_id == job.id
         other = plan("a", 2, catch_up="skip")
         await crons.declare([other], after(10))
-        assert await _rows(bench) == [changed(before, other, after(10)), begun(one, NOW)]
+        assert await _rows(bench) == [replan(before, other, after(10)), begin(one, NOW)]
 
     @story
     async def test_crons_come_and_go_with_a_transaction(self, bench: Bench) -> None:
@@ -136,7 +136,7 @@ class Crons(Suite):
         await crons.declare([plan("a", 1), plan("b", 1)], NOW)
         with pytest.raises(AssertionError, match="asked"):
             await crons.decide(SCOPE, after(60), 9, refuse)
-        assert await _rows(bench) == [begun(plan(name, 1), NOW) for name in "ab"]
+        assert await _rows(bench) == [begin(plan(name, 1), NOW) for name in "ab"]
         assert await _due(bench, 60) == ["a", "b"]
 
         async def decide(found: list[tuple[KeptCron, bool]]) -> list[CronMove]:
@@ -148,7 +148,7 @@ class Crons(Suite):
         first, second = await _rows(bench)
         assert (first.last_at, first.next_at) == (after(60), after(120))
         assert (first.job_id, first.planned_at) == (job.id, after(60))
-        assert second == begun(plan("b", 1), NOW), "who is not decided on stays as it is"
+        assert second == begin(plan("b", 1), NOW), "who is not decided on stays as it is"
         assert await bench.state(job.id) == "pending"
 
     @story
