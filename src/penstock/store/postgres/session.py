@@ -223,7 +223,7 @@ class PostgresSession:
         try:
             status = await connection.execute("commit")
         except BaseException as error:
-            meant = self._meant(error)
+            meant = self._translate(error)
             self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
             if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
                 meant = uncertain(error)
