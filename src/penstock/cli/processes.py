@@ -35,7 +35,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # before a process that ended before i
 
 @dataclass(frozen=True)
 class Place:
-    """What a process has from its supervisor.
+    """The place of a process below a supervisor.
 
     Attributes:
         number: Its number, from 0 on.
@@ -64,7 +64,7 @@ class Place:
 
 
 def find_place() -> Place | None:
-    """The place of this process below a supervisor; None if it was started by itself."""
+    """Find the place of this process below a supervisor; None if it was started by itself."""
     if (given := os.environ.pop(_PLACE, None)) is None:
         return None
     number, line, listener = map(int, given.split())

@@ -54,7 +54,7 @@ async def serve(
         app: The app.
         config: Its settings.
         listener: The socket to listen on, as `bind` gives it. It is closed at the end.
-        services: The services to run beside the server.
+        services: The services to run next to the server.
         dashboard: Whether to serve the dashboard too.
         ready: Called with the server's URL once it listens.
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
