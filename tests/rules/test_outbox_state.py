@@ -7,7 +7,7 @@ the outbox; somebody pauses, skips, retries or rebuilds. After each write the st
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,21 @@ def test_nothing_is_lost_out_of_order_or_twice_whatever_happens(kind: str, polic
         story.end_well()
 
     happens()
+
+
+def test_an_uncertain_write_is_no_death_of_a_process() -> None:
+    outbox = Outbox(name="send", topic="t", on_failure="park", retry=RETRY)
+    story = Story(RelayModel(outbox, in_transaction=False))
+    relay = story.relay
+    relay.store.append("a", "message")
+    relay.tick()
+    relay.begin()
+    relay.crash()
+    relay.tick()  # notes that it tries the message of which a process has died
+    relay.cut()
+    relay.state = replace(relay.state, uncertain=True)
+    story.deliver_all()
+    assert (relay.account.delivered[1], relay.store.aside) == (1, {})
 
 
 def test_nothing_is_awaited_between_reading_the_state_and_changing_it() -> None:

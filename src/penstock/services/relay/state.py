@@ -187,7 +187,8 @@ class OutboxState:
         """Begin again, before the outbox is taken. `resumed` says that nobody has moved it since it was lost."""
         careful = self.batching.whole if died else self.batching.careful if resumed else 0
         batching = replace(self.batching, limit=None, tried=frozenset(), careful=careful)
-        return replace(self, sent=self.sent if resumed else {}, begun={}, batching=batching)
+        sent, begun = (self.sent, self.begun) if resumed else ({}, {})
+        return replace(self, sent=sent, begun=begun, batching=batching)
 
     def forget(self) -> OutboxState:
         """Lose the outbox: another relay has it, or others have changed it."""
