@@ -78,14 +78,14 @@ _PURPOSES = {
         "calls/jobs/group": {"Groups._attempt"},
         "calls/journal": {"Journal._call"},
         "calls/run/renewals": {"Renewals._look_at_loop"},
-        "migrations/running": {"Runner._batch.work"},
+        "migrations/running": {"Migrator._batch.work"},
         "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},
         "services/worker/executor": {"Executor._run_job"},
         "store/postgres/store": {"PostgresStore._set_clock"},
         "transaction/transaction": {"Transaction._remembering"},
     },
     "it decides where or when work runs, and never how much of it": {
-        "migrations/running": {"Runner._batch"},  # it pauses between batches, so that others have the database
+        "migrations/running": {"Migrator._batch"},  # it pauses between batches, so that others have the database
         "services/live/batch": {"Batch._work", "Batch.give_back"},  # a query that takes long keeps no other waiting
         "store/sqlite/writer": {"Writer._time_commit"},  # a slow disk is waited for in a thread
     },
