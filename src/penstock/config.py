@@ -72,7 +72,7 @@ class Config:
         metrics_token: Bearer token for ``/metrics`` on the server's port.
         admin_token: Bearer token for ``/admin``, of 12 characters or more; without a token there is none.
         masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas; ``password``,
-        ``token`` and the like are hidden anyway.
+            ``token`` and the like are hidden anyway.
         cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
         require_access: Refuse public functions whose declaration does not say who has access.
         dev: Show callers the text of unexpected errors. Never in production.

@@ -69,7 +69,7 @@ class Declaring:
         """Declare a public query: it reads one snapshot, and anyone who reaches the server may call it.
 
         With ``access=`` only some may: ``signed_in``, ``owner_of(…)``, or a function of a `QueryCtx` and of arguments
-        of the query that says whether the caller may; joined with ``&`` and ``|``. ``access=public`` says that anyone
+        of the query that says whether the caller may. Joined with ``&`` and ``|``. ``access=public`` says that anyone
         may, on purpose.
         """
         return cast("QueryDecorator", self._declare(QueryFunction, "access", public=True))
@@ -99,7 +99,7 @@ class Declaring:
 
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
         process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each call, and returns
-        a list of as many results or exceptions; the arguments of a call make an item.
+        a list of as many results or exceptions. The arguments of a call make an item.
         ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
         """
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))

@@ -1,7 +1,7 @@
 """One call of a function: what runs, with which arguments, for whom, and inside of what.
 
 Owns what all doors share. A door that reads its arguments otherwise, or writes something more with a mutation, has a
-subclass: requests in `run/dispatch`, jobs in `jobs/job`, messages in `handlers/deliveries`.
+subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handlers/deliveries`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _ROW_KINDS = frozenset({"enter", "change", "leave"})
 class Interest:
     """The changes of one table that one reader wants.
 
-    Two interests of one name may stand side by side, as those of two releases of a program do: each is known by its
+    Two interests of one name may stand side by side, as those of two releases of a program do. Each is known by its
     name and the digest of all the rest.
 
     Raises:

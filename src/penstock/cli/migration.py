@@ -253,7 +253,7 @@ def lazy(name: str) -> Any:
 
 
 def runner_of(store: Store) -> Migrator:
-    runner: Migrator = lazy("running").Runner(store, SystemClock(), click.echo)
+    runner: Migrator = lazy("running").Migrator(store, SystemClock(), click.echo)
     return runner
 
 

@@ -85,13 +85,13 @@ _RULED = EPOCH + 130 * _YEARS  # beyond the changes that zones list one by one: 
 class CronExpression:
     """A cron expression, in a time zone.
 
-    The syntax and the meaning are those of Debian's cron, as the library cronsim has them: ``*``, lists, ranges, steps,
-    names of months and weekdays; where both days are restricted, either may match; also ``L`` and ``LW`` as day of
-    month, ``5L`` (the last Friday) and ``MON#1`` (the first Monday) as day of week.
+    The syntax and the meaning are those of Debian's cron, as the library cronsim has them. There are ``*``, lists,
+    ranges, steps, names of months and weekdays; where both days are restricted, either may match; also ``L`` and ``LW``
+    as day of month, ``5L`` (the last Friday) and ``MON#1`` (the first Monday) as day of week.
 
     When clocks are set, Debian's rule holds too, for five fields and for six. An expression whose minute and hour are
-    both given runs at that time once a day: if clocks jump over it, at the moment of the jump; if it comes twice, the
-    first time. An expression whose minute or hour begins with ``*`` follows the clock: it runs in both of two equal
+    both given runs at that time once a day. If clocks jump over it, at the moment of the jump. If it comes twice, the
+    first time. An expression whose minute or hour begins with ``*`` follows the clock. It runs in both of two equal
     hours, and not in an hour that does not come.
 
     Args:

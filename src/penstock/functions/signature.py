@@ -1,7 +1,7 @@
 """Signatures: Python annotations as the check of arguments and results.
 
 Owns the validation of arguments and results. Arguments come as Python values, or as JSON text (from the wire
-and from jobs), and are checked strictly in both forms: a string is no number.
+and from jobs), and are checked strictly in both forms. A string is no number.
 """
 
 from __future__ import annotations

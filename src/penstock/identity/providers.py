@@ -77,8 +77,8 @@ class CustomJWT:
         secret: The shared secret, of 32 bytes or more, in place of `jwks`. Its holders can issue tokens, too.
 
     Raises:
-        DeclarationError: It has both keys and a secret, or neither; the algorithm does not fit; the secret is short;
-            or the address is no ``https://`` or ``data:`` address. ``http://`` is allowed for this machine.
+        DeclarationError: It has both keys and a secret, or neither. The algorithm does not fit, the secret is short, or
+            the address is no ``https://`` or ``data:`` address. ``http://`` is allowed for this machine.
     """
 
     issuer: str

@@ -1,7 +1,7 @@
 """The order in which jobs of a pool start, as one number that is known when a job is enqueued.
 
 A job gains a step of priority whenever it has waited for a certain time. A comparison at any moment is one of
-``priority + waited / ageing``; the moment is the same for all jobs, so that it does not matter when they are
+``priority + waited / ageing``. The moment is the same for all jobs, so that it does not matter when they are
 compared, and the order can be an index.
 """
 

@@ -47,9 +47,9 @@ class Message(Generic[T]):
         kind: The change of the row: ``insert``, ``update``, ``delete`` or ``truncate``; ``message`` if it was
             sent to a topic. With a filter, a row is inserted when it begins to match, and deleted when it matches no
             more.
-        key: Messages with the same key are handed over in their order: the key of the row, the value of the column that
-            the outbox is partitioned by, or the key that was sent along. None of a message without, such as a row that
-            has None there.
+        key: Messages with the same key are handed over in their order. It is the key of the row, the value of the
+            column that the outbox is partitioned by, or the key that was sent along. None of a message without, such as
+            a row that has None there.
         row: The row as it was written; None if it was deleted, or if there is none.
         previous: The row as it was before an update or a delete; None otherwise.
         payload: The payload sent to the topic: of the type in the handler's ``Message[…]``, or as JSON values; None

@@ -182,8 +182,8 @@ def _refill(policy: RateLimit, state: RateState | None, now: datetime) -> RateSt
     if state is None:
         return RateState(full, parts, now)
     moment = max(state.moment, now)
-    # A policy that was declared again may divide tokens otherwise, and allow fewer to be reserved: less than a
-    # part is lost, and a debt beyond that is forgiven, or a slow policy would be closed for centuries.
+    # A policy that was declared again may divide tokens otherwise, and allow fewer to be reserved. Less than a part is
+    # lost, and a debt beyond that is forgiven, or a slow policy would be closed for centuries.
     value = max(state.value * parts // state.parts, -max_reserved(policy) * parts)
     return RateState(min(value + _come(policy, state.moment, moment), full), parts, moment)
 

@@ -1,6 +1,6 @@
 """The status and the result of a job in a pool.
 
-The words are those of Convex's Workpool: a result is a success, a failure or canceled; a status counts the attempts
+The words are those of Convex's Workpool: a result is a success, a failure or canceled. A status counts the attempts
 before the one that is meant. On the wire both are unions that their `kind` tells apart, with `previousAttempts`.
 """
 

@@ -25,7 +25,7 @@ class TaskFilter(Generic[T]):
     Args:
         task: The name of their task, with or without its module, or several names.
         state: The state of their job, or several states: pending, running, success, failed, skipped or canceled; or
-            ``"gone"``, which is any of these: the row has left the filter of its task, or is deleted.
+            ``"gone"``, which is any of these. Then the row has left the filter of its task, or is deleted.
         error: Text that their last error contains, upper and lower case told apart.
         has_error: Whether there is one.
         key: The id of the row, or its key in a table that another program owns; as text, too. A key of several columns

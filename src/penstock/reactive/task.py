@@ -196,7 +196,7 @@ class CircuitBreaker:
     """Holds a reactive task after so many failed attempts in a time, counted on all machines together.
 
     While it is open no run of the task starts, and none uses an attempt. When that time is over, each process that
-    runs the task tries one run first: if that fails, the breaker opens again; if not, all go on.
+    runs the task tries one run first: if that fails, the breaker opens again. If not, all go on.
 
     Args:
         failures: The number of failed attempts that opens it, from 1 to 1000.

@@ -1,6 +1,6 @@
 """Compares a stored table with its declaration: the steps that make it fit, and the problems that forbid them.
 
-Owns the rules of a schema push: additions happen by themselves; a step that would lose or break data is a problem, some
+Owns the rules of a schema push: additions happen by themselves. A step that would lose or break data is a problem, some
 only if rows stand against it. Catalogs count those rows; `store/push/alter` has the SQL of each step.
 """
 

@@ -36,7 +36,7 @@ class Id(str, Generic[T]):
 
     In annotations `Id[Booking]` is checked where it enters: an id of another table, or a malformed one, is
     refused. For a user-owned table (``managed=False``) it is the key as text, or a tuple of values if that has several
-    columns; each has to be a value of its column.
+    columns. Each has to be a value of its column.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """Keys: the columns that tell the rows of a table apart, and the ids by which programs call rows.
 
-Owns the declaration of keys, and the reading of ids of tables that other programs own: the key as text where it is one
-column, a tuple of values in the order of the declaration where it is several.
+Owns the declaration of keys, and the reading of ids of tables that other programs own. An id is the key as text where
+it is one column, else a tuple of values in the order of the declaration.
 """
 
 from __future__ import annotations

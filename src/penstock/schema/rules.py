@@ -20,7 +20,7 @@ class Rules:
     """The rights of callers to the rows of a table, declared as an attribute of its class.
 
     A rule is a function of a row and the caller's `Identity` that says whether it is allowed. One that compares fields
-    as the filter of a reactive task does becomes part of the SQL; any other runs in Python, on each row that is read.
+    as the filter of a reactive task does becomes part of the SQL. Any other runs in Python, on each row that is read.
     What has no rule is refused. Rules hold in public functions; internal functions, jobs and the program itself act for
     the system.
 
@@ -29,7 +29,7 @@ class Rules:
         insert: The rows that the caller may insert.
         patch: The rows that the caller may patch or replace: as they are before, and as they are then.
         delete: The rows that the caller may delete.
-        facts: A function of a `QueryCtx` that reads what the rules need, such as the caller's teams; its result is the
+        facts: A function of a `QueryCtx` that reads what the rules need, such as the caller's teams. Its result is the
             third argument of each rule. It runs once in a transaction, and again after writes to a table it has read.
         anonymous: Whether rules hold for callers without an identity too, and get None for it. By default these may do
             nothing.

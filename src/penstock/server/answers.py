@@ -1,7 +1,7 @@
 """Answers to errors: the part that a caller may see, its status, and the part that only the log gets.
 
 Owns the line between the two. Callers see errors of the call itself, and errors that functions raise for them with
-`ApplicationError`; of everything else they see a request id, which stands in the log with the whole story.
+`ApplicationError`. Of everything else they see a request id, which stands in the log with the whole story.
 """
 
 from __future__ import annotations

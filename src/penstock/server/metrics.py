@@ -59,7 +59,7 @@ async def _answer(request: Request, backend: Backend) -> Response:
     # It imports prometheus-client, which takes a while the first time.
     exposition: Any = await asyncio.to_thread(importlib.import_module, "penstock.observe.exposition")
     meters = backend.engine.journal.meters or Meters()
-    text, content_type = exposition.exposed(meters, gauges, request.headers.get("accept", ""))
+    text, content_type = exposition.expose(meters, gauges, request.headers.get("accept", ""))
     return Response(text, 200, {**HEADERS, "content-type": content_type})
 
 

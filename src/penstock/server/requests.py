@@ -256,7 +256,7 @@ async def _read_text(request: Request, config: Config, limit: int) -> bytes:
 def _check_headers(headers: Headers) -> None:
     """Refuse bodies that are not JSON.
 
-    Without a content type JSON is assumed, except from web pages: those may send text, or a body without a type, to any
+    Without a content type JSON is assumed, except from web pages. Those may send text, or a body without a type, to any
     server without asking, also to one that listens on the user's machine only.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -74,7 +74,7 @@ def gates_in_line(rooms: Sequence[Room], waiting: Collection[str], opened: Colle
 class GatesLeftOut:
     """Pools whose gates were not opened at a claim, since jobs that need none had taken all places.
 
-    They come before those jobs at every other claim, and the one that has waited the longest is the first: so neither
+    They come before those jobs at every other claim, and the one that has waited the longest is the first. So neither
     keeps the other from starting, however many of either there are. A gate that lets nothing pass takes no place.
     """
 

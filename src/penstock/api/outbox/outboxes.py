@@ -108,11 +108,11 @@ class Outboxes:
     ) -> Callable[[H], H]:
         """Declare the handler below as an outbox: it gets each row of a table, or each message of a topic, in order.
 
-        Messages are delivered in commit order: those of one transaction in the order of its statements, those of one
-        row in the order of its locks. One process at a time delivers. If it dies, another goes on
-        where it stopped. A handler that takes a `MutationCtx` handles each message exactly once: its writes and the
-        outbox's cursor commit together. A handler that takes an `ActionCtx` gets each at least once, with the
-        same `Message.id` each time.
+        Messages are delivered in commit order. Those of one transaction come in the order of its statements, those of
+        one row in the order of its locks. One process at a time delivers. If it dies, another goes on where it stopped.
+        A handler that takes a `MutationCtx` handles each message exactly once: its writes and the outbox's cursor
+        commit together. A handler that takes an `ActionCtx` gets each at least once, with the same `Message.id` each
+        time.
 
         The handler takes a ctx and the row, such as ``(ctx: ActionCtx, booking: Booking)``; or a `Message`, such as
         ``Message[Booking]``, which tells more; or, of a topic, the payload, which is checked as its annotation says.
@@ -129,7 +129,7 @@ class Outboxes:
                 ``on``: which of ``"insert"``, ``"update"``, ``"delete"``, ``"truncate"`` are messages; ``("insert",)``
                 by default.
                 ``partition_by``: a column: rows with the same value in it are in order, and each that has None is for
-                itself; the key of each row by default.
+                itself. The key of each row by default.
                 ``start``: the start of a new outbox: ``"beginning"``, the rows that there are, in the order of
                 their keys, or the messages that are kept; or ``"end"``, messages from now on.
                 ``order_by``: a column, or several, in whose order those rows come instead, and then of their keys.

@@ -54,10 +54,10 @@ class OutboxStatus:
             after it.
         position: Its position in the change feed, as `move` takes it; None if it has none any more.
         messages: How many messages are still to be delivered, with waiting and halted ones and without parked ones; of
-        each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
+            each kind up to 100,000 are counted. Older rows that are still to be sent are not counted.
         seconds: The age of the oldest of these.
         waiting: How many wait for others of their key, or for older rows. While these come in an order, changes of rows
-        that were handed over count too, here and in `messages`.
+            that were handed over count too, here and in `messages`.
         waits_for: The number of keys that wait for a failed message.
         parked: How many were put aside, as their attempts were used up.
         older_rows: How many of the rows that were there before it were sent, if it is sending those; None if not.

@@ -58,7 +58,7 @@ class Workpool:
     """A pool of work with a limit that holds over all processes and machines.
 
     Made with `App.workpool`. Each piece of work is a job that runs a mutation, an action or a query. A mutation takes
-    effect exactly once; an action runs at most once, or, if it is retried, until it succeeds or its attempts are used
+    effect exactly once. An action runs at most once, or, if it is retried, until it succeeds or its attempts are used
     up. The semantics are those of Convex's Workpool.
 
     Attributes:
@@ -143,7 +143,7 @@ class Workpool:
 
         Raises:
             ArgumentsInvalid: The function does not take these arguments.
-            ContextError: The function is of no app or of another one; the ctx is one of a query; or the connection is
+            ContextError: The function is of no app or of another one. The ctx is one of a query; or the connection is
                 closed, its transaction has failed, or it leads to another kind of database than the app's.
             ConfigError: The database of the connection has no tables of penstock.
             UsageError: An option does not fit the function, such as ``retry`` for a mutation.

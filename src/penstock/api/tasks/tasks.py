@@ -2,7 +2,7 @@
 
 Owns the options of a declaration and their checks. `reactive/planning` decides what a change calls for, and
 `services/planner/planner` writes it. Methods that look after tasks change jobs and records at rest, which a transaction
-of a function never does; `selection` decides which rows a filter picks.
+of a function never does. `selection` decides which rows a filter picks.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ReactiveTasks:
                 One that is to be tried again keeps the next ones waiting. It takes a pool with ``key_parallelism=1``.
                 ``run_at``: a column of points in time, at which rows are run, and which may change until then; a row
                 without one is not run.
-                ``history``: how many runs before the last one are kept with each row, five by default; of the last one
+                ``history``: how many runs before the last one are kept with each row, five by default. Of the last one
                 the attempts that failed are always kept.
                 ``cleanup``: when the record of a row is forgotten: ``"source_deleted"``, once the row is gone;
                 ``"source_deleted_or_no_longer_matching"``, also if it matches no more; or ``"never"``.

@@ -36,8 +36,8 @@ class Sender:
             topic: The topic of an outbox: ``@app.outbox("topic")``.
             payload: The handler's argument: anything that can be an argument of a job, such as a pydantic model or a
                 dataclass.
-            key: Messages with the same key are in order where it matters which ones wait for each other: a text of 1 to
-                200 characters, or None for a message in nobody's way.
+            key: Messages with the same key are in order where it matters which ones wait for each other. It is a text
+                of 1 to 200 characters, or None for a message in nobody's way.
 
         Raises:
             TopicNotFound: No program has ever declared an outbox for the topic on this database.

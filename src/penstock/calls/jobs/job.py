@@ -1,7 +1,7 @@
 """Runs one claimed job and its on_complete, and returns the outcome.
 
 A mutation settles itself: its effects and the end of its job commit together. The worker settles actions, many at once.
-A job with an on_complete ends in the transaction of that call; if the call raises, the ending is kept and the call is
+A job with an on_complete ends in the transaction of that call. If the call raises, the ending is kept and the call is
 made again as its policy says.
 """
 

@@ -1,6 +1,6 @@
 """A job under way: the state that all functions of one attempt share, and its permit to start.
 
-A claimed job starts only while the limit of its claim stands. The claim permits a start for a moment; a job that starts
+A claimed job starts only while the limit of its claim stands. The claim permits a start for a moment. A job that starts
 later asks the database first, so nothing starts under an old limit once that moment is over.
 """
 

@@ -70,8 +70,8 @@ class ActionWork:
         """Let an outside system say how the job ends; the token with which it does.
 
         Once the action has returned None, the job goes on without a worker until the token is brought, and keeps its
-        slot in its pool: to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in time, the attempt
-        has failed.
+        slot in its pool. The token goes to `Workpool.complete` or `Workpool.fail`, or over HTTP. If nobody does in
+        time, the attempt has failed.
 
         Args:
             timeout: The longest wait, from now on.

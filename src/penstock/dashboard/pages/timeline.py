@@ -1,7 +1,7 @@
 """Timeline: one call, job or row from the request through the mutation, the change and the job to the message.
 
-Owns what belongs together: jobs that share a trace or name a row, the row's task records and undelivered messages, and
-the log events that name any of them.
+Owns what belongs together: jobs that share a trace or name a row, the row's task records and messages, and log events
+that name any of them.
 """
 
 from __future__ import annotations

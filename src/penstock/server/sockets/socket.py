@@ -245,7 +245,7 @@ class Socket:
         """Find the client's session, and the time that it has seen.
 
         Clients for browsers and Node keep a session for life. Others begin a new one with each connection, but say the
-        last time that they saw; its last bits are the number of their session here.
+        last time that they saw. Its last bits are the number of their session here.
         """
         async with asyncio.timeout(_PATIENCE):
             first = await self._receive()

@@ -118,7 +118,7 @@ class Backfill:
         """Captured changes, as messages to set aside.
 
         In an order of their own, rows may move past the place that was reached. So each that is changed comes by its
-        change: as one that is inserted, if it was not handed over before; if it was, it is only known by that.
+        change: as one that is inserted, if it was not handed over before. If it was, it is only known by that.
         """
         left = BackfillProgress.parse(row.backfill or "")
         handed: set[str] | None = None

@@ -81,7 +81,7 @@ class Source:
     async def read_on(self, room: int) -> list[Item]:
         """Messages behind the dropped ones, as long as there is room.
 
-        Of older rows only those of the page at hand, up to the first that waits for its key: the numbers behind it are
+        Of older rows only those of the page at hand, up to the first that waits for its key. The numbers behind it are
         not known before.
         """
         state = self._cursor.state

@@ -1,6 +1,6 @@
 """The window: the messages under way, which of them may start, and which are finished. It does no I/O.
 
-Messages of different keys are delivered at the same time, as many as the parallelism says; with one, all are in one
+Messages of different keys are delivered at the same time, as many as the parallelism says. With one, all are in one
 lane, in their order. The window moves on as messages are finished, so one that takes long keeps no others waiting.
 Messages that finish behind the oldest unfinished one are recorded in `passed`.
 """

@@ -1,7 +1,7 @@
 """Penstock as a guest in a transaction of the user's own, with any driver.
 
 `guest_session` recognises a connection and checks it at the door. Its statements are part of the transaction that
-is open there, and is committed or rolled back with it: a guest begins nothing, ends nothing, and sets no savepoint.
+is open there, and is committed or rolled back with it. A guest begins nothing, ends nothing, and sets no savepoint.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class GuestRow(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no room for them
 def guest_session(connection: Any) -> GuestSession:
     """Recognise a connection of the user's, and look whether statements can run on it now.
 
-    Where no transaction is open, the driver acts as for any statement: psycopg, psycopg2, SQLAlchemy and
-    sqlite3 begin one, which the user commits; in autocommit (asyncpg outside of a transaction, Django outside of
+    Where no transaction is open, the driver acts as for any statement. psycopg, psycopg2, SQLAlchemy and sqlite3 begin
+    one, which the user commits. In autocommit (asyncpg outside of a transaction, Django outside of
     ``atomic()``, psycopg with ``autocommit``, sqlite3 with ``isolation_level=None``) each statement commits by itself.
     """
     name = _name_of(connection)

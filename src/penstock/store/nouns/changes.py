@@ -29,7 +29,7 @@ class Batch:
     complete: bool  # whether there was no more
     before: Position  # the position before
     rest: int = 0  # the number of changes, the first ones, that belong to a batch begun before
-    # a time of the database that covers all that the batch's snapshot shows, and never falls: a place in the
+    # a time of the database that covers all that the batch's snapshot shows, and never falls. It is a place in the
     # write-ahead log, on SQLite the greatest number of a change. Commits with `synchronous_commit = off` are covered
     # once they are durable. 0 if the batch is a piece of one begun before
     clock: int = 0
@@ -234,7 +234,7 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
 
         Raises:
             Conflict: The position is of another server, from which the database was restored, or was read before the
-                server crashed, and not written: take the reader again.
+                server crashed, and not written. Take the reader again.
         """
 
     @abstractmethod

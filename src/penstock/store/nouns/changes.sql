@@ -22,9 +22,9 @@ returning position;
 -- leave: read no more under a lease.
 update penstock.change_reader set lease = null where name = :name and lease = :lease;
 
--- {told}: changes with the snapshot of this statement, its clock and its server in each row. The clock is the place of the
--- write-ahead log up to which all is durable: it covers each commit that was flushed before it was seen, and a crash does
--- not lower it. A replica names no server, as it shows only what its primary has flushed.
+-- {told}: changes with the snapshot of this statement, its clock and its server in each row. The clock is the place of
+-- the write-ahead log up to which all is durable. It covers each commit that was flushed before it was seen, and a
+-- crash does not lower it. A replica names no server, as it shows only what its primary has flushed.
 with moment as materialized (select pg_current_snapshot()::text as snapshot, (case when pg_is_in_recovery()
     then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end - '0/0')::bigint as clock,
     case when pg_is_in_recovery() then null else {server} end as server)
@@ -50,7 +50,7 @@ where xid = any(:seen_open::bigint[]) and {wanted}
 (:interests::integer[] is null or string_to_array(interests, ',') && :interests::integer[]::text[])
 
 -- {server}: the server since its last crash. A server that has recovered from a crash, and a replica that takes over, may
--- give the numbers of lost transactions to others; its statistics then begin again. A crash of one process leaves the
+-- give the numbers of lost transactions to others. Its statistics then begin again. A crash of one process leaves the
 -- time at which the server was started.
 coalesce(extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text, '')
 

@@ -48,9 +48,9 @@ ahead (key) as (
 select pool from penstock.gate where pool = :pool for update;
 
 -- turns: the state of a pool's gate, and the keys whose jobs wait there and may start, beginning after the one that had
--- the last turn: of each, how many wait and run, and its token count. Keys that run as many as they may, or have no
--- token left, are passed by; the first row says when the next of these may start. Jobs that keep their turn while they
--- wait for their next attempt count as if they ran.
+-- the last turn. Of each it gives how many wait and run, and its token count. Keys that run as many as they may, or
+-- have no token left, are passed by. The first row says when the next of these may start. Jobs that keep their turn
+-- while they wait for their next attempt count as if they ran.
 -- SQLite: there is no LATERAL.
 with recursive {gate}, {line}, turn as (
     select k.key, (
@@ -131,7 +131,7 @@ returning {claimed_columns}, error, rank, attempts, concurrency_key,
               as failing_since;
 -- PostgreSQL: SKIP LOCKED steps around jobs that are being changed or canceled, and one statement does it for all keys. None of
 -- a key starts behind a job of a task that it steps around. It holds the pool, as `claim` does, so that a change of its
--- limit waits for it; the holder of a gate waits for no other pool.
+-- limit waits for it. The holder of a gate waits for no other pool.
 with unchanged as materialized (
     select p.name from penstock.pool p where p.name = :pool and p.epoch = :epoch for key share of p
 ), allotted as materialized (

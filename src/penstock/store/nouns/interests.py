@@ -58,7 +58,7 @@ class Source:
 
     # rows in the order of the interest, with the parameter of how many: key, captured columns as they are, captured
     # columns as they were, and the place in that order. If that is the order of keys, each place is the key, but for
-    # rows whose key is text that is no UTF-8: nobody can say it, so it tells no row
+    # rows whose key is text that is no UTF-8. Nobody can say it, so it tells no row
     first: Statement
     following: Statement  # the same after a place: its first parameter, as it was given
     among: Statement  # those of some keys: a JSON array of keys, each spelled like that
@@ -97,7 +97,7 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         """Have changes captured from now on, and repair broken triggers; the numbers of the interests, in their order.
 
         Declared ones in order are left alone, and no lock is taken for them. One that was captured before
-        and was not in order is told of as ``lost``, in the transaction that makes its triggers again; so is one that a
+        and was not in order is told of as ``lost``, in the transaction that makes its triggers again. So is one that a
         task is declared with already, as it should have been captured.
 
         Raises:

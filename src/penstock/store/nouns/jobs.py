@@ -181,7 +181,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         """Move due jobs to ready, and up to `limit` ready jobs to running under a lease.
 
         Jobs that wait for their on_complete come first. A free place goes to the pool that runs the
-        fewest jobs, ties to the one named first; in a pool the most urgent and oldest job comes first. Jobs that
+        fewest jobs, ties to the one named first. In a pool the most urgent and oldest job comes first. Jobs that
         pass a gate come last, as `pools.gate` decides.
         """
 

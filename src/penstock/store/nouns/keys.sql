@@ -2,8 +2,8 @@
 insert into penstock.job_key (pool, key, job_id, until_start) values (:pool, :key, :id, :until_start)
 on conflict (pool, key) do nothing returning job_id;
 
--- holder: the job that has a key: whether only until it starts, and, if another one may come in its place, since when it is
--- pending; and whether it is to be canceled before it starts, which frees the key.
+-- holder: the job that has a key: whether only until it starts, and, if another one may come in its place, since when
+-- it is pending. Also whether it is to be canceled before it starts, which frees the key.
 select job_id, until_start, case when attempt = 0 and not canceled then enqueued_at end as enqueued_at,
        canceled and (until_start or on_complete is null) as canceled
 from (

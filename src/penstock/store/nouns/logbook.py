@@ -45,7 +45,7 @@ class StoredLogbook(Noun, queries=("logbook",)):
         Args:
             limit: How many.
             **where: They are below an id (`below`), from a `level` on. They match the start of a name (`event`), a part
-            of a `function`, and one of some `words`.
+                of a `function`, and one of some `words`.
         """
         given = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL} | where
         rows = await self._look("events", limit=limit, **given)

@@ -37,7 +37,7 @@ insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at,
 values (:id, :pool, :function, :kind, :args, :priority, :rank, :run_at, :options, :on_complete, :ending, :attempt,
     :enqueued_at, :error, :gated, :waiting, :concurrency_key, :blocks_key, :attempts);
 
--- promote: move scheduled jobs that are due to ready, earliest first; jobs to be canceled stay, and jobs that pass a
+-- promote: move scheduled jobs that are due to ready, earliest first. Jobs to be canceled stay, and jobs that pass a
 -- gate wait for it from now on.
 -- SQLite: takes out jobs that pass no gate; enqueue puts them back in.
 delete from penstock.scheduled_job
@@ -191,7 +191,7 @@ select id, rowid as place from penstock.running_job where lease = :lease;
 -- common come once; `returned` are those with values of their own. The lease is the fence: the jobs that it does
 -- not hold any more are returned.
 -- SQLite: the fence is held, which tells the rows that the lease holds. Here are their results by row, for all that end
--- at one time: a statement for each job would keep its pages for an undo of its own.
+-- at one time. A statement for each job would keep its pages for an undo of its own.
 insert into penstock.finished_job ({ended_columns}, started_at, finished_at, expires_at, state, result, attempts)
 select {r.ended_columns}, r.started_at, :finished_at, :expires_at, 'success', returned.value, r.attempts
 from json_each(:results) returned join penstock.running_job r on r.rowid = cast(returned.key as integer);
@@ -370,8 +370,8 @@ with asked as materialized (
 )
 select id from anew order by place;
 
--- recall: let jobs whose on_complete has raised for the last time wait for it again, with their endings; one that is not so
--- any more is not returned.
+-- recall: let jobs whose on_complete has raised for the last time wait for it again, with their endings. One that is
+-- not so any more is not returned.
 -- SQLite: takes it out; enqueue puts it in.
 delete from penstock.finished_job where id = :id and on_complete_error is not null and expires_at > :now
 returning id, pool, function, kind, args, priority, options, on_complete, attempt, enqueued_at, attempts,

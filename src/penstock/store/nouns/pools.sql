@@ -6,8 +6,8 @@ key_rate_limit = excluded.key_rate_limit, pool_group = excluded.pool_group, agei
 -- {limit}: the limit of a pool that holds now.
 case when p.paused then 0 else p.max_parallelism end as max_parallelism
 
--- {startable}: of a pool that may lend slots, how many of the jobs at its gate may start as far as their keys go; a total runs
--- along the line of keys until there are enough.
+-- {startable}: of a pool that may lend slots, how many of the jobs at its gate may start as far as their keys go. A
+-- total runs along the line of keys until there are enough.
 case when p.key_parallelism is null or p.pool_group is null then 0 else (
     with recursive line (key, total) as (
         select * from (
@@ -204,8 +204,8 @@ select p.name, p.declared, p.max_parallelism, p.paused,
        p.key_parallelism, p.rate_limit, p.key_rate_limit, p.pool_group, p.ageing
 from penstock.pool p order by p.name;
 
--- now: all pools, and the jobs without one, as `list` has them, and since when the first ready job is due; of many jobs it
--- counts only some, and those whose on_complete is still to run as ready.
+-- now: all pools, and the jobs without one, as `list` has them, and since when the first ready job is due. Of many jobs
+-- it counts only some, and those whose on_complete is still to run as ready.
 select p.name, coalesce(l.declared, 0) as declared, coalesce(l.max_parallelism, 0) as max_parallelism, l.paused, p.granted, (
            select count(*) from (
                select 1 from penstock.ready_job r where r.pool = p.name and r.ending is null limit :most

@@ -168,8 +168,8 @@ select r.task, r.state, count(*) as number, count(r.gone) as gone from ({erring}
 where (:tasks::integer[] is null or r.task = any(:tasks)) and {filter} group by r.task, r.state;
 
 -- backlog: of each task, how many jobs may start, start later, run and have failed; since when the oldest of the first
--- is due; since when the oldest of the first two was first due, before it failed or was put off; and when all rows were
--- looked at. Of ready, of scheduled and of failed jobs it counts only so many.
+-- is due. Also since when the oldest of the first two was first due, before it failed or was put off, and when all rows
+-- were looked at. Of ready, of scheduled and of failed jobs it counts only so many.
 -- Unbounded: it counts jobs.
 with few (place, task, run_at, key) as materialized (
     {due}
@@ -199,8 +199,8 @@ join unnest(:tasks::integer[], :keys::text[]) as g (task, key) on g.task = r.tas
 order by r.task, r.key for no key update of r;
 
 -- ahead: for a job that waits at its pool's gate, the job with its concurrency key that runs, waits for its next
--- attempt, or starts first; with its task and row, if it is of a task. Due jobs that are not let wait yet are in line
--- all the same. Subqueries of one value let the index give the first job, which a join with them does not.
+-- attempt, or starts first. It comes with its task and row, if it is of a task. Due jobs that are not let wait yet are
+-- in line all the same. Subqueries of one value let the index give the first job, which a join with them does not.
 with mine as materialized (
     select m.id, m.pool, m.concurrency_key as key, m.rank, m.place,
            m.blocks_key and not m.waiting and m.run_at > :now::timestamptz as turn

@@ -52,8 +52,8 @@ select case when pg_is_in_recovery() then 9223372036854775807 else (pg_current_w
 select (pg_last_wal_replay_lsn() - '0/0')::bigint;
 
 -- replayed: whether this is a standby, the place up to which it has replayed the log, the first unknown transaction,
--- and older unfinished ones: of so many after a snapshot, and of those open in it. A status is asked after the snapshot
--- of this statement was taken, so transactions that have one are known.
+-- and older unfinished ones. They are of so many after a snapshot, and of those open in it. A status is asked after the
+-- snapshot of this statement was taken, so transactions that have one are known.
 -- PostgreSQL: a file has no replicas.
 with known as materialized (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as last)
 select pg_is_in_recovery(), (pg_last_wal_replay_lsn() - '0/0')::bigint, last, case when last - :seen_end <= 100000 then

@@ -222,8 +222,8 @@ returning id;
 delete from penstock.ready_job where id in (select penstock_bytes(value) from json_each(:ids));
 
 -- informed: pending jobs get the later changes of their rows, and scheduled ones their new times.
--- Jobs that are due later now wait no more at their gate; who resumes the task is not to take them for ones that only
--- the hold has put off.
+-- Jobs that are due later now wait no more at their gate. A resume does not take them for ones that only the hold has
+-- put off.
 -- SQLite: part of launch.
 update penstock.ready_job as j set args = g.args, attempt = case when g.resets then 0 else j.attempt end
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
@@ -233,11 +233,11 @@ set {later}
 from json_each(:rows) k join penstock.task_job g on g.task = k.value ->> 0 and g.key = k.value ->> 1
 where not k.value ->> 2 and j.id = g.id;
 
--- launch: see to it that there is a pending job for the last generation of some rows: a new one for idle rows;
--- that of the others gets the later changes, unless it runs, and so gets them at its end. One that was due and is due
--- later now, or has a key now, is scheduled again; who resumes the task is not to take it for one that only the hold has put
--- off. Jobs that a worker or a cancel has locked are skipped: it looks at the record when it is done. Requests to cancel
--- that came before the change are not about it, and are forgotten.
+-- launch: see to it that there is a pending job for the last generation of some rows: a new one for idle rows. That of
+-- the others gets the later changes, unless it runs, and so gets them at its end. One that was due and is due later
+-- now, or has a key now, is scheduled again. A resume does not take it for one that only the hold has put off. Jobs
+-- that a worker or a cancel has locked are skipped: it looks at the record when it is done. Requests to cancel that
+-- came before the change are not about it, and are forgotten.
 -- SQLite: takes rows as JSON, and makes those jobs only that are due later, or pass a gate.
 insert into penstock.scheduled_job ({task_job_columns}, attempt, enqueued_at, attempts, gated, waiting, concurrency_key, place)
 select j.id, j.pool, j.function, j.kind, j.args, j.priority, j.rank, j.due_at, j.options, 0, :now, j.attempts,
@@ -328,8 +328,8 @@ with ready as (
 )
 select id from ready union all select id from scheduled;
 
--- ended: jobs of tasks have ended, or are to run again. For rows that have not changed since the jobs began, and whose jobs
--- have ended, there is none any more; for rows that are to run again, the time for which changes may put that off
+-- ended: jobs of tasks have ended, or are to run again. For rows that have not changed since the jobs began, and whose
+-- jobs have ended, there is none any more. For rows that are to run again, the time for which changes may put that off
 -- starts again. Of the others those are returned that `launch` or `idle` has to do with.
 -- SQLite: takes rows as JSON.
 select r.task, r.key, g.value ->> 3 as idle
@@ -442,8 +442,8 @@ select key, generation from penstock.task_record where task = :task and key = an
 -- records: the records of some rows.
 select key, after, gone from penstock.task_record where task = :task and key = any(:keys::text[]);
 
--- slice: the records of rows in the order of their keys, the ends of their ended jobs, and whether one runs for the
--- last change, and which.
+-- slice: the records of rows in the order of their keys, the ends of their jobs, and whether one runs for the last
+-- change.
 select r.key, r.after, r.gone, f.state,
        {runs} as running, r.change, r.before, r.version
 from penstock.task_record r left join penstock.finished_job f on f.id = r.id and f.day = -1

@@ -1,9 +1,9 @@
 """The triggers and functions that capture a table for all interests in it, and the statements that read its rows.
 
 One row of the feed tells all interests of a write. PostgreSQL parses a trigger's condition for each statement that
-writes, so the condition is short: it is true for every row that an interest may be about. The function is exact.
-The function reads the row behind a guard. If a column is gone, each interest is told by itself, or that a change was
-lost, and the write goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
+writes, so the condition is short. It is true for every row that an interest may be about. The function is exact. The
+function reads the row behind a guard. If a column is gone, each interest is told by itself, or that a change was lost,
+and the write goes on. Row triggers fire after the row is locked, so the numbers of changes follow the locks.
 
 PostgreSQL fires triggers in the order of their names. These begin with `_`, so that they come before a trigger of the
 user's that writes its row again.

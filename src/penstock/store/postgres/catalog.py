@@ -1,10 +1,10 @@
 """PostgreSQL's description of its tables, and changes of the schema under a lock that all processes respect.
 
-Owns the waits for locks. The right to change the schema is an advisory lock, held by a connection of its own
-and asked for again and again: a statement that waited for it would hold a snapshot, for which building an index
-concurrently waits in turn. That connection stays open for a second, as a start takes the lock several times. Each
-change then takes table locks of its own, and gives up soon if it cannot have them: a transaction that waits for one
-blocks all others behind it.
+Owns the waits for locks. The right to change the schema is an advisory lock, held by a connection of its own and asked
+for again and again. A statement that waited for it would hold a snapshot, for which building an index concurrently
+waits in turn. That connection stays open for a second, as a start takes the lock several times. Each change then takes
+table locks of its own, and gives up soon if it cannot have them. A transaction that waits for one blocks all others
+behind it.
 """
 
 from __future__ import annotations

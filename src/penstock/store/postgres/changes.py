@@ -1,6 +1,6 @@
 """The change feed on PostgreSQL: read by snapshots, in slots that are truncated.
 
-A reader's position is a snapshot. Its unread changes are the ones that the snapshot does not show: the order in which
+A reader's position is a snapshot. Its unread changes are the ones that the snapshot does not show. The order in which
 transactions commit is not that of any number, and one that stays open keeps back its own changes only.
 """
 

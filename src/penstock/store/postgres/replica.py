@@ -1,7 +1,7 @@
 """Reads of watched queries on a standby of the database, the replica; on the primary while it cannot be used.
 
 Owns when the replica may be read, and what a snapshot there shows. A tick shows all that was committed when it began,
-wherever it is read: the primary says how far its log is flushed, and the snapshot is taken once that is replayed.
+wherever it is read. The primary says how far its log is flushed, and the snapshot is taken once that is replayed.
 
 A standby does not say which transactions are open: `pg_current_snapshot()` lists none there. So they are found out
 before the snapshot is taken. Transactions that end meanwhile count as open: their changes come twice, which does no

@@ -86,7 +86,7 @@ class Route:
     async def open(self, wait: float, command_timeout: float | None) -> Connection:
         """One more connection, which may take `wait` seconds to open.
 
-        Of several servers each has its part of that time, and the next call asks the next one: a machine that is gone
+        Of several servers each has its part of that time, and the next call asks the next one. A machine that is gone
         does not answer, and would use up the time of the others.
         """
         server = self._servers[0]

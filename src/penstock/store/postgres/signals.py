@@ -90,8 +90,8 @@ class PostgresSignals:
     def until_fed(self, reader: asyncio.Event, position: Position) -> float:
         """The seconds for which a reader of the change feed need not look.
 
-        The looks of this process see writes before they commit. So the reader looks by itself while something
-        may be about to: writes since it looked before, recent writes, transactions that were open when it looked.
+        The looks of this process see writes before they commit. So the reader looks by itself while something may be
+        about to come: writes since it looked before, recent writes, transactions that were open when it looked.
         """
         now = self._clock.monotonic()
         _, last = self._readers.get(reader, (0.0, None))

@@ -1,6 +1,6 @@
 """Plans tasks on PostgreSQL, and ends their jobs, each in one statement for many rows.
 
-A new record has its job in the statement that writes it; after a wait for a locked record, its present job is visible
+A new record has its job in the statement that writes it. After a wait for a locked record, its present job is visible
 only in the next statement. The end of a job checks whether its row has changed meanwhile.
 """
 

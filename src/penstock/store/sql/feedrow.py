@@ -1,7 +1,7 @@
 """One row of the feed as SQL: the interests that a write concerns, and the columns captured for them.
 
 Owns the content of rows that triggers write, for both stores; each store only spells it. Interests may capture
-different columns: the row then holds one piece of JSON for each choice of columns, and each kind names its piece by
+different columns. The row then holds one piece of JSON for each choice of columns, and each kind names its piece by
 number.
 """
 

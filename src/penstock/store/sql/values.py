@@ -111,7 +111,7 @@ def decode_like(
 ) -> dict[str, Any]:
     """Decode as `decode_captures` does, but a captured value that may stand for the one that was `read` is that one.
 
-    Two kinds of captured values are ambiguous: JSON numbers have more digits than a float, and on SQLite bytes in a
+    Two kinds of captured values are ambiguous. JSON numbers have more digits than a float, and on SQLite bytes in a
     column of text are captured as text.
     """
     values = decode_captures(dialect, definition, captured, columns)

@@ -1,7 +1,7 @@
 """Filters in SQLite's SQL: terms, and the conditions that are not made of others.
 
 Owns their text, with functions that every SQLite has, as other programs fire the triggers too. A column may hold
-anything, so each value passes a guard first: SQL compares values in the form in which penstock stores them, and Python
+anything, so each value passes a guard first. SQL compares values in the form in which penstock stores them, and Python
 all others. Python alone compares patterns and decimals.
 """
 

@@ -1,7 +1,7 @@
 """One connection to a SQLite file. A statement runs on it on the event loop, or in a thread.
 
 Owns the settings of a connection. A statement that touches few rows takes microseconds, less than handing it to a
-thread; all others, and any that may wait for a disk or a lock, run in a thread and can be stopped.
+thread. All others, and any that may wait for a disk or a lock, run in a thread and can be stopped.
 """
 
 from __future__ import annotations

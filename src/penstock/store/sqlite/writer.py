@@ -1,7 +1,7 @@
 """The one writer of a process: transactions take turns, and queued ones share one commit.
 
 Owns the write connection, the thread for it, and another for the log. Each transaction runs behind a savepoint, so that
-it can be undone alone. When its turn ends and others wait, the next one continues in the same database transaction; one
+it can be undone alone. When its turn ends and others wait, the next one continues in the same database transaction. One
 commit then makes all of them durable, and only then do they learn of it. If the shared commit fails, each is told to
 run again by itself.
 """
@@ -286,7 +286,7 @@ class Writer:
         """Now and then move the log into the database, so that it begins again and does not grow.
 
         Most of it moves while writers go on. The little that they have added meanwhile moves after the next commit,
-        whose callers have their answer by then, and before the next turn: only a log that has moved as a whole begins
+        whose callers have their answer by then, and before the next turn. Only a log that has moved as a whole begins
         again, and writing over it is quicker than adding to it.
         """
         self._commits += 1
