@@ -93,7 +93,7 @@ async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
     return found
 
 
-@app.action(batch=99, of=Letter, linger=timedelta(minutes=1))
+@app.action(batch=100, of=Letter, linger=timedelta(seconds=4))
 def post(ctx: SyncActionCtx, letters: list[Letter]) -> Sequence[int]:
     sent.append([letter.to for letter in letters])
     return [letter.pages for letter in letters]
@@ -211,18 +211,6 @@ async def test_the_first_lingers_for_those_who_come_shortly_after(database_url: 
         assert found == [Success(1), *[Success(number) for number in range(98)]]
         assert [len(calls) for calls in sent] == [99]
         await worker.finish()
-
-
-async def test_those_of_a_worker_that_stops_while_they_linger_are_handed_back(database_url: str) -> None:
-    async with app.open(database_url, grace=0.0) as backend:
-        worker = make_worker(backend)
-        job = await sms.enqueue(backend, post, to="ada")
-        await worker.tick()
-        assert len(worker.running) == 1
-        await worker.finish()
-        status = await backend.job(job)
-        assert status is not None
-        assert (status.state.value, status.attempt) == ("pending", 0)
 
 
 async def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -20,7 +19,6 @@ from penstock import (
     ActionCtx,
     App,
     Canceled,
-    CircuitBreaker,
     Failed,
     Finished,
     MutationCtx,
@@ -32,10 +30,8 @@ from penstock import (
     WorkId,
     WorkResult,
 )
-from penstock.calls.handlers.task_pauses import TaskPauses
-from penstock.errors import ConfigError, DeclarationError, Snooze, ValueInvalid
-from penstock.jobs.job import NO_OPTIONS, Job, JobId, Outcome, job_uuid
-from penstock.jobs.states import JobEvent
+from penstock.errors import Snooze
+from penstock.jobs.job import JobId, job_uuid
 from penstock.testing import TestApp
 
 app = OPENED = App()
@@ -168,20 +164,6 @@ async def test_broken_jobs_are_canceled_with_others(database_url: str, caplog: p
         assert [one["job"] for one in events(caplog, "job.broken")] == [works[given.index(NO_TASK)]]
 
 
-async def test_a_broken_job_says_nothing_of_the_run_that_a_circuit_breaker_tries() -> None:
-    now, pauses = datetime(2030, 1, 1, tzinfo=UTC), TaskPauses()
-    pauses.watch(1, "task", CircuitBreaker(failures=1, within=timedelta(minutes=1), open_for=timedelta(minutes=1)))
-    pauses.hold(1, now + timedelta(seconds=1), local=False)
-    assert pauses.begin(1, "[1]", now) is not None
-    now += timedelta(seconds=2)
-    assert pauses.begin(1, "[1]", now) is None, "it is tried"
-    common: dict[str, Any] = dict.fromkeys(("run_at", "enqueued_at", "started_at"), now)
-    common |= {"pool": "default", "priority": 0, "options": NO_OPTIONS, "on_complete": None, "ending": None}
-    broken = Job(UUID(int=1), "f", "action", "{}", attempt=1, **common)
-    pauses.note_end(1, broken, Outcome(JobEvent.HANDED_BACK), now)
-    assert pauses.begin(1, "[2]", now) is not None, "another one is still tried"
-
-
 async def test_a_broken_job_of_a_worker_that_died_is_taken_over_with_others(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,55 +210,6 @@ async def test_no_lease_waits_for_another_that_cannot_be_taken_over(
         assert await mail.status(backend, works[1]) == Finished(Success(1))
         assert events(caplog, "worker.not_rescued")
         assert [facts["jobs"] for facts in events(caplog, "worker.rescued")] == [1]
-
-
-async def test_an_outcome_stays_until_it_is_written(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TestApp(app, database_url) as backend:
-        work = await mail.enqueue(backend, send, 7)
-        worker = make_worker(backend)
-        await worker.tick()
-        await worker.wait_for_jobs()
-        assert worker.open_outcomes == 1
-
-        async def refuse(*_: object) -> Any:
-            assert worker.open_outcomes == 1
-            raise RuntimeError("not now")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(backend.engine.store.jobs, "settle", refuse)
-            with pytest.raises(RuntimeError):
-                await worker.tick()
-        assert worker.open_outcomes == 1
-        await worker.tick()
-        assert worker.open_outcomes == 0
-        assert await mail.status(backend, work) == Finished(Success(7))
-        await worker.finish()
-
-
-# ----- what is refused at the doors
-
-
-def test_a_status_is_kept_for_a_time_that_can_be_counted() -> None:
-    for ttl in (timedelta.max, timedelta(days=365_000, microseconds=1)):
-        with pytest.raises(DeclarationError, match=r"status_ttl must be .* at most 365,000 days, or None for ever"):
-            App().workpool("ever", status_ttl=ttl)
-    assert App().workpool("ever", status_ttl=timedelta(days=365_000)).definition.status_ttl == timedelta(days=365_000)
-    with pytest.raises(ConfigError, match="at most 365,000 days"):
-        App(job_status_ttl=1e12)
-
-
-@pytest.mark.parametrize("option", ["timeout", "max_wait"])
-def test_an_attempt_takes_five_years_at_most(option: str) -> None:
-    asked: dict[str, Any] = (
-        {"key": "a", "on_duplicate": "debounce", "run_after": timedelta(seconds=1)} if option == "max_wait" else {}
-    )
-    for value in (timedelta.max, timedelta(days=1830, microseconds=1), timedelta(0)):
-        with pytest.raises(ValueInvalid, match=f"{option} takes a timedelta greater than 0, and of at most five years"):
-            mail.with_options(**asked | {option: value})
-    mail.with_options(**asked | {option: timedelta(days=1830)})
-
-
-# ----- errors that cannot say what they are
 
 
 class Silent(Exception):

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
+from stage.told import events
 
 import penstock.calls.run.syncctx
 from penstock import (
@@ -39,6 +41,7 @@ NIGHT = datetime(2030, 3, 30, 22, tzinfo=UTC)  # before the night in which Pragu
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 app = App()
+write, read, act = tell_in(app)
 pool = app.workpool("slow", max_parallelism=1, default_retry=Retry(max_attempts=3, initial_backoff=600, base=2))
 ran: list[tuple[str, datetime]] = []
 failures: list[Exception] = []
@@ -83,24 +86,6 @@ async def ticks(ctx: QueryCtx) -> list[Tick]:
     return await ctx.db.query(Tick).collect()
 
 
-@app.mutation
-async def subscribe(ctx: MutationCtx, who: str, fail: bool = False) -> None:
-    await app.crons.create(ctx, f"digest of {who}", "0 8 * * *", tick, {"what": who})
-    if fail:
-        raise RuntimeError("no")
-
-
-@app.mutation
-async def unsubscribe(ctx: MutationCtx, who: str) -> bool:
-    return await app.crons.remove(ctx, f"digest of {who}")
-
-
-@app.internal_action
-async def from_an_action(ctx: ActionCtx) -> int:
-    await app.crons.create(ctx, "a", timedelta(hours=1), work, {"what": "a"})
-    return len(await app.crons.list(ctx))
-
-
 @app.internal_action
 def from_a_thread(ctx: SyncActionCtx) -> int:
     app.crons.create(ctx, "b", Interval(timedelta(hours=1)), work, {"what": "b"})
@@ -117,16 +102,6 @@ def from_a_thread_in_a_transaction(ctx: SyncMutationCtx) -> list[str]:
     return names
 
 
-@app.internal_query
-async def read(ctx: QueryCtx) -> None:
-    await app.crons.create(ctx, "q", "0 9 * * *", work)  # type: ignore[call-overload]
-
-
-@app.internal_mutation
-async def run_within(ctx: MutationCtx) -> None:
-    await app.crons.run(ctx, "report")  # type: ignore[call-overload]
-
-
 app.crons.declare("report", daily("report", 7, 0), tick, {"what": "report"})
 
 
@@ -135,15 +110,10 @@ async def cron_named(backend: TestApp, name: str) -> CronStatus:
     return found
 
 
-def clock(start: datetime = NIGHT) -> TestClock:
-    return TestClock(start)
-
-
-# ----- declared
-
-
-async def test_declared_crons_run_at_their_times(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
+async def test_declared_crons_run_at_their_times_and_are_seen_with_their_last_run(database_url: str) -> None:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
+        before = await cron_named(backend, "report")
+        assert (before.job, before.state, before.planned_at) == (None, None, None)
         await backend.run_until(NIGHT + DAY)
         rows = [(row.what, row.creation_time, row.planned_at) for row in await backend.run_query(ticks)]
         jump = datetime(2030, 3, 31, 1, tzinfo=UTC)  # from 2:00 to 3:00 in Prague
@@ -151,15 +121,7 @@ async def test_declared_crons_run_at_their_times(database_url: str) -> None:
         assert rows == [("prague", jump, jump), ("report", seven, seven)]
         assert ran == [("six", NIGHT.replace(hour=0) + DAY + hours * HOUR) for hours in (0, 6, 12, 18)]
         assert backend.clock.now() == NIGHT + DAY
-
-
-async def test_a_cron_is_seen_with_its_last_run(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        before = await cron_named(backend, "report")
-        assert (before.job, before.state, before.planned_at) == (None, None, None)
-        await backend.run_until(NIGHT + DAY)
         found = await cron_named(backend, "report")
-        seven = datetime(2030, 3, 31, 7, tzinfo=UTC)
         assert found.job is not None
         assert found == CronStatus(
             "report", "0 7 * * *", "UTC", tick.name, declared=True, kept=True, paused=False, next_at=seven + DAY,
@@ -172,57 +134,62 @@ async def test_a_cron_is_seen_with_its_last_run(database_url: str) -> None:
         )
 
 
-async def test_clocks_that_are_set_back_run_a_daily_cron_once(database_url: str) -> None:
-    night = datetime(2030, 10, 26, 22, tzinfo=UTC)
-    async with TestApp(app, database_url, clock=clock(night)) as backend:
-        await backend.run_until(night + 2 * DAY)
-        rows = [row.planned_at for row in await backend.run_query(ticks) if row.what == "prague"]
-        assert rows == [datetime(2030, 10, 27, 0, 30, tzinfo=UTC), datetime(2030, 10, 28, 1, 30, tzinfo=UTC)]
+async def test_a_cron_is_created_and_removed_with_a_transaction_and_from_anywhere(database_url: str) -> None:
+    create = app.crons.create
 
+    def subscribe(who: str, *, fail: bool = False) -> Any:
+        async def story(ctx: MutationCtx) -> None:
+            await create(ctx, f"digest of {who}", "0 8 * * *", tick, {"what": who})
+            if fail:
+                raise RuntimeError("no")
 
-# ----- at run time
+        return story
 
-
-async def test_a_cron_is_created_and_removed_with_a_transaction(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
         with pytest.raises(RuntimeError):
-            await backend.run_mutation(subscribe, "ada", fail=True)
-        await backend.run_mutation(subscribe, "bob")
+            await backend.run_mutation(write, subscribe("ada", fail=True))
+        await backend.run_mutation(write, subscribe("bob"))
+        await backend.run_action(act, lambda ctx: create(ctx, "a", timedelta(hours=1), work, {"what": "a"}))
+        assert await backend.run_action(from_a_thread) == 6
+        assert {"a", "b", "c"} <= set(await backend.run_mutation(from_a_thread_in_a_transaction))
+        await create(backend, "d", CronExpression("0 * * * *", "Asia/Kolkata"), work, {"what": "d"})
+        await backend.run_until(NIGHT + HOUR)
+        assert ran == [("d", NIGHT + HOUR / 2), ("b", NIGHT + HOUR), ("c", NIGHT + HOUR)]
+
         await backend.run_until(NIGHT + 2 * DAY)
         whats = [row.what for row in await backend.run_query(ticks)]
         assert (whats.count("ada"), whats.count("bob")) == (0, 2)
         with pytest.raises(DataError, match="There is a cron called 'digest of bob'"):
-            await backend.run_mutation(subscribe, "bob")
-        assert await backend.run_mutation(unsubscribe, "bob")
-        assert not await backend.run_mutation(unsubscribe, "bob")
+            await backend.run_mutation(write, subscribe("bob"))
+        for found in (True, False):
+            assert await backend.run_mutation(write, lambda ctx: app.crons.remove(ctx, "digest of bob")) is found
         await backend.run_until(NIGHT + 4 * DAY)
         assert [row.what for row in await backend.run_query(ticks)].count("bob") == 2
 
 
-async def test_a_cron_of_arguments_is_made_from_anywhere(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        assert await backend.run_action(from_an_action) == 4
-        assert await backend.run_action(from_a_thread) == 5
-        assert {"a", "b", "c"} <= set(await backend.run_mutation(from_a_thread_in_a_transaction))
-        await app.crons.create(backend, "d", CronExpression("0 * * * *", "Asia/Kolkata"), work, {"what": "d"})
-        await backend.run_until(NIGHT + HOUR)
-        assert ran == [("d", NIGHT + HOUR / 2), ("b", NIGHT + HOUR), ("c", NIGHT + HOUR)]
-
-
-async def test_a_paused_cron_does_not_run_and_catches_nothing_up(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        await app.crons.create(backend, "w", timedelta(hours=1), work)
-        await app.crons.pause(backend, "w")
-        assert (await cron_named(backend, "w")).paused
-        await backend.run_until(NIGHT + HOUR * 1.9)
-        await app.crons.resume(backend, "w")
-        assert ran == []
-        await backend.run_until(NIGHT + 2 * HOUR)
-        assert ran == [("six", NIGHT + 2 * HOUR), ("work", NIGHT + 2 * HOUR)]
+async def test_a_cron_runs_later_by_its_jitter_goes_on_after_a_failure_and_not_while_it_is_paused(
+    database_url: str,
+) -> None:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
+        await app.crons.create(backend, "paused", timedelta(hours=1), work, {"what": "paused"})
+        await app.crons.pause(backend, "paused")
+        assert (await cron_named(backend, "paused")).paused
+        for name in "abc":
+            await app.crons.create(backend, name, "0 * * * *", work, {"what": name}, jitter=timedelta(minutes=10))
+        failures.append(NonRetryableError("no"))
+        await backend.run_until(NIGHT + 1.9 * HOUR, raise_errors=False)
+        await app.crons.resume(backend, "paused")
+        assert sorted(what for what, _ in ran) == ["a", "b", "c"]
+        await backend.run_until(NIGHT + 3 * HOUR)
+        assert sorted(what for what, _ in ran) == ["a", "a", "b", "b", "c", "c", "paused", "paused", "six"]
+        assert [at for what, at in ran if what == "paused"] == [NIGHT + 2 * HOUR, NIGHT + 3 * HOUR], "nothing caught up"
+        late = {(what, (at - NIGHT) % HOUR) for what, at in ran if what in "abc"}
+        assert len(late) == 3, "always by the same"
+        assert all(timedelta(0) <= by < timedelta(minutes=10) for _, by in late)
 
 
 async def test_a_cron_is_run_now(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
         await app.crons.create(backend, "t", "0 * * * *", tick, {"what": "now"})
         await app.crons.pause(backend, "t")
         job = await app.crons.run(backend, "t")
@@ -235,41 +202,36 @@ async def test_a_cron_is_run_now(database_url: str) -> None:
         assert (found.state, found.next_at) == (JobState.PENDING, NIGHT + HOUR)
 
 
-# ----- late and too soon
-
-
-async def stop_for_a_while(database_url: str, hours: float, **options: Any) -> list[datetime]:
+async def stop_for_a_while(
+    database_url: str, hours: float, begin: timedelta = timedelta(0), **options: Any
+) -> list[datetime]:
     """When an hourly cron ran whose processes were stopped for a while; then it is half past."""
-    own = App()
+    own, start = App(), NIGHT + begin
     own.registry.add(work)
     own.crons.declare("w", "0 * * * *", work, **options)
-    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR / 2)) as backend:
-        await backend.run_until(NIGHT + HOUR)
+    async with TestApp(own, database_url, clock=TestClock(start + HOUR / 2)) as backend:
+        await backend.run_until(start + HOUR)
     ran.clear()
-    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR * (1.5 + hours))) as backend:
+    async with TestApp(own, database_url, clock=TestClock(start + HOUR * (1.5 + hours))) as backend:
         await backend.run_until(backend.clock.now())
-        assert (await cron_named(backend, "w")).next_at == NIGHT + HOUR * (2 + hours)
+        assert (await cron_named(backend, "w")).next_at == start + HOUR * (2 + hours)
     return [at for _, at in ran]
 
 
-async def test_after_a_stop_one_run_makes_up_for_all(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_after_a_stop_as_many_runs_make_up_for_all_as_is_asked_for(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert await stop_for_a_while(database_url, 5) == [NIGHT + HOUR * 6.5]
-    (skipped,) = [record.facts for record in caplog.records if getattr(record, "event", "") == "cron.skipped"]  # type: ignore[attr-defined]
+    (skipped,) = events(caplog, "cron.skipped")
     assert skipped == {"cron": "w", "first": NIGHT + 2 * HOUR, "last": NIGHT + 5 * HOUR, "reason": "missed"}
-
-
-async def test_after_a_stop_nothing_is_made_up_for(database_url: str) -> None:
-    assert await stop_for_a_while(database_url, 5, catch_up="skip") == []
-
-
-async def test_after_a_stop_each_run_is_made_up_for_one_after_another(database_url: str) -> None:
-    assert len(await stop_for_a_while(database_url, 5, catch_up="all")) == 5
+    assert await stop_for_a_while(database_url, 5, begin=12 * HOUR, catch_up="skip") == []
+    assert len(await stop_for_a_while(database_url, 5, begin=24 * HOUR, catch_up="all")) == 5
 
 
 async def test_a_run_under_way_makes_the_next_one_be_skipped(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
         failures.extend([OSError("no"), OSError("no")])  # it waits 10 minutes, then 20, each times 0.5 to 1.5
         await app.crons.create(backend, "w", timedelta(minutes=5), work, pool=pool.with_options(retry=True))
         await backend.run_until(NIGHT + timedelta(minutes=50))
@@ -281,45 +243,9 @@ async def test_a_run_under_way_makes_the_next_one_be_skipped(
         assert 20 <= third <= 50
         assert later
         assert later[0] == 5 * int(third // 5 + 1), "the next planned time after that run has ended"
-        skipped = [record for record in caplog.records if getattr(record, "event", "") == "cron.skipped"]
-        assert {record.facts["reason"] for record in skipped} == {"under way"}  # type: ignore[attr-defined]
+        skipped = events(caplog, "cron.skipped")
+        assert {one["reason"] for one in skipped} == {"under way"}
         assert len(skipped) >= 3
-
-
-async def test_a_planned_time_waits_for_the_run_under_way(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        await app.crons.create(
-            backend, "w", timedelta(minutes=5), work, overlap="wait", retry=Retry(max_attempts=3, initial_backoff=600)
-        )
-        failures.append(OSError("no"))
-        await backend.run_until(NIGHT + timedelta(minutes=30), raise_errors=False)
-        times = [at - NIGHT for what, at in ran if what == "work"]
-        assert times[0] == timedelta(minutes=5)
-        assert times[2] - times[1] < timedelta(seconds=1), "as soon as that has ended"
-        assert times[3] == timedelta(minutes=5) * int(times[1] / timedelta(minutes=5) + 1)
-
-
-async def test_a_run_that_failed_has_ended(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        failures.append(NonRetryableError("no"))
-        await app.crons.create(backend, "w", timedelta(minutes=5), work)
-        await backend.run_until(NIGHT + timedelta(minutes=10), raise_errors=False)
-        assert len(ran) == 2
-        assert (await cron_named(backend, "w")).state is JobState.SUCCESS
-
-
-async def test_jitter_begins_a_run_later_and_always_by_the_same(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        for name in "abc":
-            await app.crons.create(backend, name, "0 * * * *", work, {"what": name}, jitter=timedelta(minutes=10))
-        await backend.run_until(NIGHT + 3 * HOUR)
-        late = {(what, (at - NIGHT) % HOUR) for what, at in ran if what != "six"}
-        assert len(ran) == 3 * 2 + 1, "those of the third hour come later"
-        assert len(late) == 3
-        assert all(timedelta(0) <= by < timedelta(minutes=10) for _, by in late)
-
-
-# ----- another release
 
 
 async def declare_and_run(database_url: str, schedule: Any, start: datetime, until: datetime, **options: Any) -> int:
@@ -328,7 +254,7 @@ async def declare_and_run(database_url: str, schedule: Any, start: datetime, unt
     own.registry.add(work)
     own.crons.declare("w", schedule, work, **options)
     ran.clear()
-    async with TestApp(own, database_url, clock=clock(start)) as backend:
+    async with TestApp(own, database_url, clock=TestClock(start)) as backend:
         await backend.run_until(until)
     return len(ran)
 
@@ -340,41 +266,7 @@ async def test_a_changed_schedule_holds_from_the_deploy_on(database_url: str) ->
     assert await declare_and_run(database_url, "0 12 * * *", ten + HOUR, ten + 3 * HOUR) == 1
     assert await declare_and_run(database_url, "0 12 * * *", ten + 3 * HOUR, ten + 4 * HOUR) == 0, "nor again"
     assert await declare_and_run(database_url, "0 12 * * *", ten + 4 * HOUR, ten + 5 * HOUR, jitter=HOUR) == 0
-
-
-async def test_what_was_missed_is_made_up_for_by_a_changed_schedule(database_url: str) -> None:
-    assert await declare_and_run(database_url, "0 9 * * *", NIGHT, NIGHT + HOUR) == 0
-    ten = NIGHT + HOUR * 12
-    assert await declare_and_run(database_url, "30 9 * * *", ten, ten) == 1
-
-
-async def test_a_cron_that_is_not_declared_any_more_is_left_alone(database_url: str) -> None:
-    await declare_and_run(database_url, "0 9 * * *", NIGHT, NIGHT + HOUR)
-    own = App()
-    own.registry.add(work)
-    async with TestApp(own, database_url, clock=clock(NIGHT + HOUR)) as backend:
-        await backend.run_until(NIGHT + 2 * DAY)
-        assert ran == []
-        assert not (await cron_named(backend, "w")).kept
-        assert await own.crons.remove(backend, "w")
-        assert await own.crons.list(backend) == []
-
-
-async def test_two_programs_keep_their_own_crons(database_url: str) -> None:
-    other = App()
-
-    @other.cron("0 * * * *", name="theirs")
-    async def theirs(ctx: ActionCtx) -> None:
-        ran.append(("theirs", ctx.now()))
-
-    async with TestApp(other, database_url, clock=clock()) as backend:
-        await other.crons.create(backend, "made there", "0 * * * *", theirs)
-    async with TestApp(app, database_url, clock=clock()) as backend:
-        await backend.run_until(NIGHT + 2 * HOUR)
-        assert [what for what, _ in ran] == ["six"]
-    async with TestApp(other, database_url, clock=clock(NIGHT + 2 * HOUR)) as backend:
-        await backend.run_until(NIGHT + 2 * HOUR)
-        assert [what for what, _ in ran] == ["six", "theirs", "theirs"]
+    assert await declare_and_run(database_url, "30 12 * * *", ten + DAY + 4 * HOUR, ten + DAY + 4 * HOUR) == 1, "missed"
 
 
 # ----- refused
@@ -446,26 +338,24 @@ def test_a_decorator_has_to_know_what_it_decorates() -> None:
         own.cron("0 9 * * *")(5)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    ("declare", "error", "words"),
-    [
-        ({"args": {"what": 5}}, ArgumentsInvalid, "valid string"),
-        ({"args": {}}, ArgumentsInvalid, "what"),
-        ({"args": {"what": "x", "more": 1}}, ArgumentsInvalid, "more"),
-        ({"args": {"what": "x"}, "pool": pool.with_options(run_after=HOUR)}, UsageError, "contradict its schedule"),
-        ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "its pool options have a key"),
-        ({"args": {"what": "x"}, "pool": pool.with_options(retry=True)}, UsageError, "is a mutation"),
-    ],
-)
-async def test_a_program_with_a_wrong_cron_does_not_start(
-    database_url: str, declare: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    own = App()
-    own.registry.add(tick)
-    own.crons.declare("wrong", "0 9 * * *", tick, **declare)
-    with pytest.raises(error, match=words):
-        async with TestApp(own, database_url):
-            raise AssertionError("it started")
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"args": {"what": 5}}, ArgumentsInvalid, "valid string"),
+    ({"args": {}}, ArgumentsInvalid, "what"),
+    ({"args": {"what": "x", "more": 1}}, ArgumentsInvalid, "more"),
+    ({"args": {"what": "x"}, "pool": pool.with_options(run_after=HOUR)}, UsageError, "contradict its schedule"),
+    ({"args": {"what": "x"}, "pool": pool.with_options(key="x")}, UsageError, "its pool options have a key"),
+    ({"args": {"what": "x"}, "pool": pool.with_options(retry=True)}, UsageError, "is a mutation"),
+]
+
+
+async def test_a_program_with_a_wrong_cron_does_not_start(database_url: str) -> None:
+    for declare, error, words in WRONG:
+        own = App()
+        own.registry.add(tick)
+        own.crons.declare("wrong", "0 9 * * *", tick, **declare)
+        with pytest.raises(error, match=words):
+            async with TestApp(own, database_url):
+                raise AssertionError("it started")
     async with TestApp(app, database_url) as backend:
         assert "wrong" not in [cron.name for cron in await app.crons.list(backend)]
 
@@ -475,8 +365,16 @@ async def test_what_cannot_be_done_at_run_time_is_refused(database_url: str) -> 
         create = app.crons.create
         before = await app.crons.list(backend)
         for call, error, words in (
-            (lambda: backend.run_query(read), ContextError, "A query only reads"),
-            (lambda: backend.run_mutation(run_within), ContextError, "inside a transaction"),
+            (
+                lambda: backend.run_query(read, lambda ctx: create(ctx, "q", "0 9 * * *", work)),
+                ContextError,
+                "A query only reads",
+            ),
+            (
+                lambda: backend.run_mutation(write, lambda ctx: app.crons.run(ctx, "report")),
+                ContextError,
+                "inside a transaction",
+            ),
             (lambda: create(backend, "x", "0 9 * * *", tick, {"what": 5}), ArgumentsInvalid, "valid string"),
             (lambda: create(backend, "x", "0 9 * * *", tick, {"what": "\0"}), ValueInvalid, "NUL"),
             (lambda: create(backend, "x", "soon", work), DeclarationError, "five or six fields"),

@@ -185,9 +185,6 @@ async def test_what_is_kept_of_a_batch_is_small(database_url: str) -> None:
         assert kept < many * len(long), "not all arguments"
 
 
-# ----- beside all else
-
-
 async def test_while_a_batch_is_stored_all_else_has_its_turns(database_url: str) -> None:
     turns, seen, clock = count(1), set[int](), SystemClock()
     last = 0
@@ -209,29 +206,6 @@ async def test_while_a_batch_is_stored_all_else_has_its_turns(database_url: str)
         other.cancel()
         assert len(seen) >= 3
         assert await ready(backend) == MANY
-
-
-async def test_a_batch_can_be_stopped_while_it_is_stored(database_url: str) -> None:
-    made: list[int] = []
-
-    def until_stopped() -> Iterator[dict[str, Any]]:
-        for arguments in each(20_000):
-            made.append(arguments["number"])
-            if len(made) == MANY:
-                storing.cancel()
-            yield arguments
-
-    async with TestApp(app, database_url) as backend:
-        storing = asyncio.ensure_future(sms.enqueue_batch(backend, send, until_stopped()))
-        with pytest.raises(asyncio.CancelledError):
-            await storing
-        assert len(made) < 20_000
-        assert await ready(backend) == 0
-        await sms.enqueue_batch(backend, send, each(MANY))
-        assert await ready(backend) == MANY
-
-
-# ----- from threads
 
 
 @app.query

@@ -1,16 +1,17 @@
-"""Messages that are sent in transactions of the user's own, on connections of all kinds: with them, or not at all."""
+"""Messages that are sent in transactions of the user's own, through drivers or in plain SQL: with them, or not."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
-from stage.guests import PLAIN_KINDS, Kind, Visit, play
+from stage.guests import PLAIN_KINDS, Kind, Visit, play, sqlite_file
 
 from penstock import (
     ActionCtx,
@@ -19,7 +20,6 @@ from penstock import (
     ConfigError,
     ContextError,
     LimitExceeded,
-    Table,
     TopicNotFound,
     ValueInvalid,
 )
@@ -38,18 +38,14 @@ class Greeting:
     times: int = 1
 
 
-class Order(Table, name="orders"):
-    item: str
-
-
 @app.outbox("greetings")
 async def hear(ctx: ActionCtx, message: Message[Greeting]) -> None:
     heard.append((message.payload.to, message.key))
 
 
-@app.outbox(Order)
-async def hear_of_order(ctx: ActionCtx, order: Order) -> None:
-    heard.append(order.item)
+@app.outbox("anything")
+async def hear_anything(ctx: ActionCtx, message: Message[Any]) -> None:
+    heard.append((message.payload, message.key))
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +78,13 @@ def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
 
     asyncio.run(make())
     return url
+
+
+@pytest.fixture
+def started_url(database_url: str) -> str:
+    """URL of a database on which the program was started once."""
+    with app.sync.open(database_url):
+        return database_url
 
 
 def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
@@ -201,3 +204,105 @@ def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
             connection.execute(f"drop owned by {role}")
             connection.execute(f"drop role {role}")
     assert hand_over(postgres_url) == [("Ada", None), ("Eve", None)]
+
+
+class Raw:
+    """A connection without penstock, and its transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._lite = isinstance(connection, sqlite3.Connection)
+
+    def send(self, topic: Any, payload: Any, key: Any = None) -> None:
+        """Send a message."""
+        if self._lite:
+            columns, values = "topic, payload", [topic, payload]
+            if key is not None:
+                columns, values = "topic, payload, key", [topic, payload, key]
+            marks = ", ".join("?" * len(values))
+            self.connection.execute(f"insert into penstock_send ({columns}) values ({marks})", values)
+        elif key is None:
+            self.connection.execute("select penstock.send(%s, %s::jsonb)", [topic, payload])
+        else:
+            self.connection.execute("select penstock.send(%s, %s::jsonb, key => %s)", [topic, payload, key])
+
+
+@contextmanager
+def raw(url: str) -> Iterator[Raw]:
+    """A connection of some other program to a database."""
+    connection: Any = sqlite3.connect(sqlite_file(url)) if url.startswith("sqlite") else psycopg.connect(url)
+    try:
+        yield Raw(connection)
+    finally:
+        connection.close()
+
+
+def test_messages_are_sent_if_the_transaction_commits(started_url: str) -> None:
+    with raw(started_url) as program:
+        program.send("anything", '{"to": "Žofie %s", "times": 2.5}', "k")
+        program.connection.execute("savepoint here")
+        program.send("anything", '"gone"')
+        program.connection.execute("rollback to savepoint here")
+        for payload in ("null", "[]", '"é 😀"', "-0.5", "true", "123456789012345678901234567890"):
+            program.send("anything", payload)
+        program.send("anything", "1", "é" * 200)
+        program.connection.commit()
+        program.send("anything", '"gone"')
+        program.connection.rollback()
+    assert hand_over(started_url) == [
+        ({"to": "Žofie %s", "times": 2.5}, "k"),
+        (None, None),
+        ([], None),
+        ("é 😀", None),
+        (-0.5, None),
+        (True, None),
+        (123456789012345678901234567890, None),
+        (1, "é" * 200),
+    ]
+
+
+def test_a_trigger_sends(started_url: str) -> None:
+    with raw(started_url) as program:
+        run = program.connection.execute
+        run("create table visit (who text)")
+        if started_url.startswith("sqlite"):
+            run(
+                "create trigger visited after insert on visit begin insert into penstock_send (topic, payload, key) "
+                "values ('anything', json_object('who', new.who), new.who); end"
+            )
+        else:
+            run(
+                "create function visited() returns trigger language plpgsql as $$ begin "
+                "perform penstock.send('anything', jsonb_build_object('who', new.who), new.who); return null; end $$"
+            )
+            run("create trigger visited after insert on visit for each row execute function visited()")
+        run("insert into visit values ('Ada'), ('Bob')")
+        program.connection.commit()
+    assert hand_over(started_url) == [({"who": "Ada"}, "Ada"), ({"who": "Bob"}, "Bob")]
+
+
+REFUSED: list[tuple[Any, Any, Any, str]] = [
+    ("nowhere", "1", None, "there is no.* topic"),
+    (None, "1", None, "there is no.* topic"),
+    ("anything", None, None, "payload"),
+    ("anything", "1", "", "key"),
+    ("anything", "1", "x" * 201, "key"),
+]
+REFUSED_BY_SQLITE: list[tuple[Any, Any, Any, str]] = [
+    ("anything", "{to: 1}", None, "payload"),
+    ("anything", 5, None, "payload"),
+    ("anything", b"1", None, "payload"),
+    ("anything", "1", 5, "key"),
+    ("anything", "1", "a\0b", "key"),
+]
+
+
+def test_what_cannot_be_sent_is_refused_with_the_reason(started_url: str) -> None:
+    with raw(started_url) as program:
+        for topic, payload, key, text in [*REFUSED, *REFUSED_BY_SQLITE * started_url.startswith("sqlite")]:
+            with pytest.raises(
+                (sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match="penstock: " + text
+            ):
+                program.send(topic, payload, key)
+            program.connection.rollback()
+    assert hand_over(started_url) == []

@@ -5,79 +5,62 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
-from uuid import UUID
 
 import pytest
+from stage.stories import tell_in
 from stage.waits import SOON
-from typing_extensions import TypedDict
 
 from penstock import (
     ActionCtx,
     App,
+    ArgumentsInvalid,
     Backend,
-    Index,
+    ContextError,
+    Id,
+    IdInvalid,
     JobId,
     JobState,
     JobStatus,
+    LimitExceeded,
     MutationCtx,
+    PenstockError,
     QueryCtx,
-    Retry,
     Table,
+    UnawaitedCall,
+    ValueInvalid,
     sync,
 )
-from penstock.clock import SystemClock, layout_uuid7
+from penstock.clock import SystemClock
 from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Kind, NewJob, Options, job_id
-from penstock.jobs.order import rank
-from penstock.jobs.settle import MAX_LOSSES
-from penstock.services.pruner import Pruner
-from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock, gate
 
 pytestmark = pytest.mark.both_stores
 
-NOW = timedelta(0)
+NOW, HOUR = timedelta(0), timedelta(hours=1)
 app = OPENED = App()
+other_app = App()
+write, read, act = tell_in(app)
 
 
 class Step(Table):
     """One row for each thing that was done."""
 
     what: str
-
-    by_what = Index("what")
+    at: datetime | None = None
 
 
 @app.mutation
-async def do(ctx: MutationCtx, what: str) -> str:
-    await ctx.db.insert(Step(what=what))
+async def do(ctx: MutationCtx, what: str, at: datetime | None = None) -> str:
+    await ctx.db.insert(Step(what=what, at=at))
     return what.upper()
 
 
 @app.query
 async def done(ctx: QueryCtx) -> list[str]:
     return [step.what for step in await ctx.db.query(Step).collect()]
-
-
-@app.mutation
-async def do_and_tell(ctx: MutationCtx, what: str) -> Step | None:
-    return await ctx.db.get(Step, await ctx.db.insert(Step(what=what)))
-
-
-class Told(TypedDict("Told", {"é": Any})):
-    step: Step | None
-    at: datetime
-    large: int
-    seal: bytes
-    odd: float
-
-
-@app.internal_action
-async def call_and_tell(ctx: ActionCtx, what: str) -> Told:
-    step = await ctx.run_mutation(do_and_tell, what)
-    return {"step": step, "at": ctx.now(), "large": 2**60, "seal": b"\xff\xfe", "odd": float("inf"), "é": [1, None]}
 
 
 @app.internal_action
@@ -175,24 +158,6 @@ async def status(backend: Backend, job: JobId) -> JobStatus:
     return found
 
 
-async def enqueue(backend: Backend, function: AnyFunction, args: str, **facts: Any) -> JobId:
-    """Enqueue a job with facts that no user can give it yet, such as a retry policy."""
-    kind: Kind = function.kind.value
-    uuid = UUID(int=layout_uuid7(1, len(attempts) + 7))
-    now = backend.engine.clock.now()
-    await backend.job_calls.enqueue(NewJob(uuid, function.name, kind, args, now, rank(now), **facts))
-    return job_id(uuid)
-
-
-def make_worker(backend: Backend) -> Worker:
-    worker = backend.make_service("worker")
-    assert isinstance(worker, Worker)
-    return worker
-
-
-# ----- how jobs end
-
-
 async def test_a_job_goes_from_pending_through_running_to_success(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         job = await test.scheduler.run_after(timedelta(minutes=5), do, what="lunch")
@@ -224,19 +189,6 @@ async def test_a_job_goes_from_pending_through_running_to_success(database_url: 
         assert [job.id for job in await test.jobs("pending")] == [later]
         assert [job.args["what"] for job in await test.jobs()] == ["never", "late", "lunch"]
         assert len(await test.jobs(limit=2)) == 2
-
-
-async def test_what_a_job_returned_is_kept_as_its_annotation_says(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        told = await test.scheduler.run_after(NOW, do_and_tell, what="lunch")
-        called = await test.scheduler.run_after(NOW, call_and_tell, what="tea")
-        await test.run_until_idle()
-        row = Step.model_validate((await status(test, told)).result, strict=False)
-        assert (row.what, row.creation_time) == ("lunch", (await status(test, told)).started_at)
-        found = (await status(test, called)).result
-        assert found.pop("step")["what"] == "tea"
-        assert datetime.fromisoformat(found.pop("at")) == test.clock.now()
-        assert found == {"large": 2**60, "seal": "__4=", "odd": "Infinity", "é": [1, None]}
 
 
 FAILED: list[tuple[Any, str]] = [
@@ -275,14 +227,6 @@ def names(function: AnyFunction) -> set[str]:
     return set(inspect.signature(function.handler).parameters)
 
 
-async def test_a_failed_mutation_may_be_retried(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        job = await enqueue(test, do_and_fail, '{"what": "soup"}', options=Options(retry=Retry(max_attempts=3)))
-        await test.run_until_idle(raise_errors=False)
-        assert (await status(test, job)).attempt == 3
-        assert await test.run_query(done) == []
-
-
 async def test_running_actions_are_asked_to_stop_by_any_worker(database_url: str) -> None:
     clock = TestClock()
     async with (
@@ -308,31 +252,6 @@ async def test_running_actions_are_asked_to_stop_by_any_worker(database_url: str
         ends = [await status(asks, job) for job in (raises, returns, threaded)]
         assert [end.state for end in ends] == [JobState.CANCELED, JobState.SUCCESS, JobState.SUCCESS]
         assert [end.result for end in ends] == [None, "had ended anyway", "told"]
-
-
-# ----- workers, versions and times
-
-
-async def test_a_mutation_that_takes_each_of_its_workers_down_ends_failed(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        job = await test.scheduler.run_after(NOW, do, what="poison")
-        for attempt in range(1, MAX_LOSSES + 1):
-            worker = make_worker(test)
-            with gate("mutation.ran") as held:
-                await worker.tick()
-                await held.arrived()
-                await worker.kill()
-            test.clock.advance(timedelta(seconds=31))
-            survivor = make_worker(test)
-            survivor._executor._places = 0
-            await survivor.tick()
-            assert (await status(test, job)).attempt == attempt
-            test.clock.advance(timedelta(minutes=2))
-            await survivor.tick()
-        found = await status(test, job)
-        assert found.state is JobState.FAILED
-        assert (found.error or "").startswith("WorkerLost")
-        assert await test.run_query(done) == []
 
 
 def later_version() -> App:
@@ -373,26 +292,6 @@ async def test_a_job_of_another_version_waits_for_its_function_and_fails_by_its_
         assert (found.state, found.attempt, found.result) == (JobState.SUCCESS, 1, 3)
 
 
-async def test_a_status_is_kept_for_its_time_and_then_forgotten(database_url: str) -> None:
-    async with TestApp(app, database_url, job_status_ttl=86400.0) as test:
-        pruner = test.make_service("pruner")
-        assert isinstance(pruner, Pruner)
-        job = await test.scheduler.run_after(NOW, do, what="a")
-        await test.run_until_idle()
-        test.clock.advance(timedelta(hours=23))
-        await pruner.tick()
-        assert await test.job(job) is not None
-        test.clock.advance(timedelta(hours=2))
-        assert await test.job(job) is None
-        for _ in range(3):
-            await pruner.tick()
-            test.clock.advance(timedelta(days=1))
-        assert not any((await test.job_counts()).values())
-
-
-# ----- clocks that differ
-
-
 class WrongClock(SystemClock):
     """The clock of a machine that is set wrong."""
 
@@ -421,24 +320,167 @@ async def test_machines_whose_clocks_differ_agree_on_the_databases_time(postgres
             assert abs(clock.offset + clock.wrong) < timedelta(seconds=1), "as penstock doctor shows it"
 
 
-async def test_a_worker_whose_clock_jumps_ahead_takes_nothing_from_others(postgres_url: str) -> None:
-    clock = WrongClock(timedelta(0))
-    async with (
-        app.open(postgres_url) as right,
-        app.open(postgres_url, clock=clock) as skewed,
-    ):
-        holder, jumper = make_worker(right), make_worker(skewed)
-        job = await right.scheduler.run_after(NOW, call_out_until_told, ending="returns")
-        await holder.tick()
-        clock.wrong = timedelta(hours=1)
-        await jumper.tick()
-        assert (await status(right, job)).state is JobState.RUNNING
-        await jumper.finish()
-        await holder.kill()
-
-
 async def ended(backend: Backend, job: JobId) -> JobStatus:
     async with asyncio.timeout(SOON):
         while (found := await status(backend, job)).finished_at is None:
             await SystemClock().sleep(0.01)
     return found
+
+
+@other_app.mutation
+async def elsewhere(ctx: MutationCtx) -> None: ...
+
+
+async def no_function(ctx: MutationCtx) -> None: ...
+
+
+@app.mutation
+async def call_off(ctx: MutationCtx, job: JobId) -> None:
+    await ctx.scheduler.cancel(job)
+
+
+@app.mutation
+def invite_from_a_thread(ctx: sync.MutationCtx, guest: str) -> JobStatus | None:
+    job = ctx.scheduler.run_after(NOW, do, what=guest)
+    other = ctx.scheduler.run_at(ctx.now(), do, what="unwelcome")
+    ctx.scheduler.cancel(other)
+    return ctx.scheduler.get(job)
+
+
+def inviting(*guests: str, fail: bool = False) -> Callable[[Any], Awaitable[list[JobId]]]:
+    """Schedules done in an hour, and then may fail."""
+
+    async def invite(ctx: Any) -> list[JobId]:
+        jobs = [await ctx.scheduler.run_after(HOUR, do, what=guest) for guest in guests]
+        if fail:
+            raise RuntimeError("no party")
+        return jobs
+
+    return invite
+
+
+async def forget_to_await(ctx: Any) -> None:
+    ctx.scheduler.run_after(NOW, do, what="forgotten")
+
+
+Wrong = Callable[[Any], Awaitable[Any]]
+
+WRONG: dict[str, tuple[type[PenstockError], Wrong]] = {
+    "a negative delay": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(timedelta(seconds=-1), do, what="x")),
+    "a delay of six years": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(timedelta(days=2200), do, what="x")),
+    "a number": (ValueInvalid, lambda ctx: ctx.scheduler.run_after(5, do, what="x")),
+    "a time without a zone": (
+        ValueInvalid,
+        lambda ctx: ctx.scheduler.run_at(datetime(2030, 1, 1), do, what="x"),  # noqa: DTZ001
+    ),
+    "a text for a time": (ValueInvalid, lambda ctx: ctx.scheduler.run_at("2030-01-01", do, what="x")),
+    "a time in six years": (
+        ValueInvalid,
+        lambda ctx: ctx.scheduler.run_at(datetime(2036, 1, 1, tzinfo=UTC), do, what="x"),
+    ),
+    "a query": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, done)),
+    "a plain function": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, no_function)),
+    "another app's function": (ContextError, lambda ctx: ctx.scheduler.run_after(NOW, elsewhere)),
+    "a missing argument": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, do)),
+    "an unknown argument": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, do, what="x", colour=1)),
+    "an argument of another type": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, do, what=7)),
+    "too many arguments": (ArgumentsInvalid, lambda ctx: ctx.scheduler.run_after(NOW, do, "x", None, 3)),
+    "too large an argument": (LimitExceeded, lambda ctx: ctx.scheduler.run_after(NOW, do, what="x" * 2000)),
+    "no id": (IdInvalid, lambda ctx: ctx.scheduler.cancel("job_7")),
+    "an id of a row": (IdInvalid, lambda ctx: ctx.scheduler.get(Id("step_01jd3k4v5w6x7y8z9a0b1c2d3e"))),
+}
+
+
+async def test_work_starts_when_it_was_asked_for_and_takes_what_it_was_given(database_url: str) -> None:
+    at = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=timezone(timedelta(hours=-5)))
+    prague, odd = timezone(timedelta(hours=1)), "Ada \U0001f600 'quoted'\n"
+    async with TestApp(app, database_url, clock=TestClock(datetime(2030, 6, 1, 12, tzinfo=UTC))) as test:
+        (job,) = await test.run_mutation(write, inviting("hourly"))
+        noon = await test.scheduler.run_at(datetime(2030, 6, 1, 14, tzinfo=prague), do, odd, at=at)
+        past = await test.scheduler.run_at(datetime(1999, 1, 1, tzinfo=UTC), do, what="late")
+        statuses = [await test.job(one) for one in (job, noon, past)]
+        assert [status.run_at.hour for status in statuses if status] == [13, 13, 12], "in any zone, and past is now"
+        assert await test.run_until_idle(advance=False) == 1
+        assert await test.run_until_idle() == 2
+        rows = await test.run_query(read, lambda ctx: ctx.db.query(Step).collect())
+        assert sorted(row.what for row in rows) == [odd, "hourly", "late"]
+        assert [row.at for row in rows if row.what == odd] == [at]
+
+
+async def test_a_job_exists_if_its_transaction_commits(database_url: str) -> None:
+    async def invite_some(ctx: MutationCtx) -> None:
+        await ctx.run_mutation(write, inviting("kept"))
+        with pytest.raises(RuntimeError):
+            await ctx.run_mutation(write, inviting("dropped", fail=True))
+
+    async def change_ones_mind(ctx: MutationCtx) -> None:
+        await ctx.scheduler.cancel(jobs[0])
+        raise RuntimeError
+
+    async with TestApp(app, database_url) as test:
+        with pytest.raises(RuntimeError):
+            await test.run_mutation(write, inviting("ada", "bob", fail=True))
+        for forgets in (test.run_mutation(write, forget_to_await), test.run_action(act, forget_to_await)):
+            with pytest.raises(UnawaitedCall, match=r"ctx\.scheduler\.run_after"):
+                await forgets
+        assert await test.jobs() == []
+        jobs = await test.run_mutation(write, inviting("ada", "bob"))
+        assert len(set(jobs)) == 2
+        assert [job.args["what"] for job in await test.jobs("pending")] == ["bob", "ada"]
+        await test.run_mutation(write, invite_some)
+        with pytest.raises(RuntimeError):
+            await test.run_mutation(write, change_ones_mind)
+        await test.run_mutation(call_off, jobs[1])
+        await test.run_until_idle()
+        assert await test.run_query(done) == ["ada", "kept"]
+
+
+async def test_a_transaction_sees_and_cancels_the_jobs_it_schedules(database_url: str) -> None:
+    async def look(ctx: MutationCtx) -> JobStatus | None:
+        return await ctx.scheduler.get(await ctx.scheduler.run_after(NOW, do, what="seen"))
+
+    async def invite_and_disinvite(ctx: MutationCtx) -> JobId:
+        job = await ctx.scheduler.run_after(NOW, do, what="nobody")
+        await ctx.scheduler.cancel(job)
+        return job
+
+    async with TestApp(app, database_url) as test:
+        seen = await test.run_mutation(write, look)
+        now = test.clock.now()
+        assert (seen.state, seen.function, seen.run_at, seen.enqueued_at) == (JobState.PENDING, do.name, now, now)
+        assert [status.id for status in await test.jobs()] == [seen.id]
+        status = await test.run_mutation(invite_from_a_thread, guest="from a thread")
+        assert status is not None
+        assert status.state is JobState.PENDING
+        never = await test.run_mutation(write, invite_and_disinvite)
+        await test.run_until_idle()
+        status = await test.job(never)
+        assert status is not None
+        assert status.state is JobState.CANCELED
+        assert await test.run_query(done) == ["seen", "from a thread"]
+
+
+async def test_what_cannot_be_is_refused_and_leaves_no_trace(database_url: str) -> None:
+    async with TestApp(app, database_url, max_job_argument_bytes=1000, max_jobs_scheduled=5) as test:
+        for what, (expected, call) in WRONG.items():
+
+            async def do_wrong(ctx: Any, expected: Any = expected, call: Any = call) -> None:
+                await ctx.scheduler.run_after(NOW, do, what="before")
+                with pytest.raises(expected):
+                    await call(ctx)
+
+            with pytest.raises(expected) as caught:
+                await call(test)
+            assert str(caught.value).endswith("."), what
+            await test.run_mutation(write, do_wrong)
+        assert [job.args["what"] for job in await test.jobs()] == ["before"] * len(WRONG)
+        with pytest.raises(LimitExceeded, match="more than 5 jobs"):
+            await test.run_mutation(write, inviting(*"abcdef"))
+        assert len(await test.jobs()) == len(WRONG)
+        await test.run_mutation(write, inviting(*"abcde"))
+
+        assert await test.job(JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")) is None, "it is unknown"
+        with pytest.raises(IdInvalid):
+            await test.job(JobId("step_01jd3k4v5w6x7y8z9a0b1c2d3e"))
+        with pytest.raises(ArgumentsInvalid, match="job: Input should be an id of a job, like job_"):
+            await test.run_mutation(call_off, JobId("step_01jd3k4v5w6x7y8z9a0b1c2d3e"))

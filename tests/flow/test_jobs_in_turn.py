@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import pytest
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, JobState
@@ -101,14 +99,22 @@ async def begun(number: int) -> None:
 
 async def states(backend: Backend) -> list[JobState]:
     """How the jobs stand, in the order in which they were enqueued."""
-    return [job.state for job in reversed(await backend.jobs())]
+    return [job.state for job in reversed(await backend.jobs(limit=1000))]
 
 
-async def test_jobs_that_wait_for_nothing_share_a_task(database_url: str) -> None:
+async def test_jobs_that_wait_for_nothing_share_a_task_and_do_not_notice(database_url: str) -> None:
     async with working(database_url, *[quick] * MANY) as backend:
         await left(backend, 0)
-        assert len(seen) == MANY
         assert len(set(tasks)) < MANY / 4
+    async with working(database_url, *[of_a_tenant, quick] * MANY) as backend:
+        await left(backend, 0)
+        assert seen == ["nobody"] * 2 * MANY, "what one sets in its context is nothing to the next"
+    async with working(database_url, quick, cancels_itself, is_cancelled, too_slow, *[quick] * MANY) as backend:
+        await left(backend, 0)
+        ended = (await states(backend))[3 * MANY :]
+        assert ended[2:4] == [JobState.FAILED] * 2
+        assert set(ended[:2] + ended[4:]) == {JobState.SUCCESS}, "one that cancels its task ends no other"
+        assert len(seen) == MANY + 4
 
 
 async def test_a_job_that_waits_keeps_its_task_and_nobody_else_waits(database_url: str) -> None:
@@ -125,21 +131,6 @@ async def test_a_job_that_waits_keeps_its_task_and_nobody_else_waits(database_ur
         assert tasks[-1] not in waiting, "it has ended with its job"
 
 
-async def test_what_a_job_sets_in_its_context_is_nothing_to_the_next(database_url: str) -> None:
-    async with working(database_url, *[of_a_tenant, quick] * MANY) as backend:
-        await left(backend, 0)
-        assert seen == ["nobody"] * 2 * MANY
-
-
-async def test_a_job_that_cancels_its_task_ends_no_other(database_url: str) -> None:
-    async with working(database_url, quick, cancels_itself, is_cancelled, too_slow, *[quick] * MANY) as backend:
-        await left(backend, 0)
-        ended = await states(backend)
-        assert ended[2:4] == [JobState.FAILED] * 2
-        assert set(ended[:2] + ended[4:]) == {JobState.SUCCESS}
-        assert len(seen) == MANY + 4
-
-
 async def test_a_worker_that_stops_ends_only_those_that_have_begun(database_url: str) -> None:
     async with working(database_url, quick, *[held] * MANY, grace=0) as backend:
         await left(backend, MANY)
@@ -149,12 +140,3 @@ async def test_a_worker_that_stops_ends_only_those_that_have_begun(database_url:
     assert all(task.cancelled() for task in running)
     async with app.open(database_url) as backend:
         assert await states(backend) == [JobState.SUCCESS] + [JobState.FAILED] * MANY  # they are not to run twice
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no eager tasks")
-async def test_a_loop_may_begin_tasks_at_once(database_url: str) -> None:
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-    async with working(database_url, quick, held, *[quick] * MANY, held) as backend:
-        await left(backend, 2)
-        gates[-1].set()
-        await left(backend, 0)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
-from stage.waits import SOON
+from flow import process_actions
+from stage.pgbouncer import pgbouncer
+from stage.waits import SOON, until
 
 from penstock import (
     ActionCtx,
@@ -28,7 +31,7 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
-from penstock.store.nouns.locks import LOCK_KEPT, LockRow
+from penstock.store.nouns.locks import LockRow
 from penstock.testing import TestApp, TestClock
 
 app = OPENED = App()
@@ -109,11 +112,18 @@ async def check(ctx: MutationCtx, fence: Any) -> None:
 clocks: list[TestClock] = []
 
 
+@app.action
+async def crunch(ctx: ActionCtx, begun: str) -> None:
+    """Let another process compute while the lock is held here."""
+    async with ctx.with_lock("k", wait=AT_ONCE):
+        await ctx.run_action(process_actions.hang, begun=begun)
+
+
 @asynccontextmanager
-async def two(url: str) -> AsyncIterator[tuple[Backend, Backend, TestClock]]:
+async def two(url: str, **settings: Any) -> AsyncIterator[tuple[Backend, Backend, TestClock]]:
     """Two backends on one database, as two processes have them, with one clock that the test moves."""
     clock = TestClock()
-    async with app.open(url, clock=clock) as first, app.open(url, clock=clock) as second:
+    async with app.open(url, clock=clock, **settings) as first, app.open(url, clock=clock, **settings) as second:
         yield first, second, clock
 
 
@@ -132,9 +142,6 @@ async def is_free(backend: Backend, key: str = "k") -> bool:
             return True
     except LockTaken:
         return False
-
-
-# ----- what it is
 
 
 async def test_one_at_a_time_holds_a_lock(database_url: str) -> None:
@@ -202,8 +209,6 @@ async def test_actions_take_turns_and_name_themselves(database_url: str) -> None
             await backend.run_action(lock_in_mutation)
 
 
-# ----- at the door
-
 NO_KEYS: list[Any] = ["", "a" * 201, "a\nb", "a\0b", "\ud800", 100, None, b"k", ["k"]]
 KEYS = ["k", "a" * 200, "účet 7", "account:0190-…", "💶", "100", "'; drop table lock; --"]
 NO_OPTIONS: list[dict[str, Any]] = [
@@ -238,9 +243,6 @@ async def test_what_can_be_no_lock_is_refused(database_url: str) -> None:
         assert await is_free(second)
 
 
-# ----- its end
-
-
 async def test_it_is_given_back_when_the_block_raises_or_is_cancelled(database_url: str) -> None:
     async with two(database_url) as (first, second, clock):
         with pytest.raises(ZeroDivisionError):
@@ -266,41 +268,6 @@ async def test_a_closing_backend_gives_its_locks_back(database_url: str) -> None
         with pytest.raises(LockLost, match="the backend is being closed"):
             await task
         assert await is_free(second)
-
-
-async def test_the_pruner_forgets_what_nobody_gave_back(database_url: str) -> None:
-    async with two(database_url) as (first, _, clock):
-        await first.engine.store.locks.take("k", UUID(int=1), "gone", LEASE, clock.now())
-        pruner = first.make_service("pruner")
-        clock.advance(LEASE)
-        await pruner.tick()
-        assert len(await held(first)) == 1, "it can be seen for a while"
-        clock.advance(LOCK_KEPT)
-        await pruner.tick()
-        assert await held(first) == []
-
-
-# ----- waiting
-
-
-async def test_who_waits_gets_it_when_it_runs_out(database_url: str) -> None:
-    clock = TestClock()
-    async with app.open(database_url, clock=clock) as second:
-        first = Backend(app, app.config(database=database_url), clock)
-        await first.start()
-        task, lock = await hold(first)
-        await first.kill()
-        waiter = asyncio.create_task(enter(second, wait=timedelta(minutes=1)))
-        await wanted(second)
-        clock.advance(LEASE - timedelta(seconds=1))
-        await second.engine.machine.sleep(0)
-        while not waiter.done():
-            await second.engine.machine.sleep(0.001)
-            clock.advance(timedelta(milliseconds=20))
-        assert await waiter > lock.fence
-        assert timedelta(seconds=15) <= timedelta(seconds=clock.monotonic()) < timedelta(seconds=17)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_who_has_waited_long_enough_is_told_who_holds_it(database_url: str) -> None:
@@ -338,28 +305,6 @@ async def test_those_who_wait_in_one_process_get_it_in_order_or_leave_nothing(da
         assert order == [0, 2, 3, 5, 6, 8]
         assert await is_free(second)
         assert second.runner.locks._lines == {}
-
-
-async def test_a_process_that_takes_it_again_and_again_does_not_keep_it_from_others(database_url: str) -> None:
-    async with app.open(database_url) as first, app.open(database_url) as second:
-        rounds = 0
-        done = asyncio.Event()
-
-        async def again_and_again() -> None:
-            nonlocal rounds
-            while not done.is_set():
-                async with first.with_lock("k", wait=timedelta(seconds=30)):
-                    await first.engine.machine.sleep(0.01)
-                    rounds += 1
-
-        greedy = [asyncio.create_task(again_and_again()) for _ in range(2)]
-        await wanted(first)
-        for _ in range(3):
-            async with second.with_lock("k", wait=timedelta(seconds=20)):
-                pass
-        done.set()
-        await asyncio.gather(*greedy)
-        assert rounds > 0
 
 
 # ----- renewing and losing
@@ -468,7 +413,69 @@ async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_u
         assert await backend.run_query(written) == ["good", "good"]
 
 
-# ----- steps
+@pytest.mark.parametrize("direct", [False, True])
+async def test_a_pooler_keeps_locks_apart(pooled_url: str, postgres_url: str, *, direct: bool) -> None:
+    settings = {"direct_database": postgres_url} if direct else {}
+    async with two(pooled_url, **settings) as (one, other, _):
+        async with one.with_lock("k") as lock:
+            assert not await is_free(other)
+            await one.run_mutation(write, "locked", "k", lock.fence)
+        async with other.with_lock("k", wait=AT_ONCE) as later:
+            assert later.fence > lock.fence
+            with pytest.raises(LockLost):
+                await one.run_mutation(write, "late", "k", lock.fence)
+        assert await one.run_query(written) == ["locked"]
+        assert await held(one) == []
+
+
+async def test_a_lock_outlives_a_pooler_that_is_restarted(postgres_url: str) -> None:
+    with pgbouncer(postgres_url) as own:
+        await own.start()
+        async with two(own.url) as (one, other, clock):
+            async with one.with_lock("k", on_lost="signal") as lock:
+                for _ in range(4):
+                    await own.restart()
+                    (row,) = await held(other)
+                    clock.advance(LEASE / 3)
+                    await renewed(other, row)
+                lock.check()
+                assert not await is_free(other)
+            assert await held(other) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_lock_is_renewed_while_a_process_computes_under_it_which_ends_if_it_is_lost(
+    database_url: str, tmp_path: Path, *, lost: bool
+) -> None:
+    begun = tmp_path / "begun"
+
+    async def has_begun() -> bool:
+        return await asyncio.to_thread(lambda: begun.exists() and bool(begun.read_text("ascii")))
+
+    async def is_gone() -> bool:
+        try:
+            os.kill(int(begun.read_text("ascii")), 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    async with two(database_url, processes=1) as (backend, other, clock):
+        computing = asyncio.create_task(backend.run_action(crunch, begun=str(begun)))
+        await until(has_begun)
+        for _ in range(6):  # twice its lease
+            (row,) = await held(other)
+            clock.advance(LEASE / 3)
+            await renewed(other, row)
+        assert not await is_free(other)
+        if lost:
+            await other.engine.store.locks.release("k", row.fence)  # as an administrator does
+            clock.advance(LEASE / 3)
+        else:
+            computing.cancel()
+        (error,) = await asyncio.gather(computing, return_exceptions=True)
+        assert isinstance(error, LockLost if lost else asyncio.CancelledError)
+        await until(is_gone)
+        assert await held(other) == []
 
 
 async def hold(backend: Backend) -> tuple[asyncio.Task[None], Lock]:

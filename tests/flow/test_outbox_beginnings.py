@@ -7,8 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.items import FILTERS, POLICIES, TEN, Item, handed, pieces, rows_before, several, staged
-from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, sql, states, text_of
+from stage.items import FILTERS, ONCE, POLICIES, TEN, Item, begun, handed, pieces, rows_before, several, staged, valued
+from stage.outboxes import OutboxStage, aside, drain, outbox_row, run_sql, states, text_of
+
+from penstock import ActionCtx, App, DeclarationError, Message, Retry, Table, sync
+from penstock.outbox.backfill import BackfillProgress
+from penstock.outbox.outbox import MessageCriteria
+from penstock.reactive.tracing import trace_filter
+from penstock.schema.table import definition_of
 
 MANY = 800
 
@@ -99,17 +105,6 @@ async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_
         assert got == {"halt": ["a", "b", *rest[1:]], "halt_key": [*rest, "b"], "park": [*rest, "b"]}
 
 
-async def test_it_goes_on_where_it_was_in_the_middle_of_older_rows(database_url: str) -> None:
-    await rows_before(database_url, *[Item(note=f"{number:03}") for number in range(350)])
-    stage = staged()
-    async with stage.open(database_url) as test:
-        await pieces(test, 2)
-        assert 0 < len(stage.got) < 350
-    async with stage.open(database_url, clock=test.clock) as test:
-        await drain(test)
-    assert sorted(stage.texts()) == [f"{number:03}" for number in range(350)]
-
-
 # ----- declared anew
 
 
@@ -132,35 +127,170 @@ async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(databa
     assert got == [f"y{one}" for one in range(1, number + 1)]
 
 
-async def test_rows_written_around_the_moment_of_taking_over_come_once(database_url: str) -> None:
-    first, second = staged(start="end"), staged(start="end", fields=("note",))
-    async with first.open(database_url) as old:
-        await drain(old)
-        await first.insert(old, Item(note="1"))
-        await drain(old)
-        async with second.open(database_url, clock=old.clock) as new:
-            await first.insert(old, Item(note="2"))
-            await drain(old)
-            await first.insert(old, Item(note="3"))
-            await drain(old, timedelta(seconds=2))
-            await second.insert(new, Item(note="4"))
-            await drain(old, timedelta(seconds=2))
-            await first.insert(old, Item(note="5"))
-            await drain(new, timedelta(seconds=2))
-            assert first.texts() == ["1"], "what is declared anew is no business of who declares it as it was"
-            assert second.texts() == ["2", "3", "4", "5"]
-            assert len(await sql(new, "select * from item")) == 5
+ORDERS: list[tuple[str, ...]] = [(), ("value",)]
 
 
-async def test_an_older_version_changes_nothing_of_a_newer_one(database_url: str) -> None:
-    old, new = staged(version=1), staged(version=2, filter=lambda row: row.value > 0)
-    async with new.open(database_url) as newer:
-        await drain(newer)
-        before = await outbox_row(newer)
-        async with old.open(database_url, clock=newer.clock) as older:
-            row = await outbox_row(older)
-            assert (row.plan, row.interests) == (before.plan, before.interests)
-            await new.insert(newer, Item(note="no"), Item(note="yes", value=1))
-            await drain(older)
-            await drain(newer)
-            assert (new.texts(), old.texts()) == (["yes"], [])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("between", ["nothing", "a move", "a restart"])
+async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no_other_one(
+    database_url: str, between: str, order: tuple[str, ...]
+) -> None:
+    ids = await rows_before(database_url, *valued(6))
+    stage = staged("2", "3", order_by=order, retry=Retry.fixed(timedelta(seconds=1), max_attempts=9, jitter=0))
+    async with stage.open(database_url) as test:
+        await drain(test)
+        before = (await outbox_row(test)).trouble
+        assert before is not None
+        await stage.delete(test, Item, ids[2])
+        if between == "a move":
+            position = (await stage.app.outboxes.list(test))[0].position
+            assert position is not None
+            await stage.app.outboxes.move(test, "send", position)
+        if between != "a restart":
+            await drain(test, timedelta(seconds=5))
+        clock = test.clock
+    async with stage.open(database_url, clock=clock) as test:
+        await drain(test, timedelta(seconds=5))
+        for _ in range(2):
+            trouble = (await outbox_row(test)).trouble
+            assert trouble is not None
+            assert (trouble.key, trouble.seq) == (f'["{ids[3]}"]', before.seq + 1)
+            assert not await test.engine.store.outboxes.skip("send", before.seq)
+            await drain(test, timedelta(seconds=5))
+        assert await test.engine.store.outboxes.skip("send", before.seq + 1)
+        await drain(test, timedelta(seconds=5))
+        assert stage.texts() == ["0", "1", "4", "5"]
+        numbers = Counter(one.number for one in stage.got)
+        assert all(number == 1 for number in numbers.values())
+
+
+def test_what_is_left_of_older_rows_is_read_as_it_was_written() -> None:
+    left = BackfillProgress(after='[1, "ž"]', count=7, order=("a", "b"), base=2**40)
+    assert BackfillProgress.parse(left.text()) == left
+    assert left.counted("x").number == left.number + 1
+    assert left.counted("x", left.number + 5).count == 12
+    assert left.reached(left.number - 3) == left
+
+
+class Box(Table):
+    note: str = ""
+
+
+ALL = ("insert", "update", "delete")
+MEANINGS: dict[str, Any] = {
+    "y": lambda row: row.note.matches("^y"),  # which SQLite cannot say, so that its triggers tell of every row
+    "n": lambda row: row.note.matches("^n"),  # the same to SQLite
+    "value": lambda row: row.value > 0,
+}
+
+
+@pytest.mark.parametrize("then", ["n", "value"])
+@pytest.mark.parametrize("older", [False, True])
+async def test_what_an_older_filter_did_not_mean_is_no_message(database_url: str, then: str, *, older: bool) -> None:
+    """With older rows all that was captured is put aside, and judged again when its turn comes."""
+    if older:
+        await rows_before(database_url, Item(note="y0", value=1))
+    start = "beginning" if older else "end"
+    first = staged(filter=MEANINGS["y"], on=ALL, start=start)
+    second = staged(filter=MEANINGS[then], on=ALL, start=start)
+    async with first.open(database_url) as test:
+        ids = await first.insert(test, Item(note="y1"), Item(note="x1", value=1), Item(note="z1"))
+        await first.patch(test, Item, ids[1], note="x2")
+        await first.patch(test, Item, ids[2], note="y2")
+        await first.patch(test, Item, ids[2], note="z3")
+        await first.delete(test, Item, ids[1])
+        clock = test.clock
+    async with second.open(database_url, clock=clock) as test:
+        await second.insert(test, Item(note="n9", value=9), Item(note="y9"), Item(note="n8", value=8))
+        await drain(test)
+        mine = ["y0"] if older and then == "value" else []
+        assert second.texts() == [*mine, "y1", "y2", "delete y2", "n9", "n8"]
+        row = await outbox_row(test)
+        assert len(row.meanings) == 2
+    async with second.open(database_url, clock=clock) as test:
+        assert (await outbox_row(test)).interests == row.interests, "the same filter under the same name goes on"
+
+
+async def test_changes_that_were_captured_for_an_order_are_no_messages_later(database_url: str) -> None:
+    first = staged(order_by="value")
+    second = staged(on=("insert", "update"))
+    third = staged(fields=("note",))
+    async with first.open(database_url) as test:
+        await drain(test)
+        (one,) = await first.insert(test, Item(note="a"))
+        await first.patch(test, Item, one, value=2)
+        clock = test.clock
+    async with second.open(database_url, clock=clock) as test:
+        await second.patch(test, Item, one, note="b")
+    async with third.open(database_url, clock=clock) as test:
+        await third.patch(test, Item, one, note="c")
+        await third.insert(test, Item(note="d"))
+        await drain(test)
+        assert third.texts() == ["a", "update b", "d"], "what was asked for when it was written is handed over"
+
+
+@pytest.mark.parametrize(("source", "other"), [("a", "b"), ("a", Item), (Item, "b"), (Item, Box)])
+async def test_another_source_under_the_same_name_is_refused(database_url: str, source: Any, other: Any) -> None:
+    first, second = OutboxStage(Item, Box), OutboxStage(Item, Box)
+    first.outbox(source)
+    second.outbox(other, version=2)
+    async with first.open(database_url) as test:
+        before, clock = await outbox_row(test), test.clock
+    with pytest.raises(DeclarationError, match=r"'send' is one of .* and cannot become one of .*name="):
+        async with second.open(database_url, clock=clock):
+            pass
+    async with first.open(database_url, clock=clock) as test:
+        assert await outbox_row(test) == before
+        await first.app.outboxes.drop(test, "send")
+    async with second.open(database_url, clock=clock) as test:
+        assert (await outbox_row(test)).plan.version == 2, "once the one before was dropped"
+
+
+@pytest.mark.parametrize("how", MEANINGS)
+def test_a_meaning_is_read_as_it_was_written(how: str) -> None:
+    condition = trace_filter(definition_of(Item), MEANINGS[how], "a test")
+    meaning = MessageCriteria(condition=condition, kinds=("change", "enter"), fields=("note",))
+    assert MessageCriteria.parse(meaning.text()) == meaning
+    assert MessageCriteria.parse(MessageCriteria().text()) == MessageCriteria()
+
+
+@pytest.mark.parametrize("later", [{"mutation": True, "batch": 3}, None])
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_another_handler_under_the_same_name_goes_on_where_the_one_before_was(
+    database_url: str, policy: str, later: dict[str, Any] | None
+) -> None:
+    common: dict[str, Any] = {"on_failure": policy, "partition_by": "note", "start": "end", "retry": ONCE}
+    first, second = staged("b", **common), OutboxStage(Item)
+
+    async def deliver(ctx: ActionCtx, message: Message[Item]) -> None:
+        second.got.append(message)
+
+    if later is None:
+        second.app.outbox(Item, name="send", **common)(deliver)  # only the name of the handler is another one
+    else:
+        second.outbox(Item, **common, **later)
+    async with begun(first, database_url, "a", "b", "c", "b") as test:
+        await drain(test, timedelta(seconds=1))
+        assert first.texts() == (["a"] if policy == "halt" else ["a", "c"])
+    async with second.open(database_url, clock=test.clock) as test:
+        await second.insert(test, Item(note="d"))
+        await drain(test, timedelta(days=1))
+        await second.app.outboxes.retry(test, "send")
+        for _ in range(2):
+            await drain(test, timedelta(days=1))
+        found = (await handed(second, test))["send"]
+        assert sorted(found) == (["b", "b", "c", "d"] if policy == "halt" else ["b", "b", "d"]), "each once"
+        if policy == "halt":
+            assert found == ["b", "c", "b", "d"]
+        assert ((await outbox_row(test)).delivered, await aside(test)) == (5, [])
+
+
+def test_a_handler_whose_ctx_is_of_the_other_kind_is_refused() -> None:
+    async def awaits(ctx: sync.ActionCtx, item: Item) -> None: ...
+
+    def waits(ctx: ActionCtx, item: Item) -> None: ...
+
+    for handler in (awaits, waits):
+        declare: Any = App().outbox(Item, name="send")
+        with pytest.raises(DeclarationError, match=r"takes a .*ActionCtx\. .* def those of penstock\.sync"):
+            declare(handler)

@@ -268,37 +268,6 @@ async def test_an_outbox_is_moved(database_url: str) -> None:
             await app.outboxes.move(test, "nobody", "end")
 
 
-async def test_moved_back_it_keeps_what_is_aside_and_at_the_end_what_is_parked(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        await hand_over(test)
-        failing.add("a1")
-        await put_rows(test, "a1", "a2")
-        await hand_over(test)
-        between = (await status(test, "notify")).position
-        await put_rows(test, "a3", "b1")
-        await hand_over(test)
-        assert (await app.outboxes.move(test, "notify", between)).messages == 4
-        failing.clear()
-        await app.outboxes.retry(test, "notify")
-        await hand_over(test)
-        names = [name for outbox, name in sent if outbox == "notify"]
-        assert [name for name in names if name != "b1"] == ["a1", "a2", "a3"]  # none lost, none twice
-        assert names.count("b1") == 2
-
-        failing.add("c1")
-        await put_rows(test, "c1", "c2")
-        await hand_over(test)
-        assert (await app.outboxes.move(test, "notify", "end")).messages == 0
-        assert (await app.outboxes.move(test, "bill", "end")).parked == 2
-        failing.clear()
-        sent.clear()
-        await hand_over(test, 120)
-        assert [one for one in sent if one[0] == "notify"] == []
-        await put_rows(test, "c3")
-        await hand_over(test)
-        assert ("notify", "c3") in sent
-
-
 async def test_a_read_model_is_rebuilt_from_the_rows(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await put_rows(test, "a1", "a2", "b1")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from stage.families import TABLES, Child
 from stage.items import ONCE, POLICIES, SOON, TEN, Item, begun, broken, handed, of, several, staged
-from stage.outboxes import OutboxStage, aside, died, drain, failing, outbox_row, run_sql, states, text_of
+from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, run_sql, states, text_of
 from stage.waits import until
 
-from penstock import LeaseLost, NonRetryableError, Retry, Snooze
+from penstock import NonRetryableError, Retry, Snooze
 from penstock.outbox.message import Message
 from penstock.outbox.trouble import Trouble, after_failure
-from penstock.sync import ActionCtx as SyncActionCtx
 
 if TYPE_CHECKING:
     from penstock.services.relay.relay import Relay
@@ -204,25 +202,8 @@ async def test_one_that_takes_too_long_has_failed(database_url: str) -> None:
         assert {name: sorted(set(texts)) for name, texts in got.items()} == {key: ["a", "c"] for key in outboxes}
 
 
-class Odd(BaseException):
-    """What no program should raise."""
-
-
-class Canceled(BaseException):
-    """Stands for a task that was cancelled, and awaited."""
-
-
 CANCELED: Future[None] = Future()
 CANCELED.cancel()
-ODD: dict[str, Callable[[], BaseException | None]] = {
-    "Canceled": Canceled,
-    "CancelledError": asyncio.CancelledError,
-    "Odd": Odd,
-    "SystemExit": lambda: SystemExit(1),
-    "LeaseLost": lambda: LeaseLost("Not that of the outbox."),
-    "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [Odd(), ValueError()]),
-    "a task that it awaited was": CANCELED.exception,  # which raises what threads know
-}
 HANDLERS: dict[str, dict[str, Any]] = {
     "calls": {},
     "writes": {"mutation": True},
@@ -231,43 +212,6 @@ HANDLERS: dict[str, dict[str, Any]] = {
     "writes many": {"mutation": True, "batch": 5},
 }
 HALTING = {policy: {"on_failure": policy} for policy in ("halt", "halt_key")}
-
-
-# ----- what is raised that is no Exception, and handlers that cancel the task they run in
-
-
-@pytest.mark.parametrize("odd", ODD)
-async def test_what_a_handler_raises_that_is_no_exception_fails_its_message_only(database_url: str, odd: str) -> None:
-    stage, name, threads = several(HANDLERS), "CancelledError" if odd == "Canceled" else odd, list[str]()
-    stage.fails = failing(lambda: ODD[odd]() or AssertionError(odd), "a")
-    raised = [ODD[odd]] if odd in {"CancelledError", "Odd", "SystemExit"} else []
-
-    async def during(_ctx: Any, message: Message[Item]) -> None:
-        if odd == "Canceled" and text_of(message) == "a":
-            task = asyncio.create_task(asyncio.Event().wait())
-            task.cancel()
-            await task
-
-    def send(ctx: SyncActionCtx, item: Item) -> None:
-        if item.note == "a" and raised:
-            error = raised.pop()()
-            assert error is not None
-            raise error
-        threads.append(item.note)
-
-    stage.app.outbox(Item, name="in a thread", retry=SOON)(send)
-    stage.during = during
-    async with begun(stage, database_url, "a", "b") as test:
-        for outbox in HANDLERS:
-            trouble = (await outbox_row(test, outbox)).trouble
-            assert (trouble.attempts, name in trouble.error) == (1, True), outbox
-        if not threads:
-            assert f"raised {name}" in (await outbox_row(test, "in a thread")).trouble.error
-        stage.fails, stage.during = failing(broken), None
-        await drain(test, TEN)
-        got = await handed(stage, test)
-        assert {outbox: sorted(texts) for outbox, texts in got.items()} == {key: ["a", "b"] for key in HANDLERS}
-        assert threads == ["a", "b"]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -337,49 +281,6 @@ async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_us
         assert [(one.halted, one.retry_at) for one in await listed()] == [(False, test.clock.now() + TEN)] * 2
 
 
-async def test_keys_of_any_length_are_put_aside(database_url: str) -> None:
-    expected = {"halt_key": ["halted", "halted", "waiting"], "park": ["parked"] * 3}
-    outboxes = {policy: {"on_failure": policy} for policy in expected}
-    stage = several(outboxes, retry=Retry(max_attempts=1), partition_by="note")
-    far = "".join(chr(0x4E00 + number % 20_000) for number in range(7, 140_007, 7))  # does not shrink much
-    stage.fails = lambda message: broken() if text_of(message).startswith(far) else None
-    async with begun(stage, database_url, far + "a", far + "b", "c", far + "a") as test:
-        assert await handed(stage, test) == {key: ["c"] for key in outboxes}
-        assert {policy: await states(test, policy) for policy in outboxes} == expected
-        stage.fails = failing(broken)
-        for policy in outboxes:
-            await stage.app.outboxes.retry(test, policy)
-        await drain(test, TEN)
-        for texts in (await handed(stage, test)).values():
-            assert Counter(texts) == {far + "a": 2, far + "b": 1, "c": 1}
-
-
-@pytest.mark.parametrize("policy", HALTING)
-async def test_processes_that_die_while_a_receiver_is_away_do_not_halt_a_message_for_good(
-    database_url: str, policy: str
-) -> None:
-    stage, dies = staged("a", on_failure=policy), asyncio.Event()
-
-    async def die(_ctx: Any, _message: Message[Item]) -> None:
-        dies.set()
-        await asyncio.Event().wait()
-
-    async with begun(stage, database_url, "a", "b") as test:
-        for _ in range(3):
-            await drain(test, TEN)
-        stage.during = die
-        for _ in range(2):
-            assert await died(drain(test, TEN), dies)
-            test.relay = cast("Relay", test.make_service("relay"))
-            test.clock.advance(timedelta(minutes=1))
-        stage.during, stage.fails = None, failing(broken)
-        await drain(test, timedelta(minutes=1))
-        await drain(test, timedelta(minutes=1))
-        assert sorted(stage.texts()) == ["a", "b"]
-        assert (await outbox_row(test)).trouble is None
-        assert await states(test) == []
-
-
 async def test_after_a_death_each_message_is_tried_as_soon_as_it_is_written_that_its_attempt_begins(
     database_url: str,
 ) -> None:
@@ -435,3 +336,20 @@ def test_what_is_halted_waits_ever_longer_up_to_minutes(policy: Retry) -> None:
 def test_what_is_halted_is_tried_again_no_sooner_than_its_policy_says() -> None:
     policy = Retry.fixed(timedelta(hours=1), max_attempts=2, jitter=0)
     assert waits(policy, 4) == [3600] * 4
+
+
+async def test_keys_of_any_length_are_put_aside(database_url: str) -> None:
+    expected = {"halt_key": ["halted", "halted", "waiting"], "park": ["parked"] * 3}
+    outboxes = {policy: {"on_failure": policy} for policy in expected}
+    stage = several(outboxes, retry=Retry(max_attempts=1), partition_by="note")
+    far = "".join(chr(0x4E00 + number % 20_000) for number in range(7, 140_007, 7))  # does not shrink much
+    stage.fails = lambda message: broken() if text_of(message).startswith(far) else None
+    async with begun(stage, database_url, far + "a", far + "b", "c", far + "a") as test:
+        assert await handed(stage, test) == {key: ["c"] for key in outboxes}
+        assert {policy: await states(test, policy) for policy in outboxes} == expected
+        stage.fails = failing(broken)
+        for policy in outboxes:
+            await stage.app.outboxes.retry(test, policy)
+        await drain(test, TEN)
+        for texts in (await handed(stage, test)).values():
+            assert Counter(texts) == {far + "a": 2, far + "b": 1, "c": 1}

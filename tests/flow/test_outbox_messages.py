@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage.items import FILTERS, ONCE, POLICIES, Item, begun, handed, of, rows_before, several, staged, valued
 from stage.outboxes import OutboxStage, drain, outbox_row, send, sql, states, text_of
+from stage.reactive import Stage
 
 from penstock import ActionCtx, App, DeclarationError, Index, MutationCtx, Retry, Table
+from penstock.changes.position import BEGINNING
+from penstock.changes.rotation import SLOT_AGE
 from penstock.clock import SystemClock
 from penstock.outbox.message import Message
+from penstock.services.pruner import Pruner
 from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
-from penstock.testing import TestApp
+from penstock.testing import TestApp, TestClock
 
 
 class Copy(Table):
@@ -331,30 +334,6 @@ async def test_only_what_is_of_its_row_waits_for_a_message_without_partition(dat
         assert [one for one in stage.texts() if "a" in one] == ["a", "update a2"]
 
 
-async def test_rows_without_partition_are_under_way_beside_each_other_and_those_of_none_are_not(
-    database_url: str,
-) -> None:
-    stage, under_way, most = staged(partition_by="lane", parallelism=4), dict[str, int](), dict[str, int]()
-    together = asyncio.Event()
-
-    async def during(_ctx: Any, message: Message[Any]) -> None:
-        lane = repr(message.row.lane if message.row else "")
-        under_way[lane] = under_way.get(lane, 0) + 1
-        most[lane] = max(most.get(lane, 0), under_way[lane])
-        if under_way.get("None") == 3:
-            together.set()
-        if lane == "None":
-            await together.wait()
-        under_way[lane] -= 1
-
-    stage.during = during
-    async with stage.open(database_url) as test:
-        await drain(test)
-        await stage.insert(test, *[Item(lane=lane) for lane in (None, "None", None, "None", None)])
-        await drain(test)
-    assert most == {"None": 3, "'None'": 1}
-
-
 @pytest.mark.parametrize("filter_", [lambda row: row.note == "a", lambda row: row.note.matches("^a")])
 async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_told_of_it_before(
     database_url: str, filter_: Any
@@ -374,3 +353,74 @@ async def test_what_leaves_while_its_partition_changes_comes_behind_what_was_tol
         got = [(message.kind, message.key) for message in stage.got]
         assert sorted(got) == [("delete", "x"), ("insert", "x"), ("insert", "y")]
         assert got.index(("insert", "x")) < got.index(("delete", "x"))
+
+
+def listening(topic: str, name: str) -> OutboxStage:
+    stage = OutboxStage()
+    stage.outbox(topic, name)
+    return stage
+
+
+async def orphaned(url: str) -> TestClock:
+    """Have a topic that no outbox has any more, with a message that was read and one that was not; the time."""
+    stage = listening("gone", "old")
+    async with stage.open(url) as test:
+        await send(test, "gone", '"read"')
+        await drain(test)
+        await send(test, "gone", '"unread"')
+        await stage.app.outboxes.drop(test, "old")
+        assert stage.texts() == ["read"]
+        return test.clock
+
+
+async def prune(test: TestApp) -> None:
+    """Have the pruner look after the feed for a while."""
+    pruner = test.make_service("pruner")
+    assert isinstance(pruner, Pruner)
+    for _ in range(6):
+        test.clock.advance(SLOT_AGE)
+        await pruner.tick()
+
+
+async def kept(test: TestApp) -> list[str | None]:
+    return [one.after for one in (await test.engine.store.changes.read(BEGINNING, 100)).changes]
+
+
+async def test_with_no_reader_at_all_nothing_is_kept(database_url: str) -> None:
+    clock = await orphaned(database_url)
+    async with Stage().open(database_url, clock=clock) as test:
+        assert await send(test, "gone", '"later"'), "it is no error to send to it"
+        assert await kept(test)
+        await prune(test)
+        assert await kept(test) == []
+
+
+async def test_another_outbox_passes_it_by_and_loses_nothing_of_its_own(database_url: str) -> None:
+    clock = await orphaned(database_url)
+    stage = listening("here", "new")
+    async with stage.open(database_url, clock=clock) as test:
+        for number in range(3):
+            await send(test, "gone", f'"dead {number}"')
+            await send(test, "here", f'"{number}"')
+        await prune(test)
+        assert '"2"' in await kept(test), "it is not delivered yet"
+        await drain(test)
+        assert stage.texts() == ["0", "1", "2"]
+        await send(test, "gone", '"dead"')
+        for _ in range(2):
+            await drain(test, timedelta(seconds=6))  # who has nothing to deliver moves on all the same
+        await prune(test)
+        assert await kept(test) == []
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_a_new_outbox_of_it_begins_with_what_is_still_kept(database_url: str, *, pruned: bool) -> None:
+    clock = await orphaned(database_url)
+    stage = listening("gone", "again")
+    async with Stage().open(database_url, clock=clock) as test:
+        if pruned:
+            await prune(test)
+    async with stage.open(database_url, clock=clock) as test:
+        await send(test, "gone", '"new"')
+        await drain(test)
+        assert stage.texts() == (["new"] if pruned else ["read", "unread", "new"])

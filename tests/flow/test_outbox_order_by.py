@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.items import Item, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, Sent, drain, outbox_row, run_sql, sql
+from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
+from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, sql, states
 from stage.told import events
 
 from penstock import DeclarationError, MutationCtx, Table
@@ -93,23 +93,6 @@ async def test_rows_that_move_meanwhile_are_handed_over_once(
             assert texts.index(note) < texts.index(text), "a change comes after the row"
 
 
-@pytest.mark.parametrize("to", ["beginning", "where it is"])
-async def test_rows_that_moved_come_once_though_the_outbox_is_moved_back(database_url: str, to: str) -> None:
-    ids = await rows_before(database_url, *valued(9))
-    stage = staged(**ORDERED)
-    async with stage.open(database_url) as test:
-        await pieces(test)
-        await stage.patch(test, Item, ids[4], value=-1)  # behind what was handed over
-        await stage.patch(test, Item, ids[1], value=20)
-        await stage.insert(test, Item(note="new", value=3))
-        await pieces(test, 2)  # now where it was before has been passed, too
-        place = to if to == "beginning" else (await stage.app.outboxes.list(test))[0].position
-        assert place is not None
-        await stage.app.outboxes.move(test, "send", place)
-        await drain(test, timedelta(seconds=2))
-        assert Counter(stage.texts()) == Counter([*map(str, range(9)), "new"])
-
-
 async def test_it_is_rebuilt_in_its_order(database_url: str) -> None:
     stage = OutboxStage(Item)
     stage.outbox(Item, mutation=True, order_by="value", start="end", reset=clear)
@@ -134,9 +117,6 @@ async def test_another_order_holds_from_the_next_beginning_on(database_url: str)
         await second.patch(test, Item, ids[11], value=-1)
         await drain(test, timedelta(minutes=1))
         assert second.texts() == ["6", "7", "8", "9", "10", "11"], "none is missed, and none comes twice"
-
-
-# ----- what databases hold
 
 
 KINDS: dict[str, tuple[Any, str, str, str]] = {
@@ -193,9 +173,6 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     assert [note for note in before + rest if note in calm] == calm
 
 
-# ----- refused
-
-
 class Loose(Table):
     value: int = 0
     maybe: int | None = None
@@ -235,3 +212,57 @@ async def clear(ctx: MutationCtx) -> None:
 
 def below(clock: TestClock, end: int) -> int:
     return int(clock.random() * end)
+
+
+COUNT = 9
+ONE_BY_ONE: dict[str, Any] = {"order_by": "value", "batch": 1, "retry": ONCE}
+
+
+@pytest.mark.parametrize("on", [("insert",), ("insert", "update")])
+@pytest.mark.parametrize(("policy", "state"), [("park", "parked"), ("halt_key", "halted")])
+async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the_outbox_is_moved(
+    database_url: str, policy: Any, state: str, on: tuple[str, ...]
+) -> None:
+    ids = await rows_before(database_url, *valued(COUNT))
+    stage = staged("7", **ONE_BY_ONE, on_failure=policy, on=on)
+    async with stage.open(database_url) as test:
+        await pieces(test, 4)
+        await stage.patch(test, Item, ids[7], value=-100)
+        await drain(test)
+        assert (await outbox_row(test)).backfill is None
+        (before,) = await aside(test)
+        assert (before.state, before.change.kind, before.as_insert) == (state, "enter", True)
+        for _ in range(2):
+            await stage.app.outboxes.move(test, "send", "beginning")
+            await drain(test)
+            assert await aside(test) == [before]
+        assert Counter(stage.texts()) == Counter(str(one) for one in range(COUNT) if one != 7)
+        stage.fails = lambda _message: None
+        await stage.app.outboxes.retry(test, "send")
+        await drain(test, timedelta(seconds=2))
+        assert (stage.texts(), await aside(test)) == (["7"], [])
+
+
+@pytest.mark.parametrize("to", ["beginning", "end"])
+async def test_rows_that_came_by_their_changes_and_wait_come_once_or_are_passed_by_when_it_is_moved(
+    database_url: str, to: Any
+) -> None:
+    ids = await rows_before(database_url, *valued(COUNT))
+    stage = staged("new", **ONE_BY_ONE)
+    async with stage.open(database_url) as test:
+        await pieces(test, 4)
+        await stage.insert(test, Item(note="new", value=-1))
+        for one in (5, 8):
+            await stage.patch(test, Item, ids[one], value=-100)
+        await drain(test)
+        assert ((await outbox_row(test)).backfill, await states(test)) == (None, ["waiting"] * 3)
+        await stage.app.outboxes.move(test, "send", to)
+        stage.fails = lambda _message: None
+        if to == "beginning":
+            assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
+            await stage.app.outboxes.retry(test, "send")
+        await drain(test, timedelta(seconds=2))
+        passed = set() if to == "beginning" else {"new", "5", "8"}
+        assert len({one.id for one in stage.got}) == len(stage.got)
+        assert sorted(stage.texts()) == sorted({*map(str, range(COUNT)), "new"} - passed)
+        assert await aside(test) == []

@@ -5,35 +5,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import pytest
-from stage.monitors import (
-    apl,
-    apl_queries,
-    failure_ratio,
-    flat,
-    max_backlog,
-    messages,
-    permanent_failure_rate,
-    start_lag_seconds,
-)
+from stage.monitors import apl, apl_queries, flat, messages
 from stage.monitors import streamed as stream
+from stage.reactive import Stage, settle
+from stage.stories import tell_in
+from stage.told import events
 
-from penstock import ActionCtx, App, MutationCtx, Retry, WorkId, WorkResult
+from penstock import (
+    ActionCtx,
+    App,
+    MutationCtx,
+    NonRetryableError,
+    QueryCtx,
+    Retry,
+    Table,
+    WorkId,
+    WorkResult,
+    public,
+    sync,
+)
 from penstock.store.nouns.jobs import Room
 from penstock.testing import TestApp, TestClock
 from penstock.transaction.transaction import Transaction
 
 app = OPENED = App()
+write, _, _ = tell_in(app)
 once = Retry(max_attempts=2, initial_backoff=10, base=2)
 loud = app.workpool("loud", max_parallelism=3, default_retry=once, log_level="info")
 plain = app.workpool("plain", default_retry=once)
 mute = app.workpool("mute", log_level="warning")
 
-MONITORS = (max_backlog, permanent_failure_rate, failure_ratio, start_lag_seconds)
 QUERIES = apl_queries((files("penstock.observe") / "monitoring" / "axiom.apl").read_text("utf-8"))
 
 failures: list[Exception] = []
@@ -72,14 +77,6 @@ async def book(ctx: MutationCtx, fail: bool = False) -> WorkId:
     if fail:
         raise RuntimeError("never mind")
     return work
-
-
-@app.mutation
-async def book_in_vain(ctx: MutationCtx) -> None:
-    try:
-        await ctx.run_mutation(book, fail=True)
-    except RuntimeError:
-        return
 
 
 def by_name(lines: list[str], name: str) -> list[dict[str, Any]]:
@@ -136,32 +133,32 @@ async def test_lag_counts_from_when_work_is_due_and_retries_are_told_as_such(dat
         assert enqueued["runAt"] - enqueued["enqueuedAt"] == 3_600_000
 
 
-async def test_what_was_not_committed_is_not_told(database_url: str) -> None:
+async def test_a_job_ends_once_with_its_on_complete_and_what_was_not_committed_is_not_told(database_url: str) -> None:
+    async def in_vain(ctx: MutationCtx) -> None:
+        with pytest.raises(RuntimeError, match="never mind"):
+            await ctx.run_mutation(book, fail=True)
+
     async with TestApp(app, database_url) as backend:
+        for function, given in ((send, {"text": "a"}), (note, {})):
+            for fails in (False, True):
+                failures[:] = [ValueError("no")] if fails else []
+                callback_failures[:] = [ValueError("not now"), ValueError("not now")]
+                with stream() as lines:
+                    pool = loud.with_options(on_complete=told)
+                    await pool.enqueue(backend, function, **given)  # type: ignore[arg-type]
+                    await backend.run_until_idle(raise_errors=False)
+                status = "failed" if fails else "success"
+                assert [one["status"] for one in by_name(lines, "completed")] == [status], (function.name, fails)
+                assert len(by_name(lines, "started")) == 1
         with stream() as lines:
             with pytest.raises(RuntimeError, match="never mind"):
                 await backend.run_mutation(book, fail=True)
-            await backend.run_mutation(book_in_vain)
+            await backend.run_mutation(write, in_vain)
             await backend.run_until_idle()
         assert messages(lines) == []
 
 
-@pytest.mark.parametrize("function", [send, note])
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_job_is_completed_once_with_its_on_complete(database_url: str, function: Any, fails: bool) -> None:
-    failures[:] = [ValueError("no")] if fails else []
-    callback_failures[:] = [ValueError("not now"), ValueError("not now")]
-    async with TestApp(app, database_url) as backend:
-        with stream() as lines:
-            given = {"text": "a"} if function is send else {}
-            await loud.with_options(on_complete=told).enqueue(backend, function, **given)
-            await backend.run_until_idle(raise_errors=False)
-        status = "failed" if fails else "success"
-        assert [one["status"] for one in by_name(lines, "completed")] == [status]
-        assert len(by_name(lines, "started")) == 1
-
-
-async def test_a_batch_and_a_cancel_are_told(database_url: str) -> None:
+async def test_a_batch_a_cancel_and_a_lost_job_are_told(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         with stream() as lines:
             works = await loud.enqueue_batch(backend, send, [{"text": str(number)} for number in range(3)])
@@ -170,27 +167,18 @@ async def test_a_batch_and_a_cancel_are_told(database_url: str) -> None:
         assert [one["workId"] for one in by_name(lines, "enqueued")] == works
         ended = {one["workId"]: one["status"] for one in by_name(lines, "completed")}
         assert ended == {works[0]: "success", works[1]: "canceled", works[2]: "success"}
-
-
-async def test_a_lost_job_is_told_by_who_takes_it_over(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         with stream() as lines:
             await loud.enqueue(backend, send, "a")
-            lease = await backend.engine.store.leases.take("gone", timedelta(seconds=1), backend.clock.now())
-            await backend.engine.store.pools.acquire(lease, "loud", 1)
-            view = (await backend.engine.store.pools.look(lease, ["loud"], 1))[0]
-            await take(backend, lease, view.epoch)
+            store = backend.engine.store
+            lease = await store.leases.take("gone", timedelta(seconds=1), backend.clock.now())
+            await store.pools.acquire(lease, "loud", 1)
+            view = (await store.pools.look(lease, ["loud"], 1))[0]
+            claim = await store.jobs.claim(lease, 1, [Room("loud", 1, view.epoch)], backend.clock.now())
+            assert len(claim.jobs) == 1
             backend.clock.advance(timedelta(seconds=60))
             await backend.run_until_idle(raise_errors=False)
-        assert [one["status"] for one in by_name(lines, "completed")] == ["failed"]
-
-
-async def take(backend: TestApp, lease: int, epoch: int) -> None:
-    claim = await backend.engine.store.jobs.claim(lease, 1, [Room("loud", 1, epoch)], backend.clock.now())
-    assert len(claim.jobs) == 1
-
-
-# ----- levels
+        assert [one["status"] for one in by_name(lines, "completed")] == ["failed"], "by who takes it over"
 
 
 async def test_a_pool_tells_no_more_than_its_level(database_url: str) -> None:
@@ -203,23 +191,10 @@ async def test_a_pool_tells_no_more_than_its_level(database_url: str) -> None:
         assert [(one["event"], one["pool"]) for one in messages(lines)] == [("report", "plain")]
 
 
-async def test_nothing_is_gathered_for_events_that_nobody_hears(database_url: str) -> None:
-    noted: list[Transaction] = []
-    async with TestApp(app, database_url) as backend:
-        for pool, level in ((plain, logging.INFO), (loud, logging.WARNING)):
-            with stream(level=level) as lines:
-                await backend.runner.write(partial(enqueue, backend, pool.name, noted))
-            assert messages(lines) == []
-        assert [transaction.committed for transaction in noted] == [[], []]
-
-
 async def enqueue(backend: TestApp, pool: str, noted: list[Transaction], transaction: Transaction) -> None:
     job = backend.job_calls.new_job(note, {}, backend.clock.now(), pool=pool)
     backend.engine.journal.sending(transaction, job)
     noted.append(transaction)
-
-
-# ----- reports
 
 
 async def a_minute(backend: TestApp) -> None:
@@ -258,20 +233,14 @@ async def test_an_active_pool_is_reported_on_each_minute(database_url: str) -> N
             "permanentFailureRate": 0.4,
         }
 
-
-async def test_a_pool_for_which_nobody_works_is_reported_on(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
         await plain.pause(backend)
         await plain.enqueue_batch(backend, send, [{"text": "a"}] * 5)
         await plain.with_options(run_after=timedelta(hours=1)).enqueue(backend, send, "later")
         with stream(backend.clock) as lines:
-            await backend.worker.tick()
             await a_minute(backend)
-        (report,) = messages(lines)
-        assert (report["backlog"], report["completed"], report["failureRate"]) == (5, 0, None)
-
-
-# ----- the monitors of Workpool's README
+            await a_minute(backend)
+        report = messages(lines)[-1]
+        assert (report["backlog"], report["completed"], report["failureRate"]) == (5, 0, None), "nobody works for it"
 
 
 async def test_the_four_monitors_see_what_happens(database_url: str) -> None:
@@ -285,24 +254,114 @@ async def test_the_four_monitors_see_what_happens(database_url: str) -> None:
             await loud.pause(backend)
             await loud.enqueue_batch(backend, note, [{}] * 7)
             await a_minute(backend)
-        at = {loud.name, send.name, note.name}
-        assert {name for _, name in (*max_backlog(lines), *failure_ratio(lines), *start_lag_seconds(lines))} == at
-        assert list(max_backlog(lines).values()) == [7]
-        assert list(permanent_failure_rate(lines).values()) == [0.25]
-        ratios = {function: ratio for (_, function), ratio in failure_ratio(lines).items()}
-        assert sorted(ratios.values()) in ([0.0, 1 / 3], [0.0, 1.0])
-        assert set(start_lag_seconds(lines).values()) == {4.0}
-        assert [apl(query, lines) for query in QUERIES] == [monitor(lines) for monitor in MONITORS]
+        backlog, permanent, ratio, lag = (
+            {name: value for (_, name), value in apl(one, lines).items()} for one in QUERIES
+        )
+        assert (backlog, permanent) == ({"loud": 7}, {"loud": 0.25})
+        assert lag == {send.name: 4.0, note.name: 4.0}
+        assert sorted(ratio.values()) in ([0.0, 1 / 3], [0.0, 1.0])
+        assert set(ratio) == {send.name, note.name}
 
 
-async def test_a_monitor_is_told_of_retries_as_failures_and_of_cancels_not_at_all(database_url: str) -> None:
-    failures[:] = [ValueError("no")]
-    async with TestApp(app, database_url) as backend:
-        with stream(backend.clock) as lines:
-            await loud.with_options(retry=True).enqueue(backend, send, "a")
-            await loud.cancel(
-                backend, await loud.with_options(run_after=timedelta(hours=1)).enqueue(backend, send, "b")
-            )
-            await backend.run_until_idle()
-        assert list(failure_ratio(lines).values()) == [0.5]
-        assert apl(QUERIES[2], lines) == failure_ratio(lines)
+class Seat(Table):
+    name: str = ""
+
+
+hall = app.workpool("hall", default_retry=Retry.fixed(timedelta(seconds=1), max_attempts=2))
+
+
+@app.query(access=public)
+async def seats(ctx: QueryCtx) -> int:
+    return len(await ctx.db.query(Seat).take(10))
+
+
+@app.mutation(access=public)
+async def seat(ctx: MutationCtx, name: str) -> None:
+    await ctx.db.insert(Seat(name=name))
+    await ctx.run_query(seats)
+    await hall.enqueue(ctx, tidy)
+    await hall.with_options(retry=True).enqueue(ctx, fail)
+
+
+@app.internal_action
+def tidy(ctx: sync.ActionCtx) -> None:
+    ctx.run_mutation(write_two)
+    ctx.run_query(seats)
+
+
+@app.internal_mutation
+async def write_two(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Seat())
+    await ctx.db.insert(Seat())
+
+
+@app.internal_action
+async def fail(ctx: ActionCtx) -> None:
+    raise ValueError("full")
+
+
+@app.mutation
+async def refuse(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Seat())
+    raise NonRetryableError("no")
+
+
+def told_of(caplog: pytest.LogCaptureFixture, name: str, *facts: str) -> list[tuple[Any, ...]]:
+    return [tuple(one.get(fact) for fact in facts) for one in events(caplog, name)]
+
+
+async def test_each_call_and_each_job_is_told_once_with_its_rows(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    async with TestApp(app, database_url, dev=True) as backend:
+        await backend.with_identity(subject="ada").run_mutation(seat, "A1")
+        with pytest.raises(NonRetryableError):
+            await backend.run_mutation(refuse)
+        cost = ("kind", "function", "status", "read", "written", "caller")
+        assert told_of(caplog, "call.ran", *cost) == [
+            ("mutation", "test_pool_events:seat", "success", 1, 1, "ada"),
+            ("mutation", "test_pool_events:refuse", "failed", 0, 0, None),
+        ], "its nested query is a part of it, and what is undone was not written"
+
+        await backend.run_until_idle(raise_errors=False)
+        assert sorted(told_of(caplog, "job.ran", "function", "status", "read", "written", "attempt")) == [
+            ("test_pool_events:fail", "failed", 0, 0, 2),
+            ("test_pool_events:fail", "retrying", 0, 0, 1),
+            ("test_pool_events:tidy", "success", 3, 2, 1),
+        ]
+        assert told_of(caplog, "job.ran", "error")[-1] == ("ValueError: full",)
+        assert len(events(caplog, "call.ran")) == 2, "calls of jobs are parts of these"
+        assert backend.engine.journal.jobs_running() == 0
+
+    caplog.clear()
+    async with TestApp(app, database_url, clock=TestClock(seed=99)) as backend:
+        await backend.run_query(seats)
+        await backend.run_mutation(write_two)
+    assert not events(caplog, "call.ran"), "in production nothing is told of calls that end well"
+
+
+async def test_jobs_in_a_shared_transaction_and_task_runs_are_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    stage = Stage()
+    stage.task(Seat, filter=lambda one: one.name == "late", name="seating")
+    async with stage.open(database_url, dev=True) as test:
+        (row,) = await stage.insert(test, Seat(name="late"))
+        await settle(test)
+        assert told_of(caplog, "job.ran", "task", "key", "status", "kind") == [
+            ("seating", f'["{row}"]', "success", "action")
+        ]
+
+    caplog.clear()
+    async with TestApp(app, database_url, dev=True, clock=TestClock(seed=99)) as backend:
+        await backend.run_mutation(enqueue_three)
+        await backend.run_until_idle()
+        assert told_of(caplog, "job.ran", "function", "written") == [("test_pool_events:write_two", 2)] * 3
+
+
+@app.mutation
+async def enqueue_three(ctx: MutationCtx) -> None:
+    for _ in range(3):
+        await ctx.scheduler.run_after(timedelta(0), write_two)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 
 from penstock import (
     ActionCtx,
@@ -17,24 +18,21 @@ from penstock import (
     FixedWindow,
     LimitExceeded,
     MutationCtx,
-    QueryCtx,
     RateStatus,
-    Retry,
     TokenBucket,
     ValueInvalid,
-    Workpool,
 )
 from penstock.calls.run.syncctx import SyncMutationCtx
-from penstock.pools.pool import PoolDefinition
 from penstock.testing import TestApp
 
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 app = OPENED = App()
+write, read, act = tell_in(app)
 slow = app.workpool("slow", rate_limit=TokenBucket(rate=10, period=10 * SECOND, capacity=2))
 windows = app.workpool("windows", key_rate_limit=FixedWindow(rate=2, period=60 * SECOND))
 
-slow_before = Workpool(PoolDefinition("slow"), app.guests)  # as an older release knows it
-
+logins = app.rate_limit("logins", TokenBucket(rate=2, period=MINUTE))
+mails = app.rate_limit("mails", FixedWindow(rate=3, period=MINUTE))
 started: list[tuple[str, datetime]] = []
 fail: list[Exception] = []
 
@@ -66,15 +64,6 @@ async def test_work_starts_no_faster_than_its_pool_may(database_url: str) -> Non
         assert seconds() == [0, 0, 1, 2, 3, 4]
 
 
-async def test_further_attempts_count_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        fail.extend([OSError("down")] * 2)
-        at_once = slow.with_options(retry=Retry(max_attempts=3, initial_backoff=0))
-        await at_once.enqueue_batch(backend, call, [{"who": "x"}] * 2)
-        await backend.run_until_idle()
-        assert seconds() == [0, 0, 1, 2]
-
-
 async def test_each_key_has_a_limit_of_its_own(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         for who, count in (("a", 5), ("b", 1)):
@@ -88,80 +77,39 @@ async def test_each_key_has_a_limit_of_its_own(database_url: str) -> None:
         assert started[-1][1] - started[0][1] >= 60 * SECOND
 
 
-async def test_work_of_an_older_release_keeps_to_the_limit_too(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await slow_before.enqueue_batch(backend, call, [{"who": "old"}] * 3)
-        await slow.enqueue(backend, call, "new")
-        await backend.run_until_idle(advance=False)
-        await slow_before.enqueue_batch(backend, call, [{"who": "old"}] * 3)
-        await backend.run_until_idle()
-        assert seconds() == [0, 0, 1, 2, 3, 4, 5]
-
-
-MINUTE = timedelta(minutes=1)
-logins = app.rate_limit("logins", TokenBucket(rate=2, period=MINUTE))
-mails = app.rate_limit("mails", FixedWindow(rate=3, period=MINUTE))
-
-
-@app.mutation
-async def log_in(ctx: MutationCtx, user: str, fail: bool = False) -> bool:
-    status = await ctx.rate_limit("logins", user)
-    if fail:
-        raise RuntimeError("never mind")
-    return status.ok
-
-
 @app.mutation
 def log_in_in_a_thread(ctx: SyncMutationCtx, user: str) -> bool:
     return ctx.rate_limit("logins", key=user).ok
 
 
-@app.action
-async def mail(ctx: ActionCtx, count: int) -> timedelta:
-    return (await ctx.rate_limit("mails", count=count, reserve=True)).retry_after
+async def test_functions_take_tokens_of_each_key_with_their_transaction(database_url: str) -> None:
+    async def log_in(ctx: MutationCtx) -> bool:
+        return (await ctx.rate_limit("logins", "ada")).ok
 
+    async def log_in_and_fail(ctx: MutationCtx) -> None:
+        await log_in(ctx)
+        raise RuntimeError("never mind")
 
-@app.query
-async def left(ctx: QueryCtx, user: str) -> int:
-    return await logins.peek(ctx, user)
-
-
-@app.query
-async def take_in_a_query(ctx: QueryCtx) -> Any:
-    return await logins.take(ctx)  # type: ignore[call-overload]
-
-
-@app.mutation
-async def unknown(ctx: MutationCtx) -> None:
-    await ctx.rate_limit("nothing")
-
-
-async def test_tokens_hold_for_each_key_and_come_back(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        assert [await backend.run_mutation(log_in, "ada") for _ in range(3)] == [True, True, False]
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="never mind"):
+                await backend.run_mutation(write, log_in_and_fail)
+        assert [await backend.run_mutation(write, log_in) for _ in range(3)] == [True, True, False]
         assert await backend.run_mutation(log_in_in_a_thread, "bob")
-        assert (await backend.run_query(left, "ada"), await backend.run_query(left, "bob")) == (0, 1)
+        for user, left in (("ada", 0), ("bob", 1)):
+            assert await backend.run_query(read, lambda ctx, user=user: logins.peek(ctx, user)) == left
         backend.clock.advance(MINUTE / 2)
-        assert [await backend.run_mutation(log_in, "ada") for _ in range(2)] == [True, False]
+        assert [await backend.run_mutation(write, log_in) for _ in range(2)] == [True, False]
         refused = await logins.take(backend, "ada")
         assert refused == RateStatus(ok=False, retry_after=MINUTE / 2)
         backend.clock.advance(refused.retry_after)
         assert (await logins.take(backend, "ada")).ok
 
+        def reserve(count: int) -> Any:
+            return backend.run_action(act, lambda ctx: ctx.rate_limit("mails", count=count, reserve=True))
 
-async def test_tokens_are_given_back_with_the_transaction(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        for _ in range(3):
-            with pytest.raises(RuntimeError, match="never mind"):
-                await backend.run_mutation(log_in, "ada", fail=True)
-        assert await backend.run_query(left, "ada") == 2
-
-
-async def test_tokens_are_reserved_ahead_and_forgotten(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        assert await backend.run_action(mail, 3) == timedelta(0)
-        wait = await backend.run_action(mail, 2)
-        assert timedelta(0) < wait <= MINUTE
+        assert (await reserve(3)).retry_after == timedelta(0)
+        assert timedelta(0) < (await reserve(2)).retry_after <= MINUTE
         assert await mails.peek(backend) == -2
         await mails.reset(backend)
         assert await mails.peek(backend) == 3
@@ -179,9 +127,9 @@ async def test_what_cannot_be_is_refused(database_url: str) -> None:
 
     async with TestApp(app, database_url) as backend:
         with pytest.raises(ContextError, match="declares no rate limit 'nothing'"):
-            await backend.run_mutation(unknown)
+            await backend.run_mutation(write, lambda ctx: ctx.rate_limit("nothing"))
         with pytest.raises(ContextError, match="only reads"):
-            await backend.run_query(take_in_a_query)
+            await backend.run_query(read, logins.take)
         for key in ("x" * 201, "\0", 5):
             with pytest.raises(ValueInvalid, match="key of a rate limit"):
                 await logins.take(backend, key)  # type: ignore[arg-type]

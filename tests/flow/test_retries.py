@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 from stage.told import events
 
 from penstock import (
@@ -40,6 +41,7 @@ from penstock.jobs.job import Attempt, JobStatus
 from penstock.testing import TestApp
 
 app = OPENED = App()
+write, _, act = tell_in(app)
 TWICE = Retry(max_attempts=2, initial_backoff=10)
 mail = app.workpool("mail", default_retry=TWICE)
 other = app.workpool("other")
@@ -79,29 +81,9 @@ async def told(ctx: QueryCtx) -> list[tuple[str, str]]:
     return [(row.kind, row.context) for row in await ctx.db.query(Told).collect()]
 
 
-@app.mutation
-async def retry_in_a_mutation(ctx: MutationCtx, work: JobId) -> bool:
-    return await mail.retry(ctx, work)  # type: ignore[call-overload, no-any-return]
-
-
-@app.mutation
-async def schedule_retry_in_a_mutation(ctx: MutationCtx, work: JobId) -> bool:
-    return await ctx.scheduler.retry(work)
-
-
-@app.action
-async def retry_in_an_action(ctx: ActionCtx, work: JobId) -> bool:
-    return await mail.retry(ctx, work)
-
-
 @app.action
 def retry_in_a_thread(ctx: SyncActionCtx) -> int:
     return mail.retry_all(ctx, send, error="user2")
-
-
-@app.mutation
-async def cancel_pending_mail(ctx: MutationCtx, before: datetime) -> int:
-    return await mail.cancel_all(ctx, state="pending", name="greet", before=before)
 
 
 async def test_failed_work_is_retried_and_its_end_is_told_again(database_url: str) -> None:
@@ -131,11 +113,11 @@ async def test_many_are_retried_by_what_they_are_outside_of_transactions(databas
         works = await mail.enqueue_batch(backend, send, [{"to": f"user{number}"} for number in range(5)])
         elsewhere = await other.enqueue(backend, send, "user2")
         await backend.run_until_idle(raise_errors=False)
-        for function in (retry_in_a_mutation, schedule_retry_in_a_mutation):
+        for retry in (lambda ctx: mail.retry(ctx, works[4]), lambda ctx: ctx.scheduler.retry(works[4])):
             with pytest.raises(ContextError, match="outside of queries and mutations"):
-                await backend.run_mutation(function, works[4])
+                await backend.run_mutation(write, retry)
         assert await mail.status(backend, works[4]) == Finished(Failed("ConnectionError: no way to user4"))
-        assert await backend.run_action(retry_in_an_action, works[4])
+        assert await backend.run_action(act, lambda ctx: mail.retry(ctx, works[4]))
         assert await backend.run_action(retry_in_a_thread) == 1
         assert await mail.status(backend, works[2]) == Pending(0)
         assert await mail.retry_all(backend, since=backend.clock.now() + timedelta(hours=1)) == 0
@@ -152,8 +134,9 @@ async def test_a_canceled_one_is_retried_if_it_is_asked_for(database_url: str) -
         later = mail.with_options(run_after=timedelta(hours=1), name="greet")
         first = await later.enqueue(backend, send, "user1")
         unnamed = await mail.with_options(run_after=timedelta(hours=1)).enqueue(backend, send, "user2")
-        assert await backend.run_mutation(cancel_pending_mail, backend.clock.now()) == 0
-        assert await backend.run_mutation(cancel_pending_mail, backend.clock.now() + timedelta(days=1)) == 1
+        for before, canceled in ((backend.clock.now(), 0), (backend.clock.now() + timedelta(days=1), 1)):
+            which: Any = {"state": "pending", "name": "greet", "before": before}
+            assert await backend.run_mutation(write, lambda ctx, which=which: mail.cancel_all(ctx, **which)) == canceled
         await backend.run_until_idle(advance=False)
         assert await mail.status(backend, unnamed) == Pending(0)
         assert await mail.retry_all(backend) == 0, "only what has failed, unless it says otherwise"
@@ -183,11 +166,6 @@ async def test_bad_filters_are_refused(database_url: str) -> None:
         with pytest.raises(IdInvalid):
             await mail.retry(backend, "x")  # type: ignore[call-overload]
         assert not await mail.retry(backend, JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e"))
-
-
-@app.mutation
-async def recall_in_a_mutation(ctx: MutationCtx, work: JobId) -> None:
-    await mail.retry_on_complete(ctx, work)  # type: ignore[call-overload]  # refused for callers without types, too
 
 
 async def known(backend: Backend, work: JobId) -> JobStatus:
@@ -231,7 +209,7 @@ async def test_what_failed_is_kept_and_shown_and_how_the_work_ended_stays(
         assert await backend.run_query(told) == []
 
         with pytest.raises(ContextError):
-            await backend.run_mutation(recall_in_a_mutation, work)
+            await backend.run_mutation(write, lambda ctx: mail.retry_on_complete(ctx, work))
         with pytest.raises(ValueInvalid, match="'pending' have not ended"):
             await mail.retry_all_on_complete(backend, state="pending")
         with pytest.raises(ValueInvalid, match="have ended"):

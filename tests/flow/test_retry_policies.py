@@ -66,11 +66,6 @@ async def hang(ctx: ActionCtx) -> None:
     await may_end.wait()
 
 
-@app.internal_action
-async def leave_to_others(ctx: ActionCtx) -> None:
-    told.append(await ctx.work.complete_later())
-
-
 @app.internal_mutation
 async def tell(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
     told.append(ctx.now().isoformat())
@@ -179,20 +174,6 @@ async def test_rp8_cron_tries_again_when_it_is_due(database_url: str) -> None:
         assert (status.state, status.attempt) == (JobState.FAILED, 4)
 
 
-async def test_what_failed_together_is_not_tried_together(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        batch = [{"number": number} for number in range(50)]
-        works = await pool.with_options(retry=Retry.fixed(100)).enqueue_batch(backend, send, batch)
-        await backend.run_until_idle(advance=False)
-        now = backend.clock.now()
-        ahead = [((await known(backend, work)).run_at - now).total_seconds() for work in works]
-        assert all(90 <= seconds < 110 for seconds in ahead)
-        assert len(set(ahead)) == 50
-
-
-# ----- for how long
-
-
 async def test_how_long_it_fails_counts_from_the_first_failure_and_anew_after_a_retry_by_hand(
     database_url: str,
 ) -> None:
@@ -220,32 +201,6 @@ async def test_how_long_it_fails_counts_from_the_first_failure_and_anew_after_a_
         assert len({one.failing_since for one in again.attempts}) == 2
 
 
-async def test_an_attempt_that_is_lost_counts_in_number_and_in_time(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        two = await pool.with_options(retry=Retry.series([1], max_attempts=2)).enqueue(backend, hang)
-        soon = await pool.with_options(retry=Retry.cron("0 0 * * *", max_duration=MINUTE)).enqueue(backend, hang)
-        for attempt in (1, 2):
-            await lose_worker(backend)
-            assert [(await known(backend, work)).attempt for work in (two, soon)] == [attempt] * 2
-        await backend.run_until_idle(advance=False, raise_errors=False)
-        for work in (two, soon):
-            status = await known(backend, work)
-            assert (status.state, [one.what for one in status.attempts]) == (JobState.FAILED, ["lost", "abandoned"])
-
-
-async def test_work_that_an_outside_system_fails_keeps_to_its_policy(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        policy = Retry.fixed(20 * MINUTE, max_duration=HOUR, jitter=0)
-        work = await pool.with_options(retry=policy).enqueue(backend, leave_to_others)
-        for attempt in range(1, 6):
-            await backend.run_until_idle(raise_errors=False, advance=False)
-            assert (await known(backend, work)).attempt == attempt
-            await pool.fail(backend, told.pop(), "no")
-            if attempt < 5:
-                backend.clock.advance(20 * MINUTE)
-        assert (await known(backend, work)).state is JobState.FAILED, "80 minutes after the first time"
-
-
 async def test_on_complete_is_called_again_as_its_policy_says(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         began = backend.clock.now()
@@ -259,9 +214,6 @@ async def test_on_complete_is_called_again_as_its_policy_says(database_url: str)
         assert (status.state, status.result, status.on_complete_error) == (
             JobState.SUCCESS, 7, "RuntimeError: not heard",
         )  # fmt: skip
-
-
-# ----- as it is stored
 
 
 async def add_options(url: str, form: str) -> None:
@@ -319,17 +271,3 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
         await lose_worker(backend)
         await backend.run_until_idle(advance=False)
         assert await pool.status(backend, work) == Pending(1), "how many attempts it has, only the other one knows"
-
-
-async def test_a_policy_of_each_kind_is_stored_and_read(database_url: str) -> None:
-    policies = [
-        Retry(3, 1, 2, 60), Retry(max_duration=HOUR), Retry.fixed(MINUTE), Retry.linear(1.5, max_attempts=None),
-        Retry.series([1, MINUTE, HOUR], jitter=0.5), Retry.cron("0 6 * * *", timezone="Europe/Prague", jitter=MINUTE),
-    ]  # fmt: skip
-    async with TestApp(app, database_url) as backend:
-        for policy in policies:
-            work = await pool.with_options(retry=policy, on_complete=tell, on_complete_retry=policy).enqueue(
-                backend, send
-            )
-            options = (await known(backend, work)).options
-            assert (options.retry, options.on_complete_retry, options.unread) == (policy, policy, None)

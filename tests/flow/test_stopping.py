@@ -7,18 +7,19 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flow import process_actions
+from stage import stubborn
 from stage.waits import SOON
 
-from penstock import App, JobState, MutationCtx, Overloaded, SyncTaskCtx, Table, sync
-from penstock.app import ServiceName
+from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
+from penstock.app import SERVICES, Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
@@ -51,17 +52,6 @@ class Held:
 
 
 app = OPENED = App(tables=[Note])
-
-
-@app.query
-def look(_ctx: sync.QueryCtx, held: Any) -> str:
-    return str(held.wait())
-
-
-@app.mutation
-def add_after(ctx: sync.MutationCtx, held: Any) -> str:
-    ctx.db.insert(Note(text="slow"))
-    return str(held.wait())
 
 
 @app.mutation
@@ -133,17 +123,6 @@ async def test_who_waits_for_a_thread_holds_no_lock(database_url: str) -> None:
         await waits
 
 
-async def test_slow_queries_do_not_hold_up_mutations(database_url: str) -> None:
-    async with TestApp(app, database_url, threads=1) as backend:
-        with holding() as held:
-            query = asyncio.ensure_future(backend.run_query(look, held))
-            await held.arrived()
-            async with asyncio.timeout(SOON):
-                await backend.run_mutation(add)
-            held.go.set()
-            assert await query == "done"
-
-
 async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url, threads=2) as backend:
         with holding() as held:
@@ -167,14 +146,6 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
                     await asyncio.wait([asyncio.ensure_future(backend.run_mutation(add_async))])
 
 
-async def test_a_mutation_given_up_leaves_nothing_and_lets_others_write(database_url: str) -> None:
-    async with TestApp(app, database_url, threads=2) as backend:
-        with holding() as held:
-            await given_up(backend.run_mutation(add_after, held), held)
-            async with asyncio.timeout(SOON):
-                await backend.run_mutation(add)
-
-
 async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) -> None:
     async with TestApp(app, database_url, threads=1) as backend:
         with holding() as held:
@@ -185,36 +156,6 @@ async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) 
             assert found is not None
             assert (found.state, found.attempt) == (JobState.PENDING, 0)
             assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
-
-
-async def test_a_row_of_a_task_that_finds_no_thread_keeps_its_turn(database_url: str) -> None:
-    keyed, ran = App(tables=[Note]), list[str]()
-    hang = keyed.action(act.handler)
-
-    @keyed.reactive_task(Note, key="text", pool=keyed.workpool("keyed", key_parallelism=1))
-    def react(ctx: SyncTaskCtx[Note]) -> None:
-        ran.append(ctx.doc_id)
-
-    @keyed.mutation
-    async def add_two(ctx: MutationCtx) -> list[str]:
-        return [await ctx.db.insert(Note(text="a")) for _ in range(2)]
-
-    async with TestApp(keyed, database_url, threads=1) as backend:
-        with holding() as held:
-            await given_up(backend.run_action(hang, held), held)
-            rows = await backend.run_mutation(add_two)
-            await backend.plan()
-            await backend.worker.tick()
-            await backend.worker.wait_for_jobs()  # the first one found no thread
-            held.go.set()
-            async with asyncio.timeout(SOON):
-                while True:
-                    with suppress(Overloaded):
-                        await backend.run_action(hang, held)
-                        break
-                    await SystemClock().sleep(0.01)
-        await backend.run_until_idle()
-    assert ran == rows
 
 
 async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: str, tmp_path: Path) -> None:
@@ -295,3 +236,58 @@ def test_where_services_run_the_collector_looks_less_often(sqlite_url: str) -> N
             assert gc.get_threshold()[1:] == (10, 10)
     finally:
         gc.set_threshold(*before)
+
+
+BOUND = 30.0  # seconds, on a machine that does other things as well; what fails never ends
+# What writes comes last: nothing else can write on SQLite. `block` and `keep_interpreter` end the loop of the program.
+KINDS = [
+    ("action", "thread", "process", "shield", "task", "acted", "mutation"),
+    ("mutation_thread",),
+    ("on_complete",),
+    ("task_within",),
+    ("entered",),
+]
+CALLS: list[tuple[Any, ...]] = [
+    (stubborn.act, stubborn.look, stubborn.act_in_thread, stubborn.enter),
+    (stubborn.enter_in_thread,),
+]
+
+
+@asynccontextmanager
+async def closing(url: str, **settings: Any) -> AsyncIterator[Backend]:
+    """A backend that has to close in time once the block has ended; then what it ran may end."""
+    stubborn.end.clear()
+    try:
+        async with asyncio.timeout(None) as bound, stubborn.app.open(url, **settings) as backend:
+            yield backend
+            bound.reschedule(asyncio.get_running_loop().time() + BOUND)
+    finally:
+        stubborn.end.set()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+
+async def begun(call: Any = None) -> None:
+    """Wait until one more function has begun."""
+    assert await asyncio.to_thread(stubborn.begun.wait, BOUND), call
+    stubborn.begun.clear()
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+async def test_a_backend_closes_though_work_does_not_end(database_url: str, kinds: tuple[str, ...]) -> None:
+    stubborn.begun.clear()
+    async with closing(database_url, services=SERVICES) as backend:
+        for kind in kinds:
+            await backend.run_mutation(stubborn.begin_work, kind)
+            await begun(kind)
+
+
+@pytest.mark.parametrize("functions", CALLS)
+async def test_a_backend_closes_though_calls_do_not_end(database_url: str, functions: tuple[Any, ...]) -> None:
+    stubborn.begun.clear()
+    calls = []
+    async with closing(database_url) as backend:
+        for function in functions:
+            calls.append(asyncio.ensure_future(getattr(backend, f"run_{function.kind.value}")(function)))
+            await begun(function.name)
+    await asyncio.wait(calls, timeout=BOUND)

@@ -144,9 +144,6 @@ async def forgetful(ctx: ActionCtx) -> None:
     ctx.work.progress(1)  # type: ignore[unused-coroutine]  # noqa: RUF100 - this is the point
 
 
-# ----- ctx.work
-
-
 async def test_a_job_knows_its_attempt_wherever_it_runs(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         start = backend.clock.now()
@@ -189,6 +186,7 @@ async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
         assert await crunch.status(backend, work) == Finished(Success((work, 1, deadline)))
         refused = await crunch.enqueue(backend, processes.say_progress)
         snoozed = await crunch.enqueue(backend, processes.snooze)
+        died = await crunch.enqueue(backend, processes.fail, how="die")
         await backend.run_until_idle(advance=False, raise_errors=False)
         status = await backend.job(refused)
         assert status is not None
@@ -197,9 +195,10 @@ async def test_an_action_in_a_process_knows_what_is_known_beforehand() -> None:
         assert status is not None
         assert (status.state, status.error, status.attempt) == (JobState.PENDING, "Snooze: not yet", 0)
         assert status.run_at == backend.clock.now() + timedelta(minutes=2)
-
-
-# ----- Snooze
+        status = await backend.job(died)
+        assert status is not None
+        assert status.state is JobState.FAILED
+        assert (status.error or "").startswith("WorkerLost: The process that ran flow.process_actions:fail died")
 
 
 async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: str) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.stories import tell_in
 
 from penstock import (
     ActionCtx,
@@ -15,19 +16,18 @@ from penstock import (
     ArgumentsInvalid,
     CallTimeout,
     Canceled,
+    ConfigError,
     ContextError,
     DataError,
     DeclarationError,
     Failed,
     Finished,
-    JobState,
     LimitExceeded,
     MutationCtx,
     NonRetryableError,
     Pending,
     QueryCtx,
     Retry,
-    Running,
     Success,
     Table,
     UsageError,
@@ -36,10 +36,11 @@ from penstock import (
     WorkResult,
     WorkStatus,
 )
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx
+from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
 
 app = OPENED = App()
+write, read, act = tell_in(app)
 sms = app.workpool("sms", max_parallelism=3, default_retry=Retry(max_attempts=3, initial_backoff=10, base=2))
 eager = app.workpool("eager", retry_actions_by_default=True, default_retry=Retry(max_attempts=2, initial_backoff=1))
 kept = app.workpool("kept", status_ttl=None)
@@ -48,13 +49,6 @@ brief = app.workpool("brief", status_ttl=timedelta(hours=1))
 failures: list[Exception] = []
 sent: list[str] = []
 callback_failures: list[Exception] = []
-
-
-class Told(Table, name="told"):
-    work: str
-    kind: str
-    what: str
-    context: str
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +72,26 @@ def send_in_a_thread(ctx: SyncActionCtx, text: str) -> str:
     return f"sent {text}"
 
 
+class Told(Table, name="told"):
+    kind: str
+    what: str
+    context: str
+
+
 @app.internal_mutation
 async def note(ctx: MutationCtx, what: str) -> int:
-    await ctx.db.insert(Told(work="", kind="noted", what=what, context=""))
+    await ctx.db.insert(Told(kind="noted", what=what, context=""))
     if failures:
         raise failures.pop(0)
     return len(what)
+
+
+@app.internal_mutation
+async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
+    what = result.value if isinstance(result, Success) else getattr(result, "error", "")
+    await ctx.db.insert(Told(kind=result.kind, what=f"{what}", context=f"{context}"))
+    if callback_failures:
+        raise callback_failures.pop(0)
 
 
 @app.query
@@ -91,55 +99,9 @@ async def count_told(ctx: QueryCtx) -> int:
     return await ctx.db.query(Told).count()
 
 
-@app.internal_mutation
-async def told(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
-    what = ""
-    match result:
-        case Success(value):
-            what = f"{value}"
-        case Failed(error):
-            what = error
-        case Canceled():
-            pass
-    await ctx.db.insert(Told(work=work_id, kind=result.kind, what=what, context=f"{context}"))
-    if callback_failures:
-        raise callback_failures.pop(0)
-
-
 @app.query
 async def all_told(ctx: QueryCtx) -> list[tuple[str, str, str]]:
     return [(row.kind, row.what, row.context) async for row in ctx.db.query(Told)]
-
-
-@app.query
-async def status_in_a_query(ctx: QueryCtx, work: WorkId) -> str:
-    return type(await sms.status(ctx, work)).__name__
-
-
-@app.mutation
-async def book(ctx: MutationCtx, text: str, fail: bool = False) -> WorkId:
-    work = await sms.with_options(on_complete=told, context={"for": text}).enqueue(ctx, send, text=text)
-    if fail:
-        raise RuntimeError("never mind")
-    return work
-
-
-@app.action
-async def send_and_wait(ctx: ActionCtx, text: str) -> Any:
-    return (await sms.result(ctx, await sms.enqueue(ctx, send, text))).kind
-
-
-@app.mutation
-def book_in_a_thread(ctx: SyncMutationCtx, text: str) -> list[WorkId]:
-    one = sms.enqueue(ctx, send, text)
-    pending = sms.status(ctx, one)
-    assert pending == Pending(0)
-    return [one, *sms.enqueue_batch(ctx, send, [{"text": f"{text} {number}"} for number in range(3)])]
-
-
-@app.mutation
-async def cancel_all(ctx: MutationCtx) -> int:
-    return await sms.cancel_all(ctx)
 
 
 @app.internal_action
@@ -147,16 +109,20 @@ async def leave_to_others(ctx: ActionCtx) -> None:
     await ctx.work.complete_later()
 
 
-# ----- the life of work
-
-
 async def test_work_exists_if_its_transaction_commits_and_its_end_is_told_once(database_url: str) -> None:
+    async def book(ctx: MutationCtx) -> WorkId:
+        return await sms.with_options(on_complete=told, context={"for": "hello"}).enqueue(ctx, send, "hello")
+
+    async def book_and_fail(ctx: MutationCtx) -> None:
+        await book(ctx)
+        raise RuntimeError("never mind")
+
     async with TestApp(app, database_url) as backend:
         with pytest.raises(RuntimeError, match="never mind"):
-            await backend.run_mutation(book, text="lost", fail=True)
-        work = await backend.run_mutation(book, text="hello")
+            await backend.run_mutation(write, book_and_fail)
+        work = await backend.run_mutation(write, book)
         assert await sms.status(backend, work) == Pending(0)
-        assert await backend.run_query(status_in_a_query, work=work) == "Pending"
+        assert await backend.run_query(read, lambda ctx: sms.status(ctx, work)) == Pending(0)
         await backend.run_until_idle()
         assert sent == ["hello"]
         assert await sms.status(backend, work) == Finished(Success("sent hello"))
@@ -185,14 +151,6 @@ async def test_each_kind_of_function_is_work(database_url: str) -> None:
         ]  # fmt: skip
 
 
-async def test_functions_written_with_def_enqueue_without_await(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        ids = await backend.run_mutation(book_in_a_thread, text="t")
-        assert ids == sorted(ids)
-        await backend.run_until_idle()
-        assert sorted(sent) == ["t", "t 0", "t 1", "t 2"]
-
-
 RETRIED: list[tuple[Any, Exception, int]] = [
     (sms, OSError("down"), 1),
     (sms.with_options(retry=True), OSError("down"), 3),
@@ -219,25 +177,6 @@ async def test_work_is_retried_if_it_or_its_pool_asks_for_it(database_url: str) 
         await backend.run_until_idle()
         assert await sms.status(backend, work) == Finished(Success("sent again"))
         assert len(await backend.run_query(all_told)) == 1, "told only after the last attempt"
-
-
-async def test_an_on_complete_that_raises_is_called_again_and_the_result_is_kept(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        callback_failures.extend([RuntimeError("first"), RuntimeError("second")])
-        work = await backend.run_mutation(book, text="x")
-        await backend.run_until_idle(advance=False)
-        found = await backend.job(work)
-        assert found is not None
-        assert (found.state, found.error) == (JobState.COMPLETING, "RuntimeError: first")
-        assert await sms.status(backend, work) == Running(0)
-        assert await backend.run_query(all_told) == [], "what it wrote was undone"
-        await backend.run_until_idle()
-        assert await sms.status(backend, work) == Finished(Success("sent x"))
-        assert await backend.run_query(all_told) == [("success", "sent x", "{'for': 'x'}")]
-        assert sent == ["x"], "the work itself is not done again"
-
-
-# ----- cancels
 
 
 async def test_work_is_canceled_in_every_state(database_url: str) -> None:
@@ -273,24 +212,6 @@ async def test_work_is_canceled_in_every_state(database_url: str) -> None:
         assert await sms.status(backend, completing) == Finished(Success("sent completing"))
 
 
-async def test_all_work_of_a_pool_is_canceled_and_of_no_other(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        mine = await sms.enqueue_batch(backend, send, [{"text": "x"}] * 1_100)
-        other = await eager.enqueue(backend, send, "other")
-        later = await sms.with_options(run_after=timedelta(days=1)).enqueue(backend, note, what="later")
-        assert await sms.cancel_all(backend, note) == 1
-        assert await backend.run_mutation(cancel_all) == 1_101, "asking twice does no harm"
-        after = await sms.enqueue(backend, send, "after")
-        await backend.run_until_idle()
-        assert sorted(sent) == ["after", "other"]
-        assert await sms.status(backend, mine[-1]) == await sms.status(backend, later) == Finished(Canceled())
-        assert isinstance(await sms.status(backend, after), Finished)
-        assert isinstance(await eager.status(backend, other), Finished)
-
-
-# ----- limits
-
-
 async def test_no_more_runs_at_once_than_is_declared_or_set_and_the_urgent_comes_first(database_url: str) -> None:
     async def limits(backend: TestApp) -> tuple[int, int]:
         (pool,) = [pool for pool in await backend.pools() if pool.name == "sms"]
@@ -320,22 +241,6 @@ async def test_no_more_runs_at_once_than_is_declared_or_set_and_the_urgent_comes
             assert await limits(backend) == expected, "what was set holds until another limit is declared"
 
 
-async def test_a_paused_pool_takes_work_and_starts_none(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await sms.pause(backend)
-        await backend.run_mutation(book, text="x")
-        await backend.run_until_idle()
-        assert sent == []
-        assert await backend.run_mutation(cancel_all) == 1
-        await backend.run_until_idle()
-        assert await backend.run_query(all_told) == [("canceled", "", "{'for': 'x'}")], "told of in spite of the pause"
-        await backend.run_mutation(book, text="y")
-        await sms.resume(backend)
-        backend.clock.advance(timedelta(seconds=1))
-        await backend.run_until_idle()
-        assert sent == ["y"]
-
-
 async def test_work_that_takes_too_long_fails(sqlite_url: str) -> None:
     timed = App()
     pool = timed.workpool("timed")
@@ -351,9 +256,6 @@ async def test_work_that_takes_too_long_fails(sqlite_url: str) -> None:
         assert isinstance(status, Finished)
         assert isinstance(status.result, Failed)
         assert status.result.error.startswith("CallTimeout: ")
-
-
-# ----- statuses and results
 
 
 async def test_a_status_is_kept_as_long_as_its_pool_says(database_url: str) -> None:
@@ -375,8 +277,11 @@ async def test_a_status_is_kept_as_long_as_its_pool_says(database_url: str) -> N
 
 
 async def test_a_result_is_waited_for(database_url: str) -> None:
+    async def send_and_wait(ctx: ActionCtx) -> Any:
+        return await sms.result(ctx, await sms.enqueue(ctx, send, "x"))
+
     async with app.open(database_url, services=("worker",)) as backend:
-        assert await backend.run_action(send_and_wait, text="x") == "success"
+        assert await backend.run_action(act, send_and_wait) == Success("sent x")
         paused = await sms.with_options(run_after=timedelta(days=1)).enqueue(backend, send, "y")
         with pytest.raises(CallTimeout, match="has not ended within"):
             await sms.result(backend, paused, timedelta(milliseconds=20))
@@ -384,19 +289,21 @@ async def test_a_result_is_waited_for(database_url: str) -> None:
             await sms.result(backend, WorkId("job_00000000000000000000000001"))
 
 
-# ----- at the door
-
-
 def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
     wrong: list[dict[str, Any]] = [
         {"name": ""}, {"name": "default"}, {"name": "a b"}, {"name": "x" * 64}, {"name": 7},
         {"name": "x", "max_parallelism": -1}, {"name": "x", "max_parallelism": 1.5},
         {"name": "x", "max_parallelism": True}, {"name": "x", "max_parallelism": 10**7},
+        {"name": "x", "status_ttl": timedelta.max},
+        {"name": "x", "status_ttl": timedelta(days=365_000, microseconds=1)},
         {"name": "x", "default_retry": 5}, {"name": "x", "status_ttl": timedelta(0)}, {"name": "x", "status_ttl": 60},
     ]  # fmt: skip
     for given in wrong:
         with pytest.raises(DeclarationError):
             App().workpool(**given)
+    with pytest.raises(ConfigError, match="at most 365,000 days"):
+        App(job_status_ttl=1e12)
+    App().workpool("ever", status_ttl=timedelta(days=365_000))
     twice = App()
     twice.workpool("x")
     with pytest.raises(DeclarationError, match="two pools called 'x'"):
@@ -406,6 +313,8 @@ def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
 
 
 def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
+    debounced: dict[str, Any] = {"key": "a", "on_duplicate": "debounce", "run_after": timedelta(seconds=1)}
+    sms.with_options(timeout=timedelta(days=1830), **debounced | {"max_wait": timedelta(days=1830)})
     for given, error in (
         ({"color": "red"}, UsageError),
         ({"run_at": "tomorrow", "run_after": timedelta(1)}, UsageError),
@@ -414,6 +323,9 @@ def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
         ({"priority": True}, ValueInvalid),
         ({"timeout": timedelta(0)}, ValueInvalid),
         ({"timeout": 5}, ValueInvalid),
+        ({"timeout": timedelta(days=1830, microseconds=1)}, ValueInvalid),
+        (debounced | {"max_wait": timedelta(days=1830, microseconds=1)}, ValueInvalid),
+        (debounced | {"max_wait": timedelta(0)}, ValueInvalid),
         ({"name": ""}, ValueInvalid),
         ({"on_complete_retry": True}, ValueInvalid),
         ({"on_complete": send}, DeclarationError),

@@ -1,7 +1,4 @@
-"""The four monitors of Convex's Workpool, as its README writes them for Axiom, in Python over lines of a log.
-
-Each of them reads what a line has at `data.message` and `data.function.component_path`, and nothing else.
-"""
+"""What penstock logs of pools, as a log on disk has it, and the queries of its monitors in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from statistics import fmean
@@ -64,73 +61,15 @@ def _flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def messages(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """What was said in the lines that say something as JSON."""
-    return [message for _, message in _parsed(lines) if message]
-
-
-def _parsed(lines: Iterable[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What was said in the lines that say something as JSON, where the monitors of Workpool's README look for it."""
+    found = []
     for row in map(flat, lines):
         try:
             parsed = json.loads(str(row.get("data.message")).strip("'"))
         except ValueError:
-            parsed = {}
-        yield row, parsed if isinstance(parsed, dict) else {}
-
-
-def max_backlog(lines: Iterable[str]) -> Bins:
-    """The current backlog of each pool, by the minute."""
-
-    def backlog(parsed: dict[str, Any]) -> float | None:
-        return int(parsed["backlog"])
-
-    return _summarized(lines, "report", backlog, max, 60, "data.function.component_path")
-
-
-def permanent_failure_rate(lines: Iterable[str]) -> Bins:
-    """The average rate of permanent failures of each pool, by five minutes; what is null does not count."""
-
-    def rate(parsed: dict[str, Any]) -> float | None:
-        found = parsed["permanentFailureRate"]
-        return None if found is None else float(found)
-
-    return _summarized(lines, "report", rate, fmean, 300, "data.function.component_path")
-
-
-def failure_ratio(lines: Iterable[str]) -> Bins:
-    """The ratio of failures of each function, by five minutes."""
-
-    def failed(parsed: dict[str, Any]) -> float | None:
-        return None if parsed["status"] == "canceled" else float(parsed["status"] != "success")
-
-    return _summarized(lines, "completed", failed, fmean, 300, "fnName")
-
-
-def start_lag_seconds(lines: Iterable[str]) -> Bins:
-    """The average time between enqueueing work and it starting, of each function, by the minute."""
-
-    def lag(parsed: dict[str, Any]) -> float | None:
-        return float(parsed["startLag"]) / 1000
-
-    return _summarized(lines, "started", lag, fmean, 60, "fnName")
-
-
-def _summarized(
-    lines: Iterable[str],
-    event: str,
-    value: Callable[[dict[str, Any]], float | None],
-    summary: Callable[[list[float]], float],
-    seconds: int,
-    by: str,
-) -> Bins:
-    values: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for row, parsed in _parsed(lines):
-        if parsed.get("component") != "workpool" or parsed.get("event") != event:
             continue
-        found = value(parsed)
-        if found is not None:
-            moment = int(datetime.fromisoformat(row["_time"]).timestamp())
-            values[moment - moment % seconds, str((row | parsed)[by])].append(found)
-    return {place: summary(found) for place, found in values.items()}
+        found += [parsed] if isinstance(parsed, dict) and parsed else []
+    return found
 
 
 # ----- penstock's own monitors
