@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -95,7 +96,8 @@ def _lies_in(fields: dict[str, Any] | None, where: dict[str, Any]) -> bool:
 Rows = dict[str, dict[str, Any]]
 
 
-class _Query(NamedTuple):
+@dataclass(frozen=True)
+class _Query:
     """A range of an index: all its rows are read, or the first ones."""
 
     index: Index
