@@ -45,7 +45,7 @@ from penstock.wire.outgoing import Format, encode_result
 
 pytestmark = pytest.mark.both_stores
 
-_NUMBERS = count()  # of tables, of which one database gets many
+_NUMBERS = count()  # of tables: one database gets many
 _ENCRYPTED = 0.5  # the part of the programs that encrypt all of it
 _PARTS = 10 if LONG else 1  # each has a database of its own, which grows by tables with each example
 REFUSED = (PenstockError, ValueError, TypeError)
@@ -102,7 +102,7 @@ class Roads:
         self.watch_rows(number)
 
     def watch_rows(self, number: int) -> None:
-        """Functions that change rows, and those that hear of it."""
+        """Functions that change rows, and others that hear of it."""
         app, got = self.app, self.got
         table: Any = self.table
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +38,6 @@ from penstock import (
     MutationCtx,
     QueryCtx,
     RowInvalid,
-    RowNotFound,
     SchemaMismatch,
     Table,
     ValueInvalid,
@@ -113,25 +111,6 @@ async def test_what_is_no_key_is_refused_with_what_is_wrong(database_url: str) -
                 await ctx.db.get(Tenant, (7,))  # of one column it is no tuple
 
         await backend.run_query(read, look)
-
-
-async def test_the_columns_of_a_key_are_not_changed(database_url: str) -> None:
-    async with opened(database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            row_id = await ctx.db.insert(Order(tenant=7, number="a"))
-            for changes in ({"tenant": 8}, {"number": "b"}, {"amount": 1, "number": "a"}):
-                with pytest.raises(ValueInvalid, match="cannot be changed"):
-                    await ctx.db.patch(Order, row_id, **changes)
-            with pytest.raises(ValueInvalid, match=r"orders.number cannot be changed"):
-                await ctx.db.replace(Order, row_id, Order(tenant=7, number="b"))
-            for verb in (partial(ctx.db.patch, amount=1), ctx.db.delete):
-                with pytest.raises(RowNotFound, match=r"no row \(7, 'z'\)"):
-                    await verb(Order, (7, "z"))
-            await ctx.db.patch(Order, row_id, amount=3)
-
-        await backend.run_mutation(write, story)
-        assert [tuple(row) for row in await run_sql(backend, "select * from orders")] == [(7, "a", 3, None)]
 
 
 async def test_keys_of_all_kinds_come_back_as_they_went(database_url: str) -> None:

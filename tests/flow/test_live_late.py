@@ -1,4 +1,4 @@
-"""A slow watched query holds nobody but those who watch it, and nobody sees two snapshots at once."""
+"""A slow watched query holds nobody but its own watchers, and nobody sees two snapshots at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Account(Table):
 
 
 class Bank(Stage):
-    """Two accounts that hold 100 together, and queries of which some end when the test lets them.
+    """Two accounts that hold 100 together, and queries. Some end when the test lets them.
 
     These take long, and all others take no time: how busy the machine is does not matter.
     """
@@ -298,9 +298,8 @@ async def test_whatever_a_query_raises_is_its_answer_alone(database_url: str) ->
         view = stage.live.view()
         view.add(0, stage.quick, {"number": 0})
         view.add(1, stage.raising, {})
-        for number, raises in enumerate(
-            (ValueError, SystemExit, CancelledError, TimeoutError, conflict, RecursionError)
-        ):
+        errors: list[Any] = [ValueError, SystemExit, CancelledError, TimeoutError, conflict, RecursionError]
+        for number, raises in enumerate(errors):
             stage.raises = raises
             await settle(stage.live)
             assert (taken(view) or {})[0] == 50 - number

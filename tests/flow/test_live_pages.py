@@ -149,7 +149,7 @@ STEPS = st.lists(
 
 
 async def write_step(backend: TestApp, step: str, number: int, value: int, *, seats: bool) -> set[Any]:
-    """Write some rows; the ids of those that it wrote."""
+    """Write some rows; the ids of what it wrote."""
 
     async def work(ctx: MutationCtx) -> set[Any]:
         table: Any = Seat if seats else Song

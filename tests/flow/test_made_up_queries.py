@@ -203,7 +203,11 @@ async def look(ctx: QueryCtx, dice: Random, tables: list[Made], known: list[list
         except (NotUnique, ValueInvalid, UsageError) as error:
             found = NotUnique if isinstance(error, NotUnique) else ValueInvalid
         if plan.verb == "pages":
+            ends = [page.is_done for page in found]
             found = [page.page for page in found]
+            if plan.filtered is None and rule is None:
+                count, size = len(rows_of(plan, seen)), max(plan.size, 1)
+                assert ends == [count <= size, count <= 2 * size], plan
         assert alike(found, wanted), f"{plan} of {plan.made.said} for {caller}"
         for row in everything[:2]:
             one = await ctx.db.get(plan.made.table, key_of(plan.made, row))

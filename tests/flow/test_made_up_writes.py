@@ -63,7 +63,7 @@ class Model:
         assert key not in self.rows
         self.rows[key] = self.fields(row)
         if not self.made.created:
-            stored = await ctx.db.get(self.made.table, key)
+            stored: Any = await ctx.db.get(self.made.table, key)
             assert stored.creation_time == ctx.now()
 
     async def patch(self, ctx: MutationCtx) -> None:

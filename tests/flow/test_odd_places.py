@@ -1,4 +1,4 @@
-"""Outboxes and tasks of rows whose keys, or order, are bytes, infinities or text that is no UTF-8: each comes once."""
+"""Outboxes and tasks of rows whose keys, or order, are bytes or infinities: each comes once."""
 
 from __future__ import annotations
 
@@ -43,12 +43,6 @@ class ByMeasure(Table, source="odd", key="mark", managed=False):
     number: int
     note: str
     mark: float
-
-
-class ByText(Table, source="odd", key="mark", managed=False):
-    number: int
-    note: str
-    mark: str
 
 
 ORDERS: dict[str, tuple[type[Table], dict[str, Any], str, str]] = {  # with a unique key, and a type on SQLite
@@ -159,22 +153,3 @@ async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, tabl
             if isinstance(key, str):
                 found = (await nobody.tasks.records(backend, TaskFilter(key=key))).records
                 assert [record.key for record in found] == [key]
-
-
-async def test_rows_of_a_condition_are_listed_once_whatever_their_keys_are(sqlite_url: str) -> None:
-    """SQLite only: values of columns need not be what is declared."""
-    values = ["x'61'", "'a'", "'\\x61'", "x'ff'", "cast(x'ff61' as text)", "'Infinity'", "x'6162'"]
-    await fill(sqlite_url, "text primary key", values)
-    stage = OutboxStage(ByText)
-    stage.task(ByText, watch=("note",))
-    async with stage.open(sqlite_url) as test:
-        await settle(test)
-        found, after = list[Any](), None
-        for _ in values:
-            where = TaskFilter(table=ByText, rows=lambda row: row.number >= 0)
-            page = await stage.app.tasks.records(test, where, limit=1, after=after)
-            found += [record.key for record in page.records]
-            if (after := page.next) is None:
-                break
-        assert found == ["Infinity", "\\x61", "a", "\\x61", "\\x6162", "\\xff"], "text that is no UTF-8 is no key"
-        assert after is None

@@ -153,7 +153,7 @@ def declare(source: str, annotation: Any) -> Any:
 
 
 async def offered(url: str, sources: Mapping[str, str]) -> tuple[set[tuple[str, str]], dict[tuple[str, str], Any]]:
-    """The pairs of a type and an annotation that a start takes, and those that it refuses, with what it says."""
+    """The pairs of a type and an annotation that a start takes, and the refused ones with what it says."""
     store, taken, refused = make_store(load_config({"database": url}), SystemClock()), set[Any](), dict[Any, Any]()
     kinds = {source: kind for kind, source in sources.items()}
     await store.open()

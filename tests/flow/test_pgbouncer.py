@@ -103,7 +103,7 @@ async def test_work_is_done_by_processes_within_the_limit_of_its_pool(
 
 
 async def test_tables_are_changed(postgres_url: str, pooled_url: str, settings: dict[str, Any]) -> None:
-    """What is built beside those who write is no part of a transaction."""
+    """What is built beside writers is no part of a transaction."""
     before, after = grown_app(indexed=False)[0], grown_app(indexed=True)[0]
     async with before.open(pooled_url, **settings), administrator(postgres_url) as admin:
         await admin.execute("insert into item select 'item_' || n, now(), 'a' || n from generate_series(1, 1000) n")
@@ -172,7 +172,7 @@ async def test_nothing_is_left_on_the_connections(postgres_url: str, pooled_url:
 
 @asynccontextmanager
 async def others_on_all_connections(url: str) -> AsyncIterator[list[Any]]:
-    """Four programs, each of which keeps one of the pooler's connections for the time of a block."""
+    """Four programs: each keeps one of the pooler's connections for the time of a block."""
     others = [await asyncpg.connect(url, statement_cache_size=0) for _ in range(4)]
     try:
         for other in others:

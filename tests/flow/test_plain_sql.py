@@ -297,7 +297,7 @@ def test_what_cannot_be_enqueued_is_refused_with_the_reason(url: str) -> None:
 
 
 async def declare(url: str, kind: str) -> None:
-    """Declare a function anew: it is of the kind that was declared last."""
+    """Declare a function again: it is of the kind that was declared last."""
     async with app.open(url) as backend:
         await backend.engine.store.programs.declare({SEND: kind, "old:one": "query"})
 

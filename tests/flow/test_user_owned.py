@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
-import asyncpg
 import pytest
 from pydantic import Field
 from stage.outboxes import run_sql, sql
@@ -120,6 +119,17 @@ create table legacy (id bigint primary key, parent bigint references legacy (id)
 create table coded (code text primary key, id integer);
 create table leaf (leaf_id bigint primary key, legacy bigint references legacy (id) on delete cascade);
 """
+
+
+TIDY = """
+create function tidy() returns trigger language plpgsql as $$ begin
+    if new.customer = 'Drop' then return null; end if;
+    if new.customer = 'Stop' then raise exception 'stopped'; end if;
+    new.customer := upper(new.customer);
+    return new;
+end $$;
+"""
+TIDIED = "create trigger tidy before insert or update on orders for each row execute function tidy()"
 
 
 def tables(url: str) -> list[str]:
@@ -280,23 +290,16 @@ async def test_a_key_named_id_and_a_column_named_id_stay_what_they_are(database_
 
 
 async def test_a_table_lies_in_a_schema_on_postgres(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute(POSTGRES_TABLES)
-    await connection.execute('create schema shop; create table shop."group" ("order" int primary key, "select" text)')
-
     class Group(Table, source="shop.group", key="order", managed=False):
         order: int
         select: str | None = None
 
         by_select = Index("select")
 
+    make = 'create table shop."group" ("order" int primary key, "select" text)'
+    await run_sql(postgres_url, "create schema shop", make)
     local = App(tables=[Group])
-
-    async def run(ctx: MutationCtx, story: Any) -> Any:
-        return await story(ctx)
-
-    in_schema = local.internal_mutation(run)
-
+    write_group, _, _ = tell_in(local)
     async with TestApp(local, postgres_url) as backend:
 
         async def story(ctx: MutationCtx) -> None:
@@ -306,9 +309,8 @@ async def test_a_table_lies_in_a_schema_on_postgres(postgres_url: str) -> None:
             await ctx.db.insert(Group(order=6))
             await ctx.db.delete(Group, Id("6"))
 
-        await backend.run_mutation(in_schema, story)
-    assert [tuple(row) for row in await connection.fetch('select * from shop."group"')] == [(5, "b")]
-    await connection.close()
+        await backend.run_mutation(write_group, story)
+        assert [*map(tuple, await sql(backend, 'select * from shop."group"'))] == [(5, "b")]
 
 
 async def test_a_table_that_cannot_be_there_is_missed_at_the_start(sqlite_url: str) -> None:
@@ -324,16 +326,16 @@ async def test_a_table_that_cannot_be_there_is_missed_at_the_start(sqlite_url: s
                 pass
 
 
-async def test_columns_of_narrower_types_refuse_what_does_not_fit(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute(POSTGRES_TABLES)
+async def test_narrower_types_and_triggers_refuse_change_and_drop_rows(postgres_url: str) -> None:
+    await run_sql(postgres_url, *tables(postgres_url), TIDY, TIDIED)
     async with TestApp(app, postgres_url) as backend:
 
         async def story(ctx: MutationCtx) -> None:
             order = await ctx.db.insert(Order(customer="Ada", price=Decimal("1.005")))
             row = await ctx.db.get(Order, order)
             assert row is not None
-            assert row.price == Decimal("1.01"), "the row is as the table took it"
+            assert (row.customer, row.price) == ("ADA", Decimal("1.01")), "the row is as the table took it"
+            assert (await ctx.db.patch(Order, order, customer="Eve")).customer == "EVE"
             for call in (
                 lambda: ctx.db.insert(Order(customer="x" * 21)),
                 lambda: ctx.db.patch(Order, order, customer="x" * 21),
@@ -345,12 +347,16 @@ async def test_columns_of_narrower_types_refuse_what_does_not_fit(postgres_url: 
             ):
                 with pytest.raises(ValueInvalid):
                     await call()
-            await ctx.db.insert(Order(customer="Eve"))
+            for customer in ("Drop", "Stop"):
+                with pytest.raises(PenstockError):
+                    await ctx.db.insert(Order(customer=customer))
+                with pytest.raises(PenstockError):
+                    await ctx.db.patch(Order, order, customer=customer)
+            await ctx.db.insert(Order(customer="Zoe"))
 
         await backend.run_mutation(write, story)
-    rows = await connection.fetch("select customer from orders")
-    assert [row["customer"] for row in rows] == ["Ada", "Eve"]
-    await connection.close()
+        rows = await sql(backend, "select customer from orders order by customer")
+        assert [*map(tuple, rows)] == [("EVE",), ("ZOE",)]
 
 
 async def test_a_float_is_found_and_compared_exactly_over_a_column_of_exact_numbers(database_url: str) -> None:
@@ -386,42 +392,6 @@ async def test_a_float_is_found_and_compared_exactly_over_a_column_of_exact_numb
         await backend.run_mutation(write_measured, lambda ctx: ctx.db.insert(Measured(number=4, price=0.2)))
         (stored,) = await sql(backend, "select cast(price as text) from measured where number = 4")
         assert tuple(stored) == ("0.2",)
-
-
-async def test_a_trigger_may_change_or_drop_a_row(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute(POSTGRES_TABLES)
-    await connection.execute(
-        """
-        create function tidy() returns trigger language plpgsql as $$ begin
-            if new.customer = 'Drop' then return null; end if;
-            if new.customer = 'Stop' then raise exception 'stopped'; end if;
-            new.customer := upper(new.customer);
-            return new;
-        end $$;
-        create trigger tidy before insert or update on orders for each row execute function tidy();
-        """
-    )
-    async with TestApp(app, postgres_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            order = await ctx.db.insert(Order(customer="Ada"))
-            row = await ctx.db.get(Order, order)
-            assert row is not None
-            assert row.customer == "ADA"
-            assert (await ctx.db.patch(Order, order, customer="Eve")).customer == "EVE"
-            for customer in ("Drop", "Stop"):
-                with pytest.raises(PenstockError):
-                    await ctx.db.insert(Order(customer=customer))
-                with pytest.raises(PenstockError):
-                    await ctx.db.patch(Order, order, customer=customer)
-            same = await ctx.db.get(Order, order)
-            assert same is not None
-            assert same.customer == "EVE"
-
-        await backend.run_mutation(write, story)
-    assert [row["customer"] for row in await connection.fetch("select customer from orders")] == ["EVE"]
-    await connection.close()
 
 
 async def test_a_replaced_row_keeps_the_formulas_of_the_database(database_url: str) -> None:

@@ -139,7 +139,7 @@ async def test_a_program_without_the_column_that_starts_first_misses_nothing(
 
 
 @pytest.mark.parametrize(("by", "options"), WATCHING, ids=IDS)
-async def test_a_type_is_changed_without_the_trigger_which_the_pruner_makes_anew(
+async def test_a_type_is_changed_without_the_trigger_which_the_pruner_makes_again(
     postgres_url: str, by: str, options: dict[str, Any]
 ) -> None:
     hearing = Hearing(by, **options)

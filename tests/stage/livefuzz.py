@@ -187,7 +187,9 @@ class Fuzz:
 
     async def leave(self) -> None:
         """Let all go: nothing is left of them after a minute."""
-        for shown in (*self.clients, *(shown for shown, _ in self.lists)):
+        for client in self.clients:
+            client.close()
+        for shown, _ in self.lists:
             shown.close()
         for _ in range(2):
             self.test.clock.advance(timedelta(minutes=1))
