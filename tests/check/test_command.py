@@ -72,17 +72,16 @@ def test_shows_the_line_a_mark_and_what_to_write(folder: Path) -> None:
     assert "3 findings.\npenstock check --fix fixes up to 2." in found.stderr
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_fits_a_terminal_and_marks_what_is_wrong(folder: Path, width: int) -> None:
+def test_fits_a_terminal_and_marks_what_is_wrong(folder: Path) -> None:
     line = '\tawait ctx.db.insert(Plan(name="žluťoučký 🐎 kůň" + name, made_at=datetime.now(UTC))); print("a")'
     text = PROGRAM.replace("    ctx.db.insert(Plan(name=name, made_at=datetime.now(UTC)))", line)
     (folder / "app.py").write_text(text, "utf-8")
     report = check([Path("app.py")])
-    shown = as_text(report.findings, report.lines, width)
-    rows = shown.splitlines()
-    assert max(cell_len(row) for row in rows) <= width
-    assert cells_above(rows, "PEN014") == "datetime.now"
-    assert cells_above(rows, "PEN003").startswith("ctx.db.query(Plan")
+    for width in (40, 80, 120):
+        rows = as_text(report.findings, report.lines, width).splitlines()
+        assert max(cell_len(row) for row in rows) <= width
+        assert cells_above(rows, "PEN014") == "datetime.now"
+        assert cells_above(rows, "PEN003").startswith("ctx.db.query(Plan")
 
 
 def cells_above(rows: list[str], code: str) -> str:
@@ -94,13 +93,10 @@ def cells_above(rows: list[str], code: str) -> str:
     return source[before : before + mark.count("^")]
 
 
-def test_writes_one_line_for_each_finding(folder: Path) -> None:
+def test_writes_one_line_for_each_finding_and_sarif(folder: Path) -> None:
     lines = run("--format", "lines").stdout.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["app.py:15:18:", "app.py:20:5:", "app.py:20:43:"]
     assert run("--format", "github").stdout.startswith("::error file=app.py,line=15,col=18,endLine=15,title=PEN003::")
-
-
-def test_writes_sarif(folder: Path) -> None:
     sarif = json.loads(run("--format", "sarif").stdout)
     found = sarif["runs"][0]["results"][0]
     assert sarif["version"] == "2.1.0"
@@ -131,19 +127,16 @@ def test_mends_methods_by_the_name_of_their_ctx(folder: Path) -> None:
 
 
 def test_mends_lines_in_other_scripts_and_other_line_ends(folder: Path) -> None:
+    file = folder / "app.py"
     text = PROGRAM.replace("Plan(name=name", 'Plan(name="Žluťoučký 🐎" or name').replace("\n", "\r\n")
-    (folder / "app.py").write_bytes(text.encode())
+    file.write_bytes(text.encode())
     run("--fix")
-    assert (folder / "app.py").read_bytes().decode() == mended(text)
-
-
-def test_lines_are_those_that_python_counts(folder: Path) -> None:
+    assert file.read_bytes().decode() == mended(text)
     text = f"\f\n{PROGRAM}".replace("Plan(name=name", 'Plan(name="two\u2028lines" or name')
-    (folder / "app.py").write_text(text, "utf-8")
-    shown = run("--select", "PEN003").stdout
-    assert "16 |     return await ctx.db.query(Plan).collect()" in shown
+    file.write_text(text, "utf-8")
+    assert "16 |     return await ctx.db.query(Plan).collect()" in run("--select", "PEN003").stdout
     run("--fix")
-    assert (folder / "app.py").read_text("utf-8") == mended(text)
+    assert file.read_text("utf-8") == mended(text)
 
 
 def test_selects_and_ignores_rules(folder: Path) -> None:
@@ -234,27 +227,27 @@ def test_a_baseline_tells_of_what_is_new(folder: Path) -> None:
     assert codes("--baseline", "known.json") == ["PEN003"]
 
 
-@pytest.mark.parametrize(
-    ("args", "settings", "said"),
-    [
-        (["--select", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN022."),
-        (["--explain", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN022."),
-        (["--write-baseline", "no/known.json"], "", "known.json cannot be written: No such file or directory."),
-        ([], "paths", "pyproject.toml cannot be read: Expected '='"),
-        (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
-        ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
-        ([], 'paths = ["shop"]', "paths names shop, and there is no such file or folder."),
-        ([], 'select = "PEN003"', 'select is a list of texts, such as ["PEN003"].'),
-    ],
+CANNOT_BE: tuple[tuple[list[str], str, str], ...] = (
+    (["--select", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN022."),
+    (["--explain", "PEN9"], "", "There is no rule PEN9. The rules are PEN000 to PEN022."),
+    (["--write-baseline", "no/known.json"], "", "known.json cannot be written: No such file or directory."),
+    ([], "paths", "pyproject.toml cannot be read: Expected '='"),
+    (["--baseline", "none.json"], "", "none.json cannot be read. Write it with --write-baseline."),
+    ([], "selct = []", "[tool.penstock.check] has no setting selct. It has baseline, ignore, paths, select."),
+    ([], 'paths = ["shop"]', "paths names shop, and there is no such file or folder."),
+    ([], 'select = "PEN003"', 'select is a list of texts, such as ["PEN003"].'),
 )
-def test_refuses_what_cannot_be(folder: Path, args: list[str], settings: str, said: str) -> None:
-    (folder / "pyproject.toml").write_text(f"[tool.penstock.check]\n{settings}\n", "utf-8")
-    found = run(*args)
-    assert found.exit_code == 2
-    assert said in found.stderr
 
 
-def test_names_a_file_that_is_no_python(folder: Path) -> None:
+def test_refuses_what_cannot_be(folder: Path) -> None:
+    for args, settings, said in CANNOT_BE:
+        (folder / "pyproject.toml").write_text(f"[tool.penstock.check]\n{settings}\n", "utf-8")
+        found = run(*args)
+        assert found.exit_code == 2, said
+        assert said in found.stderr
+
+
+def test_names_a_file_that_cannot_be_read_but_none_that_an_editor_hides(folder: Path) -> None:
     (folder / "broken.py").write_text("def f(:\n", "utf-8")
     (folder / "latin.py").write_bytes(b"x = '\xe9'\n")
     found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
@@ -264,13 +257,12 @@ def test_names_a_file_that_is_no_python(folder: Path) -> None:
     assert "the file is not UTF-8.\n --> latin.py:1:1\n  = Correct it: no rule is checked in it.\n" in shown
     told = run("broken.py").stderr
     assert told == "Checked 1 file: 1 finding.\npenstock check --explain PEN999 says why.\n"
-
-
-def test_a_file_that_is_away_is_told_and_one_that_an_editor_hides_is_not_read(folder: Path) -> None:
+    (folder / "broken.py").unlink()
+    (folder / "latin.py").unlink()
     (folder / "gone.py").symlink_to(folder / "nothing")
     (folder / ".#app.py").symlink_to("user@host.1:2")  # as Emacs marks a file that it changes
-    told = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
-    assert [line.partition(" ")[2] for line in told] == [
+    found = [line for line in run("--format", "lines").stdout.splitlines() if "PEN999" in line]
+    assert [line.partition(" ")[2] for line in found] == [
         "PEN999 This file cannot be read: No such file or directory. Correct it: no rule is checked in it."
     ]
 
@@ -279,9 +271,6 @@ def test_a_folder_without_a_program_is_not_called_right(folder: Path) -> None:
     (folder / "docs").mkdir()
     found = run("docs")
     assert (found.exit_code, found.stderr) == (0, f"There are no Python files in {folder / 'docs'}.\n")
-
-
-def test_explains_a_rule() -> None:
     assert run("--explain", "pen003").stdout.startswith("# PEN003: collect reads all rows")
     assert run("--explain", "PEN999").stdout.startswith("# PEN999: a file cannot be read")
 
