@@ -119,15 +119,20 @@ class GateMachine(JobMachine):
         known = model.holders.get((name, _UNIQUE))
         never_tried = known is not None and model.jobs[known].state == "pending" and not model.jobs[known].attempt
 
-        async def write(session: Session) -> tuple[bool, KeyHolder | None, bool]:
+        async def write(session: Session) -> tuple[bool, KeyHolder | None, bool, bool]:
             if await keys.hold(session, new):
                 await self.bench.store.jobs.enqueue(session, [new], self.now)
-                return True, await keys.holder(session, name, _UNIQUE), False
+                return True, await keys.holder(session, name, _UNIQUE), False, False
             holder = await keys.holder(session, name, _UNIQUE)
-            replaced = instead and holder is not None and await keys.replace(session, holder, new, self.now)
-            return False, holder, replaced
+            assert holder is not None
+            assert not await keys.free(session, name, _UNIQUE, holder.job_id), "its job is there"
+            replaced = instead and await keys.replace(session, holder, new, self.now)
+            taken = instead and not replaced and await keys.take_over(session, replace(holder, canceled=True), new)
+            if taken:
+                await self.bench.store.jobs.enqueue(session, [new], self.now)
+            return False, holder, replaced, taken
 
-        held, holder, replaced = self.runner.run(self.bench.writing(write))
+        held, holder, replaced, taken = self.runner.run(self.bench.writing(write))
         if known is None:
             assert held
             model.enqueue(new, self.now)
@@ -139,9 +144,12 @@ class GateMachine(JobMachine):
         canceled = job.state == "pending" and job.asked_at is not None
         gives_way = never_tried and not canceled
         assert holder == KeyHolder(known, job.until_start, job.enqueued_at if gives_way else None, canceled)
-        assert replaced is (instead and gives_way)
+        assert (replaced, taken) == (instead and gives_way, instead and canceled)
         if replaced:
             model.replace(job, new, self.now)
+        if taken:
+            model.enqueue(new, self.now)
+            model.holders[name, _UNIQUE] = new.id
 
     def _work(self, ticks: list[Tick]) -> None:
         """What workers do meanwhile: time passes, jobs end, and others start."""

@@ -1,8 +1,9 @@
-"""What a store promises of interests: which changes are captured, of which rows, and what becomes of their triggers."""
+"""What a store promises of interests: what is captured, how rows are read, what becomes of triggers, and mending."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,24 +16,21 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
 from penstock.errors import DeclarationError
+from penstock.store.nouns.interests import Source
 from penstock.store.session import Session, Statement
 from penstock.store.store import Store
+
+ROWS = {"a": 5, "b": 1, "c": 3, "d": 1, "e": 3}
+COLUMNS = ("id", "amount")
+IN_ORDER = ["b", "d", "c", "e", "a"]
+
+EVENTS = ("insert", "update", "delete")
 
 GREATER = '{row}."amount" > 10'
 
 
 class Interests(Suite):
     """`store.nouns.Interests`."""
-
-    @story
-    async def test_another_key_is_another_row(self, bench: Bench) -> None:
-        await declare(bench, note("great", matches=GREATER))
-        await run(bench, insert("a", 11), rename("a", "b"))
-        assert await told(bench) == [("enter", "a"), ("delete", "a"), ("enter", "b")]
-        await run(bench, sql("update conformance_note set id = 'c', amount = 1 where id = 'b'")())
-        assert await told(bench) == [("delete", "b")]
-        await run(bench, sql("update conformance_note set id = 'd', amount = 11 where id = 'c'")())
-        assert await told(bench) == [("enter", "d")]
 
     @story
     async def test_whatever_is_written_is_told_as_a_model_says(self, bench: Bench) -> None:
@@ -63,14 +61,6 @@ class Interests(Suite):
         for number, model in zip(numbers, models, strict=True):
             assert await told(bench, [number]) == model.told, model.interest.name
             assert len(model.told) > 20
-
-    @story
-    async def test_null_is_a_value_like_any_other(self, bench: Bench) -> None:
-        await make_table(bench, "thing", "a integer primary key, b integer")
-        await declare(bench, thing(matches='{row}."b" <> 1', watches=['{row}."b"']))
-        await run(bench, "insert into thing values (1, null), (2, 5)", "update thing set b = 6 where a = 1")
-        await run(bench, "update thing set b = null where a in (1, 2)", "update thing set b = null")
-        assert await told(bench) == [("enter", 2), ("enter", 1), ("leave", 1), ("leave", 2)]
 
     @story
     async def test_columns_are_captured_before_and_after(self, bench: Bench) -> None:
@@ -139,24 +129,18 @@ class Interests(Suite):
     # ----- declaring
 
     @story
-    async def test_declaring_again_changes_nothing(self, bench: Bench) -> None:
-        numbers = await declare(bench, note("one"), note("two"))
-        assert await declare(bench, note("two"), note("one")) == numbers[::-1]
-        assert await (await bench.another()).interests.declare([note("one")], after(9)) == numbers[:1]
-        rows = await bench.store.interests.list()
-        assert [(row.id, row.interest.name, row.state, row.declared_at) for row in rows] == [
-            (numbers[0], "one", "ok", NOW),
-            (numbers[1], "two", "ok", NOW),
-        ]
-        assert rows[0].interest.digest == note("one").digest
-
-    @story
-    async def test_many_declare_at_once(self, bench: Bench) -> None:
+    async def test_however_many_declare_an_interest_it_is_declared_once(self, bench: Bench) -> None:
         stores = [bench.store, await bench.another(), await bench.another()]
         interests = [note("one"), note("two", matches=GREATER)]
         found = await asyncio.gather(*(store.interests.declare(interests, NOW) for store in stores))
         assert found[0] == found[1] == found[2]
-        assert await states(bench) == ["ok", "ok"]
+        assert await stores[1].interests.declare(interests[::-1], after(9)) == found[0][::-1]
+        rows = await bench.store.interests.list()
+        assert [(row.id, row.interest.name, row.state, row.declared_at) for row in rows] == [
+            (found[0][0], "one", "ok", NOW),
+            (found[0][1], "two", "ok", NOW),
+        ]
+        assert rows[0].interest.digest == note("one").digest
         await run(bench, insert("a", 1), insert("b", 11))
         assert await told(bench) == [("enter", "a"), ("enter", "b"), ("enter", "b")]
 
@@ -190,18 +174,6 @@ class Interests(Suite):
         assert await each_of(spellings) == frozenset()
 
     @story
-    async def test_triggers_that_are_gone_are_noticed_and_mended(self, bench: Bench) -> None:
-        (number,) = await declare(bench, note("all"))
-        on = " on conformance_note" if bench.store.dialect.schemas else ""
-        await bench.writing(plainly(bench.store.dialect.qualify(f"drop trigger _penstock_change_{number}_update{on}")))
-        assert await states(bench) == ["missing"]
-        await run(bench, insert("a", 1), change("a", 2))
-        assert await declare(bench, note("all")) == [number]
-        assert await states(bench) == ["ok"]
-        await run(bench, change("a", 3))
-        assert await told(bench) == [("enter", "a"), ("lost", None), ("change", "a")], "the reader knows of the gap"
-
-    @story
     async def test_a_table_that_is_gone_is_noticed(self, bench: Bench) -> None:
         await make_table(bench, "thing", "a integer primary key")
         (number,) = await declare(bench, thing())
@@ -217,16 +189,85 @@ class Interests(Suite):
         assert await states(bench) == []
 
     @story
-    async def test_no_write_fails_as_a_column_has_another_name(self, bench: Bench) -> None:
+    async def test_what_is_amiss_is_mended_as_it_was_declared(self, bench: Bench) -> None:
+        number, other = await declare(bench, note("all"), note("other"))
+        on = " on conformance_note" if bench.store.dialect.schemas else ""
+        assert not await bench.store.interests.mend(number), "it is in order"
+        dropped = (f"drop trigger _penstock_change_{number}_{event}{on}" for event in EVENTS)
+        await bench.writing(plainly(*map(bench.store.dialect.named, dropped)))
+        await run(bench, insert("a", 1))
+        assert await states(bench) == ["missing", "missing"], "they share them"
+        assert await bench.store.interests.mend(number)
+        assert await states(bench) == ["ok", "ok"]
+        assert await declare(bench, note("all"), note("other")) == [number, other]
+        assert not await bench.store.interests.mend(number)
+        await run(bench, change("a", 2))
+        assert await told(bench, [number]) == [("lost", None), ("change", "a")]
+        assert await told(bench, [other]) == [("lost", None), ("change", "a")]
+        await bench.store.interests.drop([number])
+        assert not await bench.store.interests.mend(number), "nobody wants it any more"
+        assert await states(bench) == ["ok"]
+
+    @story
+    async def test_what_does_not_fit_its_table_is_not_mended(self, bench: Bench) -> None:
         await make_table(bench, "thing", "a integer primary key, b integer")
-        await declare(bench, thing(after=["b"]))
+        (number,) = await declare(bench, thing(after=["b"]))
         await bench.writing(plainly("alter table thing rename column b to c"))
-        await run(bench, "insert into thing values (1, 2)")
-        assert await states(bench) == ["altered"]
+        await run(bench, "insert into thing values (0, 2)")
         with pytest.raises(DeclarationError, match="no column b"):
-            await declare(bench, thing(after=["b"]))
-        await declare(bench, thing(after=["c"]))
-        await run(bench, "insert into thing values (2, 2)")
+            await bench.store.interests.mend(number)
+        assert await states(bench) == ["altered"]
+        await bench.writing(plainly("alter table thing rename column c to b"))
+        await run(bench, "insert into thing values (1, 2)")
+        assert await bench.store.interests.list() != []
+        await bench.writing(plainly("drop table thing"))
+        with pytest.raises(DeclarationError, match="there is no table"):
+            await bench.store.interests.mend(number)
+
+    @story
+    async def test_rows_are_read_in_the_order_of_columns_and_then_of_their_keys(self, bench: Bench) -> None:
+        source = await ordered(bench)
+        for size in (1, 2, 5, 6):
+            found = list[str]()
+            place: Any = None
+            while rows := await page(bench, source, place, size):
+                found += [json.loads(row[0])[0] for row in rows]
+                place = rows[-1][3]
+            assert found == IN_ORDER, size
+        (number,) = await declare(bench, note("by keys", before=COLUMNS, after=COLUMNS, order=()))
+        source = await source_of(bench, number)
+        rows = await page(bench, source, None, 9)
+        assert [json.loads(row[0])[0] for row in rows] == sorted(ROWS)
+        assert [row[3] for row in rows] == [row[0] for row in rows], "the place is the key"
+        assert [row[0] for row in await page(bench, source, rows[2][0], 9)] == [row[0] for row in rows[3:]]
+
+    @story
+    async def test_captured_rows_are_compared_with_places_as_stored_rows_are(self, bench: Bench) -> None:
+        source = await ordered(bench)
+        places = [row[3] for row in await page(bench, source, None, 9)]
+        await run(bench, *(change(title, 9) for title in IN_ORDER))
+        before = [one.before for one in await captured(bench) if one.kind == "change"]
+        rows = f"[{','.join(before)}]"
+        for number, place in enumerate(places):
+            passed = await bench.reading(lambda session, at=place: session.fetch(source.passed, [rows, at]))  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            assert sorted(row[0] for row in passed) == list(range(number + 1))
+
+    @story
+    async def test_what_is_read_in_a_session_is_what_that_sees(self, bench: Bench) -> None:
+        source = await ordered(bench)
+
+        async def look(session: Session) -> tuple[int, list[str]]:
+            before = (await bench.store.changes.read(BEGINNING, 99, None, session)).changes
+            await run(bench, insert("f", 2), change("a", 0))
+            batch = await bench.store.changes.read(BEGINNING, 99, None, session)
+            assert (batch.changes, batch.complete) == (before, True)
+            rows = await session.fetch(source.first, [9])
+            assert (await bench.store.changes.read(batch.position, 99)).changes[0].kind == "enter", (
+                "what comes is not lost"
+            )
+            return len(before), [json.loads(row[0])[0] for row in rows]
+
+        assert await bench.reading(look) == (len(ROWS), IN_ORDER)
 
 
 # ----- steps
@@ -316,3 +357,24 @@ async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[tup
 async def states(bench: Bench) -> list[str]:
     """How interests stand."""
     return [row.state for row in await bench.store.interests.list()]
+
+
+async def ordered(bench: Bench) -> Source:
+    """Some rows, and how they are read in the order of a column."""
+    (number,) = await declare(bench, note("ordered", before=COLUMNS, after=COLUMNS, order=("amount",)))
+    await run(bench, *(insert(title, amount) for title, amount in ROWS.items()))
+    return await source_of(bench, number)
+
+
+async def source_of(bench: Bench, number: int) -> Source:
+    """How the rows of an interest are read."""
+    source = await bench.store.interests.source(number)
+    assert source is not None
+    return source
+
+
+async def page(bench: Bench, source: Source, place: str | None, size: int) -> list[Any]:
+    """Some rows, after a place."""
+    if place is None:
+        return list(await bench.reading(lambda session: session.fetch(source.first, [size])))
+    return list(await bench.reading(lambda session: session.fetch(source.following, [place, size])))

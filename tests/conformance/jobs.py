@@ -1,8 +1,9 @@
-"""What a store promises of jobs that wait, are claimed, looked at and forgotten. How they end is in `settlements`."""
+"""What a store promises of jobs: how they wait, are claimed, looked at, settled, canceled, retried and forgotten."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,17 +20,25 @@ from conformance.bench import (
     Bench,
     Suite,
     after,
+    cancel,
     ended,
     ids,
     new_job,
+    patiently,
     rooms,
     story,
 )
 from penstock.errors import TryAgain
+from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, NewJob, Options, Settlement, job_uuid
-from penstock.jobs.states import JobState
+from penstock.jobs.retry import Retry
+from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
+from penstock.jobs.states import JobEvent, JobState
 from penstock.store.session import Session, Statement, reading
 from penstock.store.store import Store
+
+_MANY = ATTEMPTS_KEPT + 5
+_OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Listening:
@@ -256,3 +265,240 @@ class Jobs(Suite):
         await bench.store.jobs.prune(NOW + 2 * KEEP, 10)
         await session.commit()
         assert await bench.count() == {"ready": 1, "scheduled": 1, "running": 2, "success": 1}
+
+    # ----- settle
+
+    @story
+    async def test_those_that_simply_return_keep_what_each_returned_and_when(self, bench: Bench) -> None:
+        """They are written together, and whatever is not alike is still each one's own."""
+        lease, jobs = await bench.running(*(new_job(keep=60.0 * (number % 3 + 1)) for number in range(12)))
+        results = [None, "null", '"a"', json.dumps("b" * 5000), json.dumps({"c": [1, "\u2028\\"]}), "null"] * 2
+        others = await bench.lease()
+        assert await bench.settle(others, *map(ended, jobs)) == set(), "the lease is the fence"
+        outcomes = [
+            ended(job, result=result, now=after(number % 2))
+            for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False))
+        ]
+        failed = ended(jobs[-2], JobEvent.RAISED, error="no")
+        unknown = ended(replace(jobs[-1], id=new_job().id))
+        assert await bench.settle(lease, *outcomes, failed, unknown) == set(ids(jobs[:-1]))
+        for number, (job, result) in enumerate(zip(jobs[:-2], results, strict=False)):
+            status = await bench.status(job.id)
+            assert (status.state, status.finished_at) == (JobState.SUCCESS, after(number % 2)), number
+            assert status.result == (None if result is None else json.loads(result)), number
+            assert await bench.find(job.id, after(60.0 * (number % 3 + 1) + 2)) is None, "as long as it is to be kept"
+        assert await bench.count() == {"success": 10, "failed": 1, "running": 1}
+
+    @story
+    async def test_of_many_who_settle_one_job_one_wins(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job())
+        stores = [await bench.another() for _ in range(4)]
+
+        async def settle(number: int, store: Store) -> bool:
+            return bool(await store.jobs.settle(lease, [ended(job, result=str(number))]))
+
+        won = await asyncio.gather(*(settle(number, store) for number, store in enumerate(stores)))
+        assert sum(won) == 1
+        assert (await bench.status(job.id)).result == won.index(True)
+
+    @story
+    async def test_of_many_settled_within_a_transaction_it_is_told_how_many_the_lease_held(self, bench: Bench) -> None:
+        lease, (first, second, gone) = await bench.running(new_job(), new_job(), new_job())
+        assert await bench.settle(lease, ended(gone, result="0")) == {gone.id}
+
+        async def effect(session: Session) -> None:
+            ends = [ended(first, result="1"), ended(gone, result="2"), ended(second, result="3")]
+            assert await bench.store.jobs.settle_all_within(session, lease, ends) == len(ends) - 1
+
+        await bench.writing(effect)
+        assert [(await bench.status(job.id)).result for job in (first, gone, second)] == [1, 0, 3]
+
+    # ----- cancel
+
+    @story
+    async def test_a_job_enqueued_and_canceled_in_one_transaction_never_starts(self, bench: Bench) -> None:
+        job = new_job()
+
+        async def both(session: Session) -> None:
+            await bench.store.jobs.enqueue(session, [job], NOW)
+            await bench.store.jobs.request_cancel(session, [job.id], NOW)
+
+        await bench.writing(both)
+        await bench.cancel_pending()
+        assert await bench.claim(await bench.lease()) == []
+        assert await bench.state(job.id) == "canceled"
+
+    @story
+    async def test_cancels_are_carried_out_in_bounded_pieces_that_running_jobs_do_not_hold_up(
+        self, bench: Bench
+    ) -> None:
+        _lease, running = await bench.running(*(new_job("action") for _ in range(10)))
+        jobs = [new_job() for _ in range(25)]
+        await bench.enqueue(*jobs)
+        await bench.request_cancel(*ids(running))
+        await bench.request_cancel(*ids(jobs), now=after(1))
+        for _ in range(3):
+            before = (await bench.count())["ready"]
+            await bench.cancel_pending(limit=10)
+            assert before - (await bench.count()).get("ready", 0) <= 10
+        for _ in range(3):
+            await bench.cancel_pending(limit=10)
+        assert await bench.count() == {"canceled": 25, "running": 10}
+
+    @story
+    async def test_claim_and_cancel_at_the_same_time_leave_each_job_in_one_place(self, bench: Bench) -> None:
+        other = await bench.another()
+        jobs = [new_job(delay=number % 2) for number in range(100)]
+        await bench.enqueue(*jobs)
+        lease = await bench.lease()
+
+        async def cancel_all() -> None:
+            for job in jobs:
+                await bench.request_cancel(job.id)
+                await patiently(lambda: other.jobs.cancel_pending(after(2), 100, cancel(after(2))))
+
+        async def claim_all() -> None:
+            for _ in range(40):
+                await patiently(lambda: bench.store.jobs.claim(lease, 3, rooms(3), after(2)))
+
+        await asyncio.gather(cancel_all(), claim_all())
+        counts = await bench.count(after(2))
+        assert counts["canceled"] + counts["running"] == 100
+        assert len(await bench.store.leases.jobs(lease)) == counts["running"]
+
+    # ----- attempts
+
+    @story
+    async def test_of_very_many_attempts_the_last_ones_are_kept(self, bench: Bench) -> None:
+        new = new_job("action", retry=_OFTEN)
+        await bench.enqueue(new)
+        lease = await bench.lease()
+        for number in range(1, _MANY + 1):
+            job = await bench.claim_one(lease, after(number))
+            await bench.settle(
+                lease, ended(job, JobEvent.RAISED, now=after(number), error=f"E{number}", traceback="x" * 50_000)
+            )
+        status = await bench.status(new.id, after(_MANY))
+        assert [one.number for one in status.attempts] == list(range(6, _MANY + 1))
+        assert {one.what for one in status.attempts[:-1]} == {"raised"}
+        assert status.attempts[-1].what == "exhausted"
+        assert sum(len(one.traceback or "") for one in status.attempts) <= ATTEMPTS_KEPT * 4_000
+        assert status.traceback == "x" * 50_000
+
+    # ----- since when a job fails
+
+    # ----- retry
+
+    @story
+    async def test_an_expired_job_is_not_retried(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action"))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, error="No"))
+        assert await bench.retry(job.id, now=NOW + KEEP) == []
+
+    @story
+    async def test_of_many_who_retry_one_job_one_wins(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action"))
+        await bench.settle(lease, ended(job, JobEvent.RAISED, error="No"))
+        stores = [await bench.another() for _ in range(4)]
+        won = await asyncio.gather(*(store.jobs.retry([job.id], NOW) for store in stores))
+        assert sorted(map(len, won)) == [0, 0, 0, 1]
+        assert await bench.count() == {"ready": 1}
+
+    # ----- filters
+
+    @story
+    async def test_a_filter_finds_what_has_all_that_it_names(self, bench: Bench) -> None:
+        jobs = await self._all_kinds(bench)
+        names = {job_id: name for name, job_id in jobs.items()}
+        for where, expected in (
+            (JobFilter(), "ready later runs good bad canceled named"),
+            (JobFilter(pool="p"), "later"),
+            (JobFilter(pool="nowhere"), ""),
+            (JobFilter(function="conformance:function"), "ready later runs good bad canceled"),
+            (JobFilter(function="conformance:other"), "named"),
+            (JobFilter(state="pending"), "ready later named"),
+            (JobFilter(state="running"), "runs"),
+            (JobFilter(state="completing"), ""),
+            (JobFilter(state="failed"), "bad"),
+            (JobFilter(name="Ada's"), "named"),
+            (JobFilter(name="conformance:function", state="success"), "good"),
+            (JobFilter(key="k'1"), "named"),
+            (JobFilter(key="k"), ""),
+            (JobFilter(concurrency_key="tenant %", key="k'1"), "named"),
+            (JobFilter(concurrency_key="%"), ""),
+            (JobFilter(error="%_'"), "bad"),
+            (JobFilter(error="e100"), ""),
+            (JobFilter(since=after(10)), "bad named"),
+            (JobFilter(before=after(10)), "ready later runs good canceled"),
+            (JobFilter(since=after(10), before=after(20)), "bad"),
+            (JobFilter(state="pending", since=after(11), pool="default"), "named"),
+        ):
+            found = [names[job_id] for job_id in await bench.matching(where, now=after(30))]
+            assert sorted(found) == sorted(expected.split()), where
+            session = await bench.store.begin_read()
+            listed = await bench.store.jobs.list(session, where, 9, after(30))
+            await session.rollback()
+            assert [names[job_uuid(job.id)] for job in listed] == found, where
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 9)) == 1
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 0)) == 0
+        assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(10**9), 9)) == 0
+
+    @story
+    async def test_matching_goes_on_below_an_id(self, bench: Bench) -> None:
+        jobs = [new_job(delay=number % 2) for number in range(7)]
+        await bench.enqueue(*jobs)
+        newest = ids(jobs)[::-1]
+        assert await bench.matching(limit=3) == newest[:3]
+        assert await bench.matching(limit=3, below=newest[2]) == newest[3:6]
+        assert await bench.matching(limit=3, below=newest[-1]) == []
+
+    @story
+    async def test_cancels_are_asked_for_by_filter(self, bench: Bench) -> None:
+        jobs = await self._all_kinds(bench)
+
+        async def ask(where: JobFilter) -> int:
+            return await bench.writing(lambda session: bench.store.jobs.request_cancel_all(session, where, after(30)))
+
+        assert await ask(JobFilter(error="no such")) == await ask(JobFilter("p", "conformance:other")) == 0
+        assert await ask(JobFilter("p", "conformance:function")) == 1
+        assert await bench.cancel_pending(after(30)) == []
+        assert await ask(JobFilter(state="pending", before=after(10))) == 1
+        assert await bench.cancel_pending(after(30)) == []
+        assert await bench.count(after(30)) == {"ready": 1, "running": 1, "success": 1, "failed": 1, "canceled": 3}
+        assert await ask(JobFilter(concurrency_key="tenant")) == 0
+        assert await ask(JobFilter(concurrency_key="tenant %", key="k'1")) == 1
+        assert await ask(JobFilter(function="conformance:function")) == 1, "what runs; what has ended is left alone"
+        assert await bench.cancel_pending(after(30)) == [jobs["runs"]]
+
+    # ----- what is seen from outside
+
+    @story
+    async def test_what_goes_on_in_pools_and_under_leases_is_seen(self, bench: Bench) -> None:
+        jobs = await self._all_kinds(bench)
+        idle = await bench.lease(after(40))
+        oldest = await bench.reading(lambda session: bench.store.pools.oldest(session, 1))
+        assert sorted((one.place, one.pool, one.since) for one in oldest) == [
+            ("ready", "default", NOW),
+            ("running", "default", NOW),
+        ]
+        assert [one.id for one in oldest if one.place == "running"] == [jobs["runs"]]
+        busy, free = await bench.reading(bench.store.leases.list)
+        assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
+        assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
+        assert await bench.state(jobs["runs"]) == "running"
+
+    async def _all_kinds(self, bench: Bench) -> dict[str, UUID]:
+        lease, (runs, good, bad) = await bench.running(*(new_job("action") for _ in range(3)))
+        await bench.settle(lease, ended(good, now=after(5)))
+        await bench.settle(lease, ended(bad, JobEvent.RAISED, now=after(15), error="E100: 100 %_' of it"))
+        ready, later, canceled = new_job(), new_job(delay=600, pool="p"), new_job()
+        options = Options(name="Ada's", key="k'1", concurrency_key="tenant %")
+        named = replace(new_job(now=after(20)), function="conformance:other", options=options)
+        await bench.enqueue(ready, later, canceled)
+        await bench.enqueue(named, now=after(20))
+        await bench.request_cancel(canceled.id)
+        await bench.store.jobs.cancel_pending(
+            after(6), 10, lambda jobs: [settle_cancel(job, after(6), KEEP) for job in jobs]
+        )
+        waiting = {"ready": ready.id, "later": later.id, "canceled": canceled.id, "named": named.id}
+        return waiting | {"runs": runs.id, "good": good.id, "bad": bad.id}

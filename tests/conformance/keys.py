@@ -47,36 +47,17 @@ class Keys(Suite):
     @story
     async def test_a_key_is_taken_from_a_job_that_was_never_stored(self, bench: Bench) -> None:
         lost, other = keyed(), keyed()
+        assert await holder(bench) is None
         await bench.writing(lambda session: bench.store.keys.hold(session, lost))
         assert not await hold(bench, other)
         assert not await free(bench, other), "it has not the key"
         assert await free(bench, lost)
         assert not await free(bench, lost)
-        assert await hold(bench, other)
-
-    @story
-    async def test_a_job_that_is_to_be_canceled_gives_way_to_none_but_leaves_its_key(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        for until_start in (False, True):
-            old, new = keyed(until_start=until_start), keyed(until_start=not until_start)
-            await hold(bench, old)
-            assert not await take_over(bench, old, new), "it is not to be canceled"
-            await bench.request_cancel(old.id)
-            known = KeyHolder(old.id, until_start=until_start, enqueued_at=None, canceled=True)
-            assert await holder(bench) == known
-            assert not await replace(bench, old, new)
-            assert await take_over(bench, old, new)
-            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
-            await bench.cancel_pending()
-            assert await bench.state(old.id) == "canceled"
-            assert await holder(bench) == KeyHolder(new.id, until_start=not until_start, enqueued_at=NOW)
-            lease = await bench.lease()
-            (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
-            assert running.id == new.id
-            await bench.request_cancel(new.id)
-            assert not await take_over(bench, new, old), "it has started"
-            await bench.settle(lease, ended(running))
-            assert await holder(bench) is None
+        session = await bench.store.begin_write()
+        assert await bench.store.keys.hold(session, lost)
+        await session.rollback()
+        assert await hold(bench, other), "it is free if its transaction is undone"
+        assert await hold(bench, keyed("other"))
 
     @story
     async def test_a_job_to_be_canceled_has_its_key_until_its_on_complete_has_run(self, bench: Bench) -> None:
@@ -126,19 +107,6 @@ async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
     """Put a job in the place of another."""
     known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
     return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
-
-
-async def take_over(bench: Bench, old: NewJob, new: NewJob) -> bool:
-    """Enqueue a job with the key of another, if it may have that; whether it did."""
-    known = KeyHolder(old.id, until_start=False, enqueued_at=None, canceled=True)
-
-    async def enqueue(session: Any) -> bool:
-        taken = await bench.store.keys.take_over(session, known, new)
-        if taken:
-            await bench.store.jobs.enqueue(session, [new], NOW)
-        return taken
-
-    return await bench.writing(enqueue)
 
 
 async def within(bench: Bench, lease: int, settlement: Settlement) -> None:

@@ -1,21 +1,25 @@
-"""What a store promises of outboxes: how they are declared, the fences of their steps, and what is put aside."""
+"""What a store promises of outboxes: declarations, messages, the fences of steps, and what is put aside."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from conformance.bench import NOW, Bench, Suite, after, killed_before, story
+from conformance.interests import declare, insert, note, run
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import BEGINNING, Position
 from penstock.outbox.outbox import reader_name
 from penstock.outbox.trouble import Trouble
 from penstock.store.nouns.outboxes import Aside, AsideState, OutboxPlan, OutboxRow, Step
 from penstock.store.nouns.tasks import Move
+from penstock.store.session import Session
+
+ODD_TEXTS = ("", "null", '"a"', "[1]", 'it\'s "quoted"\\', "äé€😀", "%s %(a)s $1 ?1 :x", "\x01\x7f\u2028")
 
 PLAN = OutboxPlan("o", "app:send", "action", "topic t", '{"on": []}', 1, timedelta(seconds=90))
 STATES: tuple[AsideState, ...] = ("waiting", "halted", "parked")
@@ -28,23 +32,20 @@ class Outboxes(Suite):
     # ----- declaring
 
     @story
-    async def test_a_new_outbox_is_known_and_not_ready(self, bench: Bench) -> None:
-        row = await bench.store.outboxes.declare(PLAN, "left", NOW)
-        assert (row.plan, row.backfill, row.ready, row.paused, row.declared_at) == (PLAN, "left", False, False, NOW)
+    async def test_a_new_outbox_is_known_until_another_declaration_takes_over(self, bench: Bench) -> None:
+        store = bench.store.outboxes
+        row = await store.declare(replace(PLAN, version=2), "left", NOW)
+        assert (row.plan, row.backfill, row.ready, row.paused) == (replace(PLAN, version=2), "left", False, False)
         assert (row.interests, row.skips, row.trouble, row.delivered, row.delivered_at) == ((), (), None, 0, None)
-        assert await bench.store.outboxes.declare(PLAN, None, after(5)) == row, "and again changes nothing"
-        assert await bench.store.outboxes.list() == [row]
-        await bench.store.outboxes.declare(replace(PLAN, name="a"), None, NOW)
-        assert [one.plan.name for one in await bench.store.outboxes.list()] == ["a", "o"]
-
-    @story
-    async def test_another_declaration_takes_over_unless_its_version_is_lower(self, bench: Bench) -> None:
-        first = await bench.store.outboxes.declare(replace(PLAN, version=2), "left", NOW)
+        assert row.declared_at == NOW
+        assert await store.declare(replace(PLAN, version=2), None, after(5)) == row, "and again changes nothing"
         newer = replace(PLAN, version=3, function="app:other", kind="mutation", spec="{}", keep_for=timedelta(days=1))
-        row = await bench.store.outboxes.declare(newer, None, after(5))
-        assert (row.plan, row.backfill, row.declared_at, row.id) == (newer, "left", after(5), first.id)
-        assert row.epoch > first.epoch
-        assert await bench.store.outboxes.declare(PLAN, None, after(9)) == row
+        later = await store.declare(newer, None, after(5))
+        assert (later.plan, later.backfill, later.declared_at, later.id) == (newer, "left", after(5), row.id)
+        assert later.epoch > row.epoch
+        assert await store.declare(PLAN, None, after(9)) == later, "its version is lower"
+        await store.declare(replace(PLAN, name="a"), None, NOW)
+        assert [one.plan.name for one in await store.list()] == ["a", "o"]
 
     @story
     async def test_it_is_read_under_more_numbers_and_each_once(self, bench: Bench) -> None:
@@ -111,32 +112,23 @@ class Outboxes(Suite):
         assert (await find(bench)).passed == frozenset()
 
     @story
-    async def test_who_does_not_know_the_outbox_or_its_reader_as_it_is_writes_nothing(self, bench: Bench) -> None:
+    async def test_of_steps_of_one_state_one_is_written_once_it_commits(self, bench: Bench) -> None:
         row, lease = await begun(bench)
         stale = replace(row, epoch=row.epoch - 1)
         for wrong in (step(stale, lease, 0, 5), step(row, lease + 1, 0, 5), step(row, lease, 1, 5)):
             for full in (wrong, replace(wrong, put=[aside(1)]), replace(wrong, taken=[1])):
                 assert not await bench.store.outboxes.advance(replace(full, delivered=1), NOW)
                 assert (await position(bench), await find(bench), await asides(bench, row)) == (at(0), row, [])
-
-    @story
-    async def test_a_step_in_a_transaction_is_there_once_that_commits(self, bench: Bench) -> None:
-        row, lease = await begun(bench)
+        one = step(row, lease, 0, 5, put=[aside(1)], delivered=1)
         session = await bench.store.begin_write()
-        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)], delivered=1), NOW, session)
+        assert await bench.store.outboxes.advance(one, NOW, session)
         await session.rollback()
         assert (await position(bench), await find(bench), await asides(bench, row)) == (at(0), row, [])
-        session = await bench.store.begin_write()
-        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)], delivered=1), NOW, session)
-        await session.commit()
+        assert await bench.writing(lambda session: bench.store.outboxes.advance(one, NOW, session))
         assert (await position(bench), (await find(bench)).delivered) == (at(5), 1)
-
-    @story
-    async def test_of_two_that_write_the_same_step_one_does(self, bench: Bench) -> None:
-        row, lease = await begun(bench)
-        one = step(row, lease, 0, 5, delivered=1)
-        done = await asyncio.gather(*(bench.store.outboxes.advance(one, NOW) for _ in range(4)))
-        assert (sorted(done), (await find(bench)).delivered) == ([False, False, False, True], 1)
+        next_one = step(await find(bench), lease, 5, 6, delivered=1)
+        done = await asyncio.gather(*(bench.store.outboxes.advance(next_one, NOW) for _ in range(4)))
+        assert (sorted(done), (await find(bench)).delivered) == ([False, False, False, True], 2)
 
     # ----- what is put aside
 
@@ -208,37 +200,84 @@ class Outboxes(Suite):
         assert [one.change.seq for one in await asides(bench, row)] == [2, 3, 4]
 
     @story
-    async def test_either_all_that_failed_is_tried_again_or_nothing(self, bench: Bench) -> None:
-        store = bench.store.outboxes
-        row, lease = await begun(bench)
-        assert await store.advance(step(row, lease, 0, 5, trouble=known(9), put=[aside(1, "halted")]), NOW)
-        before = await find(bench)
-        with killed_before(store, "retry_aside"):
-            await store.retry("o", after(1))
-        assert await find(bench) == before
-        assert await store.retry("o", after(1)) == 2
-
-    @story
-    async def test_what_is_tried_again_counts_as_if_no_process_had_died(self, bench: Bench) -> None:
+    async def test_all_that_failed_is_tried_again_as_if_no_process_had_died_or_nothing(self, bench: Bench) -> None:
         """Otherwise the next process to die would put an end to its attempts at once."""
         store = bench.store.outboxes
         row, lease = await begun(bench)
         put = [replace(one, trouble=deadly(one.change.seq)) for one in (aside(1, "halted"), aside(2, "parked"))]
         assert await store.advance(step(row, lease, 0, 5, trouble=deadly(9), put=put), NOW)
-        before = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
-        assert [one and one.deaths for one in before] == [3, 3, 3]
+        before = await find(bench)
+        with killed_before(store, "retry_aside"):
+            await store.retry("o", after(1))
+        assert await find(bench) == before
         assert await store.retry("o", after(1)) == 3
         later = [(await find(bench)).trouble, *(one.trouble for one in await asides(bench, row))]
         assert [one and (one.attempts, one.deaths, one.halted) for one in later] == [(0, 0, False)] * 3
+        assert await store.forget("o")
+        assert not await store.forget("o")
+        assert (await store.list(), await bench.store.changes.readers(), await asides(bench, row)) == ([], [], [])
 
     @story
-    async def test_it_is_forgotten_with_all_that_belongs_to_it(self, bench: Bench) -> None:
-        row, lease = await begun(bench)
-        assert await bench.store.outboxes.advance(step(row, lease, 0, 5, put=[aside(1)]), NOW)
-        assert await bench.store.outboxes.forget("o")
-        assert not await bench.store.outboxes.forget("o")
-        assert (await bench.store.outboxes.list(), await bench.store.changes.readers()) == ([], [])
-        assert await asides(bench, row) == []
+    async def test_a_topic_has_one_number_whoever_asks(self, bench: Bench) -> None:
+        stores = [bench.store, *[await bench.another() for _ in range(3)]]
+        found = await asyncio.gather(*(store.outboxes.topic("a") for store in stores))
+        assert len(set(found)) == 1
+        assert await bench.store.outboxes.topic("b") not in found
+        assert await bench.store.outboxes.topic("a") == found[0]
+
+    @story
+    async def test_what_is_sent_is_a_change_of_its_topic_if_that_is_known(self, bench: Bench) -> None:
+        a, b = await bench.store.outboxes.topic("a"), await bench.store.outboxes.topic("b")
+        messages = [("a", "1", "k"), ("A", "0", None), ("b", "2", None), ("", "0", None), ("a", "3", None)]
+        assert await sent(bench, *messages) == [True, False, True, False, True]
+        first, second, third = await unread(bench)
+        assert [one.interest for one in (first, second, third)] == [-a, -b, -a]
+        assert [(one.kind, one.key, one.before, one.after) for one in (first, second, third)] == [
+            ("message", "k", None, "1"), ("message", None, None, "2"), ("message", None, None, "3"),
+        ]  # fmt: skip
+        assert first.seq < second.seq < third.seq
+        assert first.changed_at.tzinfo is not None
+        assert [one.after for one in await unread(bench, [-b])] == ["2"]
+        await sent(bench, *(("b", text, text) for text in ODD_TEXTS))
+        assert [(one.after, one.key) for one in (await unread(bench, [-b]))[1:]] == [(text, text) for text in ODD_TEXTS]
+
+    @story
+    async def test_messages_and_rows_are_in_the_order_of_statements_unless_they_are_undone(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+        await bench.store.outboxes.topic("a")
+        gone = await bench.store.begin_write()
+        await bench.store.outboxes.send(gone, "a", "gone", None)
+        await gone.rollback()
+
+        async def write(session: Session) -> None:
+            for number in range(3):
+                await bench.store.outboxes.send(session, "a", str(number), None)
+                await session.savepoint("here")
+                await bench.store.outboxes.send(session, "a", "gone", None)
+                await session.rollback_to("here")
+                await bench.insert(session, f"n{number}")
+
+        await bench.writing(write)
+        found = await unread(bench)
+        assert [one.kind for one in found] == ["message", "enter"] * 3
+        assert [one.after for one in found[::2]] == ["0", "1", "2"]
+
+    @story
+    async def test_messages_have_their_place_in_time_among_rows(self, bench: Bench) -> None:
+        await declare(bench, note("all"))
+        await bench.store.outboxes.topic("a")
+        await run(bench, insert("before", 1))
+        await sent(bench, ("a", "1", None), ("a", "2", None))
+        await run(bench, insert("after", 1))
+        changes = await unread(bench)
+        assert [one.kind for one in changes] == ["enter", "message", "message", "enter"]
+        assert [one.changed_at for one in changes] == sorted(one.changed_at for one in changes)
+        for place in (0, 1, 3):  # where a transaction begins
+            moment = changes[place].changed_at
+            found = (await bench.store.changes.read(await bench.store.changes.before(moment), 100)).changes
+            alike = [other.seq for other in changes[:place] if other.changed_at == moment]
+            assert [other.seq for other in found][-len(changes[place:]) :] == [other.seq for other in changes[place:]]
+            assert len(found) <= len(alike) + len(changes[place:])
 
 
 async def begun(bench: Bench) -> tuple[OutboxRow, int]:
@@ -290,3 +329,17 @@ def deadly(number: int) -> Trouble:
 def known(number: int, retry: float = 1) -> Trouble:
     """What is known of a message that has failed."""
     return Trouble(seq=number, attempts=2, since=NOW, retry_at=after(retry), error=ODD, traceback=ODD, halted=True)
+
+
+async def sent(bench: Bench, *messages: tuple[str, str, str | None]) -> list[bool]:
+    """Send messages in one transaction; whether each was."""
+
+    async def write(session: Session) -> list[bool]:
+        return [await bench.store.outboxes.send(session, *message) for message in messages]
+
+    return await bench.writing(write)
+
+
+async def unread(bench: Bench, interests: Sequence[int] | None = None) -> list[CapturedChange]:
+    """All that is in the feed."""
+    return (await bench.store.changes.read(BEGINNING, 100, interests)).changes

@@ -93,15 +93,10 @@ class Records(Suite):
             assert {one.key for one in await _due(bench, where)} == wanted, where
             tasks = [task, other] if where.tasks is None else where.tasks
             assert {one.key for one in await _among(bench, where, tasks, STANDS)} == wanted, where
+            assert {one.key for one in await _among(bench, where, tasks, ["failed", "x"])} == wanted & {"failed"}, where
+            assert await _among(bench, where, tasks, []) == await _among(bench, where, [], STANDS) == [], where
             counts = await bench.reading(lambda session: bench.store.records.count(session, where))  # noqa: B023
             assert sum(one.number for one in counts) == len(wanted), where
-
-    @story
-    async def test_only_records_of_these_rows_are_among_them(self, bench: Bench) -> None:
-        one, other = await task_of(bench, name="one"), await task_of(bench, name="other")
-        await plan(bench, row(one, "a"), row(one, "b"), row(other, "a"))
-        assert sorted(_keys(await _among(bench, ALL, [one, other], ["a", "c"]))) == [(one, "a"), (other, "a")]
-        assert await _among(bench, ALL, [], ["a"]) == await _among(bench, ALL, [one], []) == []
 
     @story
     async def test_those_that_are_due_first_come_first_and_those_that_have_ended_last(self, bench: Bench) -> None:
@@ -162,7 +157,9 @@ class Records(Suite):
     # ----- rows of a table
 
     @story
-    async def test_rows_that_meet_a_condition_are_found_piece_by_piece(self, bench: Bench) -> None:
+    async def test_rows_that_meet_a_condition_are_found_piece_by_piece_and_spelled_as_the_feed_does(
+        self, bench: Bench
+    ) -> None:
         await bench.write_notes(a=1, b=5, c=3, d=9, e=0)
         definition = definition_of(Note)
         condition = trace_filter(definition, lambda note: note.amount > 2, "test")
@@ -177,17 +174,13 @@ class Records(Suite):
             place = json.loads(piece.last)
         assert seen == [json.dumps([title]) for title in "bcd"]
         assert pieces == 2, "those that do not meet it are not looked at one by one"
-
-    @story
-    async def test_a_key_is_spelled_as_the_change_feed_does(self, bench: Bench) -> None:
-        definition = definition_of(Note)
-        condition = trace_filter(definition, lambda note: note.amount == 1, "test")
-        titles = ["a", 'it\'s "quoted"', "äé€😀", "%_{}?$1:x", "\\", " "]
-        await bench.write_notes(**dict.fromkeys(titles, 1))
+        titles = ['it\'s "quoted"', "äé€😀", "%_{}?$1:x", "\\", " "]
+        await bench.write_notes(**dict.fromkeys(titles, 99))
+        odd = trace_filter(definition, lambda note: note.amount == 99, "test")
 
         async def spell(session: Session) -> None:
-            rows = (await bench.store.records.matching(session, definition, condition, 100)).keys
-            spelled = [await bench.store.records.spell_key(session, definition, [title]) for title in titles]
+            rows = (await bench.store.records.matching(session, definition, odd, 100)).keys
+            spelled = [await bench.store.records.spelled(session, definition, [title]) for title in titles]
             assert sorted(rows) == sorted(spelled)
             assert [json.loads(one) for one in spelled] == [[title] for title in titles]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from conformance.api_keys import ApiKeys
 from conformance.audit import Audit
 from conformance.callmachine import CallsInAnyOrder
-from conformance.cancels import Cancels
 from conformance.catalog import Catalog
 from conformance.changes import Changes
 from conformance.crons import Crons
@@ -21,8 +20,6 @@ from conformance.leases import Leases
 from conformance.locks import Locks
 from conformance.logbook import Logbook
 from conformance.machine import AnyOrder
-from conformance.mending import Mending
-from conformance.messages import Messages
 from conformance.moves import Moves
 from conformance.outboxcare import OutboxCare
 from conformance.outboxes import Outboxes
@@ -30,11 +27,8 @@ from conformance.pools import Pools
 from conformance.rates import Rates
 from conformance.records import Records
 from conformance.requests import Requests
-from conformance.retries import Retries
 from conformance.sessions import Sessions
-from conformance.settlements import Settlements
 from conformance.signals import Signals
-from conformance.sources import Sources
 from conformance.taskmachine import TasksInAnyOrder
 from conformance.tasks import Tasks
 from conformance.tokens import Tokens
@@ -44,10 +38,7 @@ class StoreSuite(
     Sessions,
     Isolation,
     Jobs,
-    Settlements,
     Moves,
-    Retries,
-    Cancels,
     Pools,
     Gates,
     Keys,
@@ -55,10 +46,7 @@ class StoreSuite(
     Crons,
     Interests,
     Declaring,
-    Mending,
-    Sources,
     Changes,
-    Messages,
     Tasks,
     Records,
     Outboxes,

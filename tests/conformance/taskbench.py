@@ -117,21 +117,6 @@ def end(job: Job, event: JobEvent = JobEvent.RETURNED, *, at: float = 0) -> Sett
     return settle(job, Outcome(event, error="E"), after(at), 0.5, KEEP)
 
 
-async def settle_alone(bench: Bench, lease: int, settlement: Settlement) -> None:
-    """Settle a job as workers settle actions."""
-    assert await bench.settle(lease, settlement) == {settlement.id}
-
-
-async def settle_within(bench: Bench, lease: int, settlement: Settlement) -> None:
-    """Settle a job as mutations settle themselves."""
-    assert await bench.writing(lambda session: bench.store.jobs.settle_within(session, lease, settlement))
-
-
-async def rescue(bench: Bench, lease: int, settlement: Settlement) -> None:
-    """Settle a job whose worker is lost."""
-    assert await bench.store.leases.rescue(lease, after(60), lambda jobs: [settlement for _ in jobs]) == 1
-
-
 async def a_move(bench: Bench) -> Move:
     """How a reader moves on who has read one change."""
     await declare(bench, note("all"))

@@ -99,6 +99,16 @@ class TaskMachine(RuleBasedStateMachine):
             [row(task, key, kind, runs=False, drops=True, gone=gone, now=self.now) for key in keys]  # type: ignore[arg-type]
         )
 
+    @rule(keys=_KEYS, others=_KEYS)
+    def change_in_one_and_leave_the_other(self, keys: list[str], others: list[str]) -> None:
+        one, other = self.tasks
+        self._plan(
+            [
+                *(row(one, key, after=json.dumps(self._row(one, key).generation + 1), now=self.now) for key in keys),
+                *(row(other, key, "leave", runs=False, drops=True, gone="left", now=self.now) for key in others),
+            ]
+        )
+
     def _plan(self, plans: list[RowPlan]) -> None:
         before = self._statuses(self._listed())
         launched = self.run(self.bench.store.tasks.plan(plans, None, self.now))
@@ -148,6 +158,21 @@ class TaskMachine(RuleBasedStateMachine):
         assert bool(won) is holds
         if known is not None and won:
             known.ends(settlement)
+
+    @precondition(lambda self: self.handles)
+    @rule(which=INDEX, event=st.sampled_from([JobEvent.RETURNED, JobEvent.RETURNED, JobEvent.RAISED]))
+    def settle_all(self, which: int, event: JobEvent) -> None:
+        """Settle all jobs that were claimed under a lease at once."""
+        lease, _ = self.handles[which % len(self.handles)]
+        said = {job.id: self._settlement(job, event) for of, job in self.handles if of == lease}
+        known = {job.id: self._of(job) for _, job in self.handles}
+        running = {one for one in said if (row := known[one]) is not None and (row.job, row.running) == (one, lease)}
+        self.handles = [(of, job) for of, job in self.handles if of != lease]
+        assert self.run(self.bench.settle(lease, *said.values())) == running
+        for one in running:
+            row = known[one]
+            assert row is not None
+            row.ends(said[one])
 
     @precondition(lambda self: self.rows)
     @rule(which=INDEX, at_once=st.booleans())

@@ -43,8 +43,9 @@ class ModelRow:
 
     def changes(self, change: str, *, pending: bool, anew: bool = False) -> bool:
         """It has changed; whether there is a job more."""
-        launched = not self.live
-        self.generation, self.live, self.let_go, self.change = self.generation + 1, True, False, change
+        launched, entered = not self.live, self.live and self.running is None and self.change == "enter"
+        self.change = "enter" if entered and change == "change" else change  # nobody has heard of it yet
+        self.generation, self.live, self.let_go = self.generation + 1, True, False
         if launched or pending:
             self.asked = False
         if launched or anew or (pending and self.resets):
