@@ -215,9 +215,15 @@ def unmigrated(console: Console, empty_database_url: str, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def bookings(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A console in the folder of a program, with its database on each store in turn."""
-    console.write_bookings()
+def shell(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A console in an empty folder, with a database on each store in turn."""
     monkeypatch.setenv("DATABASE_URL", database_url)
-    console.ok("migrate")
     return console
+
+
+@pytest.fixture
+def bookings(shell: Console) -> Console:
+    """The same, in the folder of a program."""
+    shell.write_bookings()
+    shell.ok("migrate")
+    return shell

@@ -89,11 +89,6 @@ async def by_id(ctx: QueryCtx, book: Id[Book]) -> Book | None:
 
 
 @app.query
-async def page(ctx: QueryCtx, cursor: str | None = None) -> Page[Book]:
-    return await ctx.db.query(Book).paginate(cursor=cursor, num_items=1)
-
-
-@app.query
 async def books_of(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Page[Book]:
     return await ctx.db.query(Book).paginate(pagination_opts)
 

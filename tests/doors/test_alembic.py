@@ -1,25 +1,25 @@
-"""Alembic's autogenerate beside penstock: it sees what its owner declares, and nothing of penstock's."""
+"""Alembic beside penstock: what autogenerate sees, and histories of migrations that hold a table."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import alembic.command
+import psycopg
 import pytest
 from alembic.config import Config
+from doors.cli_fixtures import Console
 from stage.guests import library_url
 from stage.outboxes import run_sql
 
 from penstock import App
 from penstock.migrations import include_name
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 PROGRAM = """
 from penstock import ActionCtx, App, Index, Table, TaskCtx
@@ -159,3 +159,58 @@ def test_names_of_another_schema_are_penstocks_own(monkeypatch: pytest.MonkeyPat
     said = [include_name(name, kind, {"schema_name": None}) for name, kind in asked]
     assert said == [False, False, False, True]
     assert include_name("shipping_crate", "table", {"schema_name": None})
+
+
+# ----- histories that hold a table
+
+HISTORY_ENV = """
+from alembic import context
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+with create_engine(context.config.get_main_option("url"), poolclass=NullPool).connect() as connection:
+    context.configure(connection=connection)
+    with context.begin_transaction():
+        context.run_migrations()
+"""
+REVISIONS = {
+    "one": 'op.create_table("shop_van", sa.Column("id", sa.Integer, primary_key=True), sa.Column("plate", sa.Text), '
+    'sa.Column("pla", sa.Text), sa.Column("wheels", sa.Integer))',
+    "two": 'with held(op.get_bind(), "shop_van"): op.drop_column("shop_van", "pla")',
+    "three": 'with held(op.get_bind(), "shop_van"), op.batch_alter_table("shop_van") as table: '
+    'table.alter_column("wheels", type_=sa.Text)',
+}
+
+
+@pytest.mark.parametrize("order", ["from the beginning", "owner first", "penstock first"])
+def test_a_history_with_held_tables_runs_in_any_order_with_penstocks(
+    console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    url = empty_database_url
+    monkeypatch.setenv("DATABASE_URL", url)
+    console.write("shop_tables.py", PROGRAM)
+    console.write("env.py", HISTORY_ENV)
+    before = None
+    for name, step in REVISIONS.items():
+        lines = "from alembic import op\nimport sqlalchemy as sa\nfrom penstock.migrations import held\n"
+        lines += f"revision, down_revision = {name!r}, {before!r}\n\n\ndef upgrade():\n    {step}\n"
+        console.write(f"versions/{name}.py", lines)
+        before = name
+    config = configure(console.folder, url, combined=False)
+    if order == "penstock first":
+        assert "Create it with the program that owns it" in console("migrate").err
+    if order != "from the beginning":
+        alembic.command.upgrade(config, "one")
+        console.ok("migrate")
+        asyncio.run(run_sql(url, "insert into shop_van (id, plate) values (1, 'a')"))
+    alembic.command.upgrade(config, "head")
+    if order != "penstock first":
+        console.ok("migrate")
+    asyncio.run(run_sql(url, "insert into shop_van (id, plate) values (2, 'a')"))
+    listed = {one["name"]: one["state"] for one in console.ok("changes", "--json").json["interests"]}
+    assert listed["outbox:vans"] == "ok"
+    schema = "penstock." if url.startswith("postgres") else "penstock_"
+    connect: Callable[[str], Any] = psycopg.connect if url.startswith("postgres") else sqlite3.connect
+    with closing(connect(url.removeprefix("sqlite:///"))) as connection:
+        rows = connection.execute(f"select kinds from {schema}change order by seq").fetchall()
+    assert "enter" in rows[-1][0]
+    assert all("lost" not in kinds for (kinds,) in rows), "in one transaction nothing is lost"

@@ -10,20 +10,15 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import asyncpg
 import click
 import pytest
+from doors.cli_fixtures import Console
 
 from penstock.cli import main
 from penstock.store.open import scheme_of
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 LONE = """from penstock import App, QueryCtx
 app = App()

@@ -10,16 +10,11 @@ import signal
 import subprocess
 import sys
 import tomllib
-from typing import TYPE_CHECKING
 
 import pytest
+from doors.cli_fixtures import Console
 
 from penstock.distribution import requirement
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 # ----- codegen
 

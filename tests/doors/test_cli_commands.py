@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
+from doors.cli_fixtures import Console
 
 # ----- run
 
@@ -34,6 +29,7 @@ def test_run_takes_arguments_in_every_way_and_prints_the_result(console: Console
         assert fix in refused.err
     assert not list(console.folder.glob("*.db*")), "a call that cannot be has made a database"
     console.ok("migrate")
+    booking = ""
     for name, arguments, stdin in (
         ("a", ("book", "customer=a", "phone=0049 30", "guests=2"), b""),
         ("b", ("bookings:book", '{"customer": "b", "phone": "0049 30", "guests": 2}'), b""),

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from doors.cli_fixtures import Console
 from stage.feed import opened, write
 from stage.waits import SOON
 
@@ -19,11 +20,6 @@ from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.identity.api_key import PREFIX
 from penstock.store.store import Store
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 # ----- changes
 
@@ -41,12 +37,11 @@ def on_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
 
 
 @pytest.fixture
-def captured(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def captured(shell: Console, database_url: str) -> Console:
     """A program whose bookings are captured for two readers, one of which a worker reads; two were made."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    console.write_bookings()
-    console.ok("migrate")
-    shown = console.ok("changes").out
+    shell.write_bookings()
+    shell.ok("migrate")
+    shown = shell.ok("changes").out
     assert ("no readers" in shown, "no interests" in shown) == (True, True)
 
     async def begin(store: Store) -> None:
@@ -59,8 +54,8 @@ def captured(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatc
 
     on_store(database_url, begin)
     for customer in ("Ada", "Bob"):
-        console.ok("run", "book", f"customer={customer}", "phone=1")
-    return console
+        shell.ok("run", "book", f"customer={customer}", "phone=1")
+    return shell
 
 
 def test_readers_interests_and_room_are_shown(captured: Console, database_url: str) -> None:
@@ -115,28 +110,19 @@ def test_locks_are_listed_and_taken_away(console: Console) -> None:
     console.ok("migrate")
     assert console.ok("locks").out == "no locks\n"
     app = App(database=f"sqlite:///{console.folder / 'penstock.db'}")
-    with app.sync.open(push_schema=False) as backend, backend.with_lock("account:eve"):
+    with app.sync.open(push_schema=False) as backend:
         lock = backend.with_lock("account:ada")
         fence = lock.__enter__().fence
-        (first, second) = console.ok("locks", "--json").json["locks"]
-        assert (first["key"], second["key"], second["fence"], second["wanted"]) == (
-            "account:eve",
-            "account:ada",
-            fence,
-            False,
-        )
+        (shown,) = console.ok("locks", "--json").json["locks"]
+        assert (shown["key"], shown["fence"], shown["wanted"]) == ("account:ada", fence, False)
         lines = [line.split() for line in console.ok("locks").out.splitlines()]
-        assert lines[2][:3] == ["account:ada", str(fence), second["holder"]]
-        assert len(console.ok("locks", "--limit", "1", "--json").json["locks"]) == 1
+        assert lines[1][:3] == ["account:ada", str(fence), shown["holder"]]
         assert "--fence" in console("locks", "release", "account:ada").err
         refused = console("locks", "release", "account:ada", "--fence", str(fence + 1))
-        assert refused.code != 0
-        assert "does not have the holder" in refused.err
-        assert "account:ada is free." in console.ok("locks", "release", "account:ada", "--fence", str(fence)).err
+        assert (refused.code != 0, "does not have the holder" in refused.err) == (True, True)
+        console.ok("locks", "release", "account:ada", "--fence", str(fence))
         with pytest.raises(LockLost, match="was taken away"):
             lock.__exit__(None, None, None)
-        with backend.with_lock("account:ada") as again:
-            assert again.fence > fence
 
 
 def test_a_key_is_created_listed_and_revoked(console: Console) -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from doors.cli_fixtures import Console
 from stage.outboxes import run_sql
 
 from penstock import ActionCtx, App, Table
 from penstock.store.push import migrate
 from penstock.testing import TestApp
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 PROGRAM = """
 from penstock import ActionCtx, App, Table, TaskCtx
@@ -64,11 +59,10 @@ async def news(ctx: ActionCtx, payload: str) -> None:
 
 
 @pytest.fixture
-def invoices(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def invoices(shell: Console) -> Console:
     heard.clear()
-    console.write("invoices.py", PROGRAM)
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    return console
+    shell.write("invoices.py", PROGRAM)
+    return shell
 
 
 def test_what_is_written_after_it_is_captured_though_nothing_runs(invoices: Console, database_url: str) -> None:
@@ -219,10 +213,9 @@ VIEW = "create view viewed as select id, creation_time, name from base_of_view"
 
 
 @pytest.fixture
-def program(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    console.write("program.py", FIRST)
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    return console
+def program(shell: Console) -> Console:
+    shell.write("program.py", FIRST)
+    return shell
 
 
 @pytest.fixture

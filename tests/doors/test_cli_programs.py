@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
+from doors.cli_fixtures import Console
 from stage.feed import opened
 from stage.outboxes import run_sql
 from stage.server import server
 
 from penstock.clock import SystemClock
-
-if TYPE_CHECKING:
-    import pytest
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 # ----- a schema each
 
@@ -108,12 +102,11 @@ async def yearly(ctx: MutationCtx) -> None: ...
 
 
 @pytest.fixture
-def programs(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def programs(shell: Console) -> Console:
     """Two programs whose functions have the same names, each in a folder of its own."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
     for name in ("shop", "erp"):
-        write(console, name)
-    return console
+        write(shell, name)
+    return shell
 
 
 def write(console: Console, folder: str, *, name: str = "", limit: int = 3, cron: str = "") -> None:

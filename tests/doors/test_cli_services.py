@@ -1,24 +1,34 @@
-"""The commands that run until they are told to stop, each as a process of its own: dev, serve, worker."""
+"""Commands that run until they are told to stop, whatever handlers and clients do: dev and its lines, serve, worker."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from doors.cli_fixtures import Console, Process
+from stage import stubborn
+from stage.examples import LONG
+from stage.processes import TESTS
 from stage.waits import SOON
 
-from penstock import App, MutationCtx, QueryCtx, public, signed_in
-from penstock.cli.dev import sample_calls
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console, Process
-
-pytest_plugins = ("doors.cli_fixtures",)
+from penstock import AccessDenied, App, ApplicationError, MutationCtx, QueryCtx, public, signed_in
+from penstock.cli.dev import links, sample_calls
+from penstock.cli.devlog import DevFormatter, schema_summary
+from penstock.observe.logs import event
 
 HELLO = """
 from penstock import App, QueryCtx
@@ -59,6 +69,12 @@ def call(url: str, path: str, kind: str = "query", **args: Any) -> Any:
     return answer["value"]
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
 def rss(pid: int) -> int:
     """Memory of a process, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
@@ -90,15 +106,20 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
     console.write("hello.py", HELLO)
     with console.start("dev", "--port", "0") as process:
         url = process.wait_for(r"server +(http://127\.0\.0\.1:\d+)")[1]
+        token = process.wait_for(r"token +(\S{40,})$")[1]
         suggestion = process.wait_for(r"curl .*")[0]
         assert suggestion.startswith(f"curl {url}/api/query")
         assert call(url, "hello:hello") == "one"
+        assert httpx.get(f"{url}/admin/tasks", timeout=SOON).status_code == 401
         assert rss(process.pid) < 80 * 1024 * 1024
 
         console.write("hello.py", HELLO.replace('"one"', '"second"'))
         process.wait_for("hello.py changed")
-        assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "second"
-        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
+        url = process.wait_for("ready at (.*)")[1]
+        assert call(url, "hello:hello") == "second"
+        headers = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}, "it is the same"
+        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: whoever reaches")
         process.wait_for("penstock check --explain PEN006")
 
         console.write("hello.py", HELLO + "import does_not_exist\n")
@@ -114,6 +135,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
 
         process.tell(signal.SIGTERM)
         assert process.end() == 0
+        assert not [line for line in process.lines if token in line and not line.startswith("  token ")]
         assert re.search(r"^(Stopping\.|Waiting up to 2 s for 1 call\.)", "".join(process.lines), re.MULTILINE), (
             "the server may not know yet that its answer has arrived"
         )
@@ -142,9 +164,11 @@ def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> No
     program = SLOW.replace("@app.internal_mutation", "@app.mutation(access=public)")
     console.write("slow.py", program.replace("MutationCtx, sync", "MutationCtx, public, sync"))
     os.mkfifo(console.folder / "gate")
-    with console.start("dev", "--port", "0", "--no-reload", COLUMNS="80") as process:
+    settings = {"COLUMNS": "80", "PENSTOCK_ADMIN_TOKEN": "let-me-in-please"}
+    with console.start("dev", "--port", "0", "--no-reload", **settings) as process:
         url = process.wait_for(r"server +(http\S+)")[1]
         assert process.wait_for(r"docs +(http.*)")[1] == f"{url}/docs"
+        assert process.wait_for(r"token +(.*)$")[1] == "the setting admin_token"
         call(url, "slow:begin", "mutation")
         process.wait_for("job begun")
         process.tell(signal.SIGINT)
@@ -152,6 +176,7 @@ def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> No
         process.tell(signal.SIGINT)
         assert process.end() == 130
         told = "".join(process.lines)
+        assert "let-me-in" not in told
     assert re.search(r"^\d\d:\d\d:\d\d ok      mutation slow:begin  ", told, re.MULTILINE)
     assert "worker.started" not in told, "events that are usual are not shown"
     assert all(len(line) <= 81 for line in told.splitlines(keepends=True))
@@ -181,14 +206,13 @@ def test_serve_serves_and_stops_gracefully(bookings: Console) -> None:
 
 
 @pytest.fixture
-def slow(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def slow(shell: Console) -> Console:
     """A program whose job waits until someone writes to the file named gate; one job is waiting to be run."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    console.write("slow.py", SLOW)
-    os.mkfifo(console.folder / "gate")
-    console.ok("migrate")
-    console.ok("run", "begin")
-    return console
+    shell.write("slow.py", SLOW)
+    os.mkfifo(shell.folder / "gate")
+    shell.ok("migrate")
+    shell.ok("run", "begin")
+    return shell
 
 
 def stop_in_the_middle(process: Process) -> None:
@@ -198,8 +222,11 @@ def stop_in_the_middle(process: Process) -> None:
 
 
 def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
-    with slow.start("worker", "--jobs", "1") as process:
+    with slow.start("worker", "--jobs", "1", "--metrics-port", str(free_port())) as process:
+        url = process.wait_for(r"server.metrics_started url=(\S+)")[1]
         process.wait_for("services.started services=worker")
+        with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as http:
+            assert "penstock_database_up 1.0" in http.get(url).text
         stop_in_the_middle(process)
         (slow.folder / "gate").write_text("opened")
         assert process.end() == 0
@@ -251,3 +278,291 @@ def test_a_second_signal_does_not_wait(slow: Console) -> None:
         process.tell(signal.SIGTERM)
         assert process.end() == 128 + signal.SIGTERM
     assert slow.ok("jobs", "--json").json["jobs"][0]["state"] == "running"
+
+
+# ----- the lines of dev
+
+ORDER = "order_01jd3k4v5w6x7y8z9a0b1c2d3e"
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Emits events; what is shown of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    formatter, logger = DevFormatter(verbose=False), logging.getLogger("penstock")
+    shown: list[str] = []
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.extend(line[9:] for line in formatter.format(record).splitlines())
+
+    handler, level = Shown(), logger.level
+    handler.addFilter(formatter.filter)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield shown
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def ran(name: str = "call.ran", error: Exception | None = None, **facts: Any) -> None:
+    usual = {"kind": "mutation", "function": "shop:book", "status": "success", "ms": 3.44, "read": 0, "written": 0}
+    if error is not None:
+        usual |= {"status": "failed", "error": error}
+    event(name, logging.WARNING if error else logging.INFO, exc_info=error, **usual | facts)
+
+
+def raised(error: Exception) -> Exception:
+    with pytest.raises(type(error)) as found:
+        raise error
+    return found.value
+
+
+def test_a_line_says_how_a_run_ended_and_what_it_cost(lines: list[str]) -> None:
+    ran(read=1200, written=1, caller="ada")
+    ran("job.ran", job="job_1", attempt=2, status="retrying", ms=12_345.0)
+    ran(
+        "job.ran",
+        job="job_1",
+        attempt=1,
+        task="to_erp",
+        key=f'["{ORDER}"]',
+        function="shop:to_erp",
+        read=10,
+        written=10,
+    )
+    assert lines == [
+        "ok      mutation shop:book                 3.4 ms  read 1,200, wrote 1",
+        "        ada",
+        "retry   job      shop:book                 12.3 s  attempt 2",
+        "penstock jobs show job_1",
+        "ok      task     to_erp                    3.4 ms  read 10, wrote 10",
+        f"        {ORDER}",
+    ]
+    assert all(len(line) <= 71 for line in lines)
+
+
+def test_an_error_shows_the_frames_of_the_program_and_is_told_once(lines: list[str]) -> None:
+    ran(error=raised(ApplicationError("Seat A1 is taken.")), job="job_1", name="job.ran")
+    event("job.failed", logging.WARNING, job="job_1")
+    first, said, place, hint = lines
+    assert first.startswith("failed  job")
+    assert (said, hint) == ("ApplicationError: Seat A1 is taken.", "penstock jobs show job_1")
+    assert place.startswith("  at ")
+    assert "test_cli_services.py:" in place
+    lines.clear()
+
+    error = raised(ValueError("full\x1b[2J"))
+    ran(error=error)
+    event("call.failed", logging.ERROR, exc_info=error)
+    event("http.request", method="POST", path="/api/query", function="shop:book", error="unexpected")
+    assert [line.strip() for line in lines[1:]] == [
+        "Traceback (most recent call last):",
+        *(line for line in map(str.strip, lines) if line.startswith("File ") and "test_cli_services.py" in line),
+        "raise error",
+        "ValueError: full␛[2J",
+    ]
+    lines.clear()
+
+    ran(error=raised(AccessDenied("The access of shop:book does not let this caller in.")))
+    event("call.refused", logging.WARNING, error="The access of shop:book does not let this caller in.")
+    assert "call.refused" not in "".join(lines)
+    event("call.refused", logging.WARNING, error="This server has too much to do.")
+    assert "call.refused" in lines.pop()
+    lines.clear()
+
+    event("http.request", method="POST", path="/api/query")
+    event("http.request", method="POST", path="/api/query", function="shop:gone", error="function_not_found")
+    event("call.failed", logging.ERROR, exc_info=raised(KeyError("another")))
+    event("worker.started", lease=1)
+    event("job.parked", logging.WARNING, job="job_2")
+    assert lines[0] == "refused POST      shop:gone  function_not_found"
+    assert "call.failed" in lines[1]
+    assert "job.parked" in lines[-1]
+    assert "worker.started" not in "".join(lines)
+
+
+def test_a_message_that_its_handler_failed_on_is_told_with_what_to_type_next(lines: list[str]) -> None:
+    facts: dict[str, Any] = {"outbox": "to_erp", "message": 7, "key": f'["{ORDER}"]', "attempts": 2}
+    ran(error=raised(ConnectionError("no way")), kind="action", function="shop:to_erp")
+    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: no way")
+    assert lines[-1] == "message 7, attempt 2: penstock outbox show to_erp"
+    assert "outbox.failed" not in "".join(lines)
+    lines.clear()
+
+    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: the sink did not answer in 30 seconds")
+    assert lines == [
+        "warning outbox.failed outbox=to_erp message=7",
+        f'        key=["{ORDER}"] attempts=2',
+        "        error=ConnectionError: the sink did not answer in 30 seconds",
+    ]
+
+
+def test_a_broken_practice_is_told_with_its_place_and_once_with_its_page(lines: list[str]) -> None:
+    follows = "run_mutation follows the transaction of line 69, and rows may change between"
+    for place, seen in (("shop.py:70", follows), ("shop.py:12", "run_query follows")):
+        why = "penstock check --explain PEN011"
+        event("practice.broken", logging.WARNING, code="PEN011", function="shop:pay", place=place, seen=seen, why=why)
+    assert lines == [
+        "PEN011  shop.py:70  run_mutation follows the transaction of line 69,",
+        "        and rows may change between",
+        "        penstock check --explain PEN011 says why",
+        "PEN011  shop.py:12  run_query follows",
+    ]
+
+
+async def test_many_runs_in_a_second_are_counted(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    record, moment = logging.getLogRecordFactory(), 100.5
+
+    def at_the_moment(*args: Any, **facts: Any) -> logging.LogRecord:
+        made = record(*args, **facts)
+        made.created = moment
+        return made
+
+    logging.setLogRecordFactory(at_the_moment)
+    try:
+        for number in range(50):
+            ran(function=f"shop:of_{number % 2}")
+        ran(error=ValueError())
+        moment = 101.5
+        ran(function="shop:later")
+    finally:
+        logging.setLogRecordFactory(record)
+    assert (len(lines), "shop:later" in lines[-1]) == (20 + 2 + 1, True), "a failure is never left out"
+    assert capsys.readouterr().err.strip() == "… and 30 more: 15 shop:of_0, 15 shop:of_1"
+
+
+def test_links_and_changes_of_the_schema_are_one_line_each() -> None:
+    assert links("http://x")["docs"] == "http://x/docs"
+    assert schema_summary({"tables_made": 12, "changes": 12}) == "12 tables made"
+    assert schema_summary({"tables_made": 1, "changes": 2}) == "1 table made, 1 other change of tables"
+    assert schema_summary({"tables_made": 0, "changes": 2}) == "2 changes of tables"
+    assert "up to date" in schema_summary({"tables_made": 0, "changes": 0})
+
+
+# ----- handlers and clients that do not end
+
+BOUND = 60.0  # seconds; what fails never ends, and what passes takes about five
+MOUNTED = """
+import uvicorn
+from stage.stubborn import app
+from penstock import asgi_app
+
+uvicorn.run(asgi_app(app), port=0, log_level="info")
+"""
+
+
+async def prepare(url: str, *kinds: str) -> None:
+    async with stubborn.app.open(url) as backend:
+        for kind in kinds:
+            await backend.run_mutation(stubborn.begin_work, kind)
+
+
+def started(console: Console, url: str, *arguments: str) -> Process:
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    return console.start("--app", "stage.stubborn", "--database", url, *arguments, PYTHONPATH=path)
+
+
+def expect_end(process: Process) -> None:
+    """SIGTERM must end the process; a process that does not end is killed, and the test fails."""
+    process.tell(signal.SIGTERM)
+    killer = threading.Timer(BOUND, process.tell, [signal.SIGKILL])
+    killer.start()
+    assert process.end() != -signal.SIGKILL, "it did not end"
+    killer.cancel()
+
+
+AT_ONCE = ("action", "thread", "process", "shield", "task", "acted")
+GROUPS = (AT_ONCE, ("mutation",), ("keep_interpreter",))
+
+
+@pytest.mark.parametrize("kinds", [*GROUPS, *((kind,) for kind in stubborn.KINDS if LONG)], ids=", ".join)
+def test_a_worker_ends(console: Console, database_url: str, kinds: tuple[str, ...]) -> None:
+    asyncio.run(prepare(database_url, *kinds))
+    with started(console, database_url, "worker") as process:
+        for _ in kinds:
+            process.wait_for("begun")
+        expect_end(process)
+
+
+def request(path: str, body: object = None) -> bytes:
+    text = b"" if body is None else json.dumps(body).encode()
+    word = "GET" if body is None else "POST"
+    head = f"{word} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n"
+    return head.encode() + b"\r\n" + text
+
+
+SOCKET = (
+    b"GET /api/sync HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+CLIENTS = {
+    "reads a stream": request("/api/subscribe?path=stage.stubborn:rows"),
+    "does not read a stream": request("/api/subscribe?path=stage.stubborn:rows") * 3,
+    "does not read answers": request("/api/query", {"path": "stage.stubborn:rows", "args": {}}) * 20,
+    "has a socket": SOCKET,
+    "waits for a query": request("/api/query", {"path": "stage.stubborn:look", "args": {}}),
+    "waits for a mutation": request("/api/mutation", {"path": "stage.stubborn:enter", "args": {}}),
+    "waits for an action": request("/api/action", {"path": "stage.stubborn:act", "args": {}}),
+    "waits for a thread": request("/api/action", {"path": "stage.stubborn:act_in_thread", "args": {}}),
+}
+
+
+@contextmanager
+def client(port: int, name: str) -> Iterator[None]:
+    """A client that does what its name says."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", port))
+        line.sendall(CLIENTS[name])
+        if not name.startswith("waits"):
+            assert line.recv(12).startswith(b"HTTP/1.1 ")
+        done = threading.Event()
+        reader = threading.Thread(target=read_all, args=(line,), daemon=True)
+        if name == "reads a stream":
+            reader.start()
+        yield
+        done.set()
+
+
+def read_all(line: socket.socket) -> None:
+    try:
+        while line.recv(1 << 16):
+            pass
+    except OSError:
+        pass
+
+
+def test_a_server_ends_whatever_its_clients_do(console: Console, database_url: str) -> None:
+    with started(console, database_url, "serve", "--port", "0", "--services") as process, ExitStack() as clients:
+        port = int(process.wait_for(r"server.started url=.*:(\d+)")[1])
+        for name in CLIENTS:
+            clients.enter_context(client(port, name))
+            if name.startswith("waits"):
+                process.wait_for("begun")
+        expect_end(process)
+
+
+def test_dev_ends(console: Console, database_url: str) -> None:
+    asyncio.run(prepare(database_url, "acted"))
+    with started(console, database_url, "dev", "--port", "0", "--no-reload") as process:
+        process.wait_for("begun")
+        expect_end(process)
+
+
+def test_a_server_of_another_program_ends(database_url: str, tmp_path: Path) -> None:
+    asyncio.run(prepare(database_url))
+    (tmp_path / "mounted.py").write_text(MOUNTED)
+    known = os.environ | {"PYTHONPATH": str(TESTS), "PENSTOCK_DATABASE": database_url}
+    mounted = [sys.executable, "mounted.py"]
+    ended = subprocess.Popen(mounted, cwd=tmp_path, env=known, stderr=subprocess.PIPE, text=True)
+    try:
+        assert ended.stderr is not None
+        line = next(line for line in ended.stderr if "running on" in line)
+        port = int(line.rpartition(":")[2].split()[0])
+        with client(port, "reads a stream"), client(port, "does not read a stream"), client(port, "has a socket"):
+            ended.send_signal(signal.SIGTERM)
+            ended.wait(BOUND)
+    finally:
+        ended.kill()
+        ended.communicate()

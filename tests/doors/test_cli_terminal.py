@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 import rich.console
+from doors.cli_fixtures import Console
 from race.test_workers import make_worker
 from stage import desk, mailroom, noisy
 from stage.desk import on
@@ -27,11 +28,6 @@ from penstock.api.pools.activity import Look, look
 from penstock.cli.top import as_data, draw
 from penstock.clock import SystemClock
 from penstock.testing import TestApp
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
 
@@ -109,11 +105,10 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def stage(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def stage(shell: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
     """Where programs of the stage are found."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    return console
+    return shell
 
 
 @pytest.fixture
@@ -188,48 +183,6 @@ def test_commands_about_jobs_and_rows_ask_too(bookings: Console) -> None:
         assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
     assert bookings.ok("jobs", "--json").json["counts"] == jobs
     assert bookings.ok("data", "booking", "--json").out == rows
-
-
-def test_outboxes_are_changed_once_the_answer_is_yes(shop: Console, database_url: str) -> None:
-    outbox = ("--app", "stage.mailroom", "outbox")
-    (failed,) = shop.ok(*outbox, "messages", "post", "--json").json["messages"]
-    number = str(failed["number"])
-    for command, question, before, after in (
-        (
-            ("skip", "post", number, "--reason", "x"),
-            f"Skip message {number} of post for good?",
-            "",
-            f"Message {number} of post is skipped.",
-        ),
-        (
-            ("move", "post", "--to", "end"),
-            "Move post to end?",
-            "post has 3 messages to deliver.\nNone of these will be delivered.\n",
-            "post is moved, and has no messages to deliver.",
-        ),
-        (
-            ("rebuild", "counts"),
-            "Rebuild counts?",
-            "The effects of counts are cleared, and incomplete until all rows are delivered.\n",
-            "counts starts again with all rows.",
-        ),
-        (
-            ("drop", "files"),
-            "Drop files?",
-            "files has no messages to deliver. 2 messages parked will be forgotten.\n",
-            "files is dropped.",
-        ),
-    ):
-        with Terminal(shop.folder, *outbox, *command) as terminal:
-            terminal.wait_for("[y/N]: ")
-            assert terminal.shown == f"{before}{question} [y/N]: "
-            terminal.press(f"y{ENTER}")
-            assert terminal.end() == 0, terminal.shown
-            assert after in terminal.shown
-    found = outboxes(database_url)
-    assert found["files"].parked == 0, "a program that declares it has made it anew"
-    assert found["post"].messages == 0
-    assert found["counts"].older_rows == 0
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Export and import: nothing is lost on the way out and back, and what cannot be taken leaves no half."""
+"""Export and import, also of what is encrypted: nothing is lost on the way, and what is refused leaves no half."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
+from cryptography.fernet import Fernet
+from doors.cli_fixtures import Console
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -27,11 +29,6 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sqlite.dialect import SQLITE
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 app = App()
 
@@ -256,29 +253,26 @@ ROWS = (
 )
 
 
-def test_a_user_owned_table_survives_the_round_trip_and_goes_on_with_its_numbers(
-    console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    console.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
+def test_a_user_owned_table_survives_the_round_trip_with_its_numbers(shell: Console, database_url: str) -> None:
+    shell.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
     store = database_url[:6]
     asyncio.run(run_sql(database_url, TABLE.format(KEYS[store], *TYPES[store]), ROWS))
-    assert console.ok("data", "--json").json == [{"table": "Our orders", "rows": 2, "managed": False}]
-    first = console.ok("export", "Order", "-o", "-").out
+    assert shell.ok("data", "--json").json == [{"table": "Our orders", "rows": 2, "managed": False}]
+    first = shell.ok("export", "Order", "-o", "-").out
     assert json.loads(first.strip().split("\n")[0])["at"] == "2026-01-01T10:00:00Z"
-    console.ok("migrate")
-    console.ok("import", "Our orders", "-", "--replace", "--yes", stdin=first.encode())
-    assert console.ok("export", "Our orders", "-o", "-").out == first
+    shell.ok("migrate")
+    shell.ok("import", "Our orders", "-", "--replace", "--yes", stdin=first.encode())
+    assert shell.ok("export", "Our orders", "-o", "-").out == first
     theirs = "insert into \"Our orders\" (at, note) values ('2026-01-02 10:00:00', 'theirs')"
     for how, number in ("--append", 100), ("--replace", 40):
         keys = (number - 3, number, number - 1)
         lines = b"".join(b'{"order_id": %d, "at": "2026-01-01T10:00:00Z", "total": null}\n' % key for key in keys)
-        console.ok("import", "Our orders", "-", how, "--yes", stdin=lines)
+        shell.ok("import", "Our orders", "-", how, "--yes", stdin=lines)
         asyncio.run(run_sql(database_url, theirs))
-        exported = [json.loads(line) for line in console.ok("export", "Our orders", "-o", "-").out.splitlines()]
+        exported = [json.loads(line) for line in shell.ok("export", "Our orders", "-o", "-").out.splitlines()]
         (given,) = (row["order_id"] for row in exported if row["note"] == "theirs")
         assert given > number, how
-    console.ok("import", "Our orders", "-", "--replace", "--yes", stdin=b"")
+    shell.ok("import", "Our orders", "-", "--replace", "--yes", stdin=b"")
     asyncio.run(run_sql(database_url, theirs))
 
 
@@ -349,3 +343,85 @@ def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Thing, creat
     line = documents.line(stored)
     assert line.count(b"\n") == 1
     assert repr(documents.row(line)) == repr(stored)
+
+
+# ----- what is encrypted
+
+PROGRAM = """
+import os
+from datetime import timedelta
+
+from penstock import ActionCtx, App, Encrypted, FernetCodec, MutationCtx, QueryCtx, Table
+
+app = App(codec=FernetCodec(*os.environ["KEYS"].split(",")) if "KEYS" in os.environ else None)
+
+
+class Patient(Table):
+    name: str
+    phone: str
+    notes: list[int | str] = []
+
+
+@app.internal_mutation
+async def admit(ctx: MutationCtx, phone: str) -> None:
+    await ctx.db.insert(Patient(name="Ada", phone=phone, notes=[1, phone]))
+    await ctx.scheduler.run_after(timedelta(days=1), call, phone)
+
+
+@app.internal_query
+async def phones(ctx: QueryCtx) -> list[list[int | str]]:
+    return [[one.phone, *one.notes] for one in await ctx.db.query(Patient).take(5)]
+
+
+@app.internal_action
+async def call(ctx: ActionCtx, phone: str) -> None:
+    raise ValueError
+"""
+ENCRYPTED = PROGRAM.replace("phone: str\n", "phone: Encrypted[str]\n").replace(
+    "notes: list[int | str]", "notes: Encrypted[list[int | str]]"
+)
+
+
+def test_ciphertext_is_shown_travels_and_comes_back(shell: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+    monkeypatch.setenv("KEYS", old)
+    shell.write("clinic.py", ENCRYPTED)
+    shell.ok("migrate")
+    shell.ok("run", "admit", "phone=gentian")
+    assert shell.ok("run", "phones", "--json").json == [["gentian", 1, "gentian"]]
+    shown = shell.ok("jobs", "--json").json["jobs"]
+    assert shown[0]["args"] == {"phone": "gentian"}
+    (row,) = map(json.loads, shell.ok("data", "patient", "--jsonl").out.splitlines())
+    assert row["name"] == "Ada"
+    assert row["phone"].keys() == row["notes"].keys() == {"$encrypted"}
+    shell.ok("export", "patient", "-o", "patients.jsonl")
+    assert json.loads(shell.folder.joinpath("patients.jsonl").read_text()) == row
+    shell.ok("import", "patient", "patients.jsonl", "--replace", "-y")
+    assert json.loads(shell.ok("data", "patient", "--jsonl").out) == row
+    shell.write("plain.jsonl", json.dumps(row | {"phone": "lobelia", "notes": ["7", 7]}))
+    shell.ok("import", "patient", "plain.jsonl", "--replace", "-y")
+    assert shell.ok("run", "phones", "--json").json == [["lobelia", "7", 7]]
+    assert "lobelia" not in shell.ok("data", "patient", "--jsonl").out
+    assert "encrypted" in shell("data", "patient", "--where", "phone=lobelia").err
+    monkeypatch.setenv("KEYS", new)
+    refused = shell("import", "patient", "patients.jsonl", "--replace", "-y")
+    assert "no key of the codec fits" in refused.err
+    assert "gentian" not in shell.ok("jobs").out + shell.ok("jobs", "--json").out
+    assert '"$encrypted"' in shell.ok("jobs", "show", shown[0]["id"]).out
+    monkeypatch.delenv("KEYS")
+    assert "no codec to encrypt patient.phone, patient.notes" in shell("migrate").err
+
+
+def test_a_mark_on_a_column_with_values_and_a_cast_are_refused(shell: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYS", Fernet.generate_key().decode())
+    shell.write("clinic.py", PROGRAM)
+    shell.ok("migrate")
+    shell.ok("run", "admit", "phone=gentian")
+    shell.write("clinic.py", ENCRYPTED)
+    refused = shell("migrate")
+    assert "patient.phone is declared as" in refused.err + refused.out
+    assert "SQL can neither encrypt nor decrypt phone" in shell("migration", "new", "mark").err
+    beside = ENCRYPTED.replace("phone: Encrypted", "sealed: Encrypted").replace("phone=phone", "sealed=phone")
+    shell.write("clinic.py", beside.replace("one.phone", "one.sealed"))
+    renamed = shell("migration", "new", "mark", "--rename", "patient.phone=sealed")
+    assert "SQL can neither encrypt nor decrypt" in renamed.err

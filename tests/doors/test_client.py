@@ -11,11 +11,12 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
+from doors.http_fixtures import Api, Door
 from pydantic import BaseModel
 
 from penstock.client import AsyncClient, Client, FunctionError, ServerError, ServerUnreachable
@@ -41,11 +42,6 @@ from penstock.errors import (
     Unauthenticated,
     ValueInvalid,
 )
-
-if TYPE_CHECKING:
-    from doors.http_fixtures import Api, Door
-
-pytest_plugins = ("doors.http_fixtures",)
 
 WHEN = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
@@ -100,19 +96,6 @@ async def test_a_client_that_waits_calls(far_door: Door) -> None:
 
     async with far_door() as api:
         await asyncio.to_thread(use, str(api.http.base_url))
-
-
-async def test_a_server_that_refuses_for_now_is_told_apart(near_door: Door) -> None:
-    async with near_door(max_calls=1) as api:
-        held = api.hold("first")
-        first = asyncio.create_task(api.value("action", "wait_in_action", title="first"))
-        await held.running.wait()
-        async with AsyncClient("http://x", retries=0, transport=httpx.ASGITransport(api.asgi)) as client:
-            with pytest.raises(Overloaded) as caught:
-                await client.query("doors.http_fixtures:count")
-            assert caught.value.facts["retry_after"] == 1
-        held.may_go_on.set()
-        await first
 
 
 # ----- what is sent

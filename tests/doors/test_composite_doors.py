@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from doors.cli_fixtures import Console
 from stage.composite import ORDERS, RATES, TENANTS, Order, Rate, Side, Tenant, prepare
 from stage.crews import run_sql
 from stage.desk import on
@@ -15,11 +16,6 @@ from stage.desk import on
 from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
 from penstock.cli import data as tables
 from penstock.testing import TestApp
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 ROWS = [(tenant, number) for tenant in (7, 8, 9) for number in ("a", 'b"b', "ů,")]
 
@@ -54,13 +50,12 @@ async def rate_of(ctx: QueryCtx, rate: Id[Rate]) -> Side | None:
 
 
 @pytest.fixture
-def orders(console: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
+def orders(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     monkeypatch.setenv("PENSTOCK_APP", f"{__name__}:app")
-    monkeypatch.setenv("DATABASE_URL", database_url)
     values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in reversed(ROWS))
     asyncio.run(prepare(database_url, ORDERS, RATES, TENANTS, f"insert into orders values {values}"))
-    console.ok("migrate")
-    return console
+    shell.ok("migrate")
+    return shell
 
 
 def test_rows_are_shown_exported_and_imported_in_the_order_of_the_key(

@@ -1,85 +1,38 @@
-"""What people do on the dashboard about work, reactive tasks, outboxes and crons, without a browser, on both stores."""
+"""What people do on the dashboard about work, reactive tasks, outboxes and crons, and what its pages read."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from html import unescape
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
+from doors.board_fixtures import HERE, board
 from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import look
-from penstock.identity.api_key import PREFIX, hash_of
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
 
-HERE = "http://localhost"
 MOST_LINKS = 120
 
 
-class Board:
-    """The dashboard as a browser on the server's machine sees it."""
-
-    def __init__(self, test: TestApp, http: httpx.AsyncClient) -> None:
-        self.test = test
-        self._http = http
-
-    async def get(self, path: str, status: int = 200, /, **words: Any) -> str:
-        """The text of a page, without tags."""
-        answer = await self._http.get(path, params=words)
-        assert answer.status_code == status, answer.text
-        return _text(answer)
-
-    async def links(self, path: str) -> set[str]:
-        """The pages to which a page leads."""
-        answer = await self._http.get(path)
-        assert answer.status_code == 200, path
-        links = {unescape(link).partition("#")[0] for link in re.findall(r'href="([^"]*)"', answer.text)}
-        whole = {path.partition("?")[0] + link if link.startswith("?") else link for link in links}
-        return {link.removeprefix("/dashboard") for link in whole if "/static/" not in link and link}
-
-    async def act(self, path: str, name: str, words: dict[str, str] | None = None, **form: Any) -> str:
-        """Send a form; what is told then, or what is asked before."""
-        answer = await self.answer(path, name, words, **form)
-        if answer.status_code == 303:
-            answer = await self._http.get(answer.headers["location"].removeprefix("/dashboard"))
-        found = re.search(r'class="said" role="status">(.*?)<|<h1>(.*?)<|role="alert">(.*?)<', answer.text)
-        assert found is not None
-        return unescape(next(filter(None, found.groups())))
-
-    async def answer(self, path: str, name: str, words: dict[str, str] | None, **form: Any) -> httpx.Response:
-        """The answer to a form."""
-        return await self._http.post(path, params=words, data={"act": name, **form})
-
-    async def ask(self, path: str, name: str, words: dict[str, str]) -> str:
-        """The text of the page that asks before something is done."""
-        return _text(await self.answer(path, name, words))
-
-
-def _text(page: httpx.Response) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.text)).split())
-
-
-@asynccontextmanager
-async def board(database: str) -> AsyncIterator[Board]:
+@pytest.fixture(autouse=True)
+def _failing() -> None:
     failing.clear()
     failing.add("bad")
-    async with TestApp(app, database, dev=True) as test:
-        transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 1))
-        base = f"{HERE}/dashboard"
-        async with httpx.AsyncClient(transport=transport, base_url=base, headers={"origin": HERE}) as http:
-            yield Board(test, http)
 
 
 async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_url: str) -> None:
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         for to in ("bad", "bad", "good"):
             await mail.enqueue(one.test, send, to=to)
         await one.test.run_until_idle(raise_errors=False)
@@ -108,7 +61,7 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_se
     monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setattr("penstock.dashboard.activity._AGAIN", math.inf)  # however lately the pools were read
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         assert "Pool texts is paused" not in await one.get("/")
         texts_only, none = {"pools": "ext"}, {"pools": "nobody"}
         page = await one.get("/work", **texts_only)
@@ -137,7 +90,7 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_se
 
 
 async def test_each_link_leads_to_a_page(database_url: str) -> None:
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         await one.test.run_mutation(put, ["good", "bad"])
         await mail.enqueue(one.test, send, to="bad")
         await one.test.run_until_idle(raise_errors=False)
@@ -159,7 +112,7 @@ async def test_each_link_leads_to_a_page(database_url: str) -> None:
 
 
 async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str) -> None:
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         _, bad, _ = await one.test.run_mutation(put, ["good", "bad", "good"])
         await one.test.run_until_idle(raise_errors=False)
         assert "ship parcel_of_yard 0 0 0 1" in await one.get("/tasks")
@@ -185,7 +138,7 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
 
 
 async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(database_url: str) -> None:
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         await one.test.relay.drain()
         await one.test.run_mutation(put, ["bad", "good"])
         for _ in range(2):
@@ -216,7 +169,7 @@ async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(d
 
 
 async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> None:
-    async with board(database_url) as one:
+    async with board(app, database_url) as one:
         assert "remind At 09:00 on Monday through Friday Europe/Prague" in await one.get("/crons")
         assert "remind runs now, as job" in await one.act("/crons", "run", cron="remind")
         assert await one.act("/crons/cron", "run", {"cron": "remind"}) != ""
@@ -233,29 +186,146 @@ async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> Non
 
 
 async def test_who_may_only_look_gets_no_forms_and_changes_nothing() -> None:
-    async with TestApp(app, admin_token="the-admin-token") as test:
-        await test.engine.store.api_keys.create(
-            "looker", hash_of(f"{PREFIX}look"), ["dashboard:look"], test.clock.now(), None
-        )
-        await test.run_mutation(put, ["good"])
-        http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True)),
-            base_url=f"{HERE}/dashboard",
-            headers={"origin": HERE},
-        )
-        async with http:
-            await http.post("/sign-in", data={"token": f"{PREFIX}look"})
-            for path, act in (
-                ("/work?pool=mail", "cancel all"),
-                ("/tasks/task?task=ship", "pause"),
-                ("/tasks", "pause"),
-                ("/outboxes/outbox?outbox=counts", "rebuild"),
-                ("/outboxes", "pause"),
-                ("/crons/cron?cron=remind", "run"),
-                ("/crons", "run"),
-            ):
+    async with board(app) as one, aclosing(await one.signed_in("dashboard:look")) as http:
+        await one.test.run_mutation(put, ["good"])
+        for path, act in (
+            ("/work?pool=mail", "cancel all"),
+            ("/tasks/task?task=ship", "pause"),
+            ("/tasks", "pause"),
+            ("/outboxes/outbox?outbox=counts", "rebuild"),
+            ("/outboxes", "pause"),
+            ("/crons/cron?cron=remind", "run"),
+            ("/crons", "run"),
+        ):
+            page = await http.get(path)
+            assert page.status_code == 200
+            assert 'name="act"' not in page.text
+            assert (await http.post(path, data={"act": act, "sure": "yes"})).status_code == 403
+        assert await one.test.engine.store.audit.list(1) == []
+
+
+# ----- pages over many rows
+
+OPENED = app
+FEW, MANY, COUNTED = 600, 4_500, 100
+PAGES = (
+    "/", "/functions", "/live", "/crons", "/schema", "/audit", "/logs", "/timeline",
+    "/data", "/data/parcel_of_yard", "/data/parcel_of_yard?order=asc", "/data/parcel_of_yard?where=weight == 3",
+    "/work", "/work?state=failed", "/work?pool=default&function=ship",
+    "/tasks", "/tasks/task?task=ship", "/tasks/task?task=ship&state=failed", "/tasks/task?task=ship&error=no way",
+    "/outboxes", "/outboxes/outbox?outbox=ledger", "/outboxes/outbox?outbox=files",
+)  # fmt: skip
+ALL_READ = (  # these read all jobs, each once
+    "/tasks/task?task=ship&error=rare",
+    "/timeline?of=0123456789abcdef0123456789abcdef",
+    "/timeline?of=parcel_of_yard_00000000000000000000000007",
+)
+
+# Rows by their numbers, as a program of another language inserts them: triggers capture them for the task and outboxes.
+NUMBERS = "with recursive numbers (n) as (select {first} union all select n + 1 from numbers where n < {last}) "
+ROWS = (
+    "insert into parcel_of_yard (id, creation_time, name, password, weight) {numbers}"
+    "select 'parcel_of_yard_' || lpad(n::text, 26, '0'), now(), 'n' || n, 'p', n % 7 from numbers"
+)
+JOB = "id, pool, function, kind, args, priority, run_at, options, attempt, enqueued_at"
+END = (
+    "insert into penstock.finished_job (day, {job}, started_at, finished_at, expires_at, state, error)"
+    " select {day}, {job}, run_at, run_at, timestamptz '2099-01-01', '{state}', {error}"
+    " from penstock.ready_job where seq % 3 = {part}"
+)
+ENDED = "delete from penstock.ready_job where seq % 3 = {part}"
+PARK = (
+    "insert into penstock.outbox_message (outbox, seq, key, state, interest, kind, row_key, after, changed_at, error)"
+    " select (select id from penstock.outbox where name = 'files'), seq, key, 'parked', 1, 'enter', key, after,"
+    " changed_at, 'no way' from penstock.change where key is not null on conflict do nothing"
+)
+
+
+class Read:
+    """The rows that scans visit for the pages."""
+
+    number = 0
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+    seen, of_postgres = Read(), asyncpg.Connection.fetch
+
+    async def fetch_postgres(self: Any, sql: str, *args: Any, **options: Any) -> Any:
+        if re.match(r"\s*(select|with)\b", sql):
+            ((found,),) = await of_postgres(self, f"explain (analyze, format json) {sql}", *args)
+            seen.number += sum(visited(json.loads(found)[0]["Plan"]))
+        return await of_postgres(self, sql, *args, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", fetch_postgres)
+    for module in ("api.pools.activity", "dashboard.pages.overview", "dashboard.pages.tasks", "dashboard.pages.work"):
+        monkeypatch.setattr(f"penstock.{module}.MOST_COUNTED", COUNTED)
+    for module in ("dashboard.pages.outboxes", "dashboard.pages.data"):
+        monkeypatch.setattr(f"penstock.{module}._MOST_COUNTED", COUNTED)
+    monkeypatch.setattr("penstock.store.nouns.records._NEAR", 3 * COUNTED)
+    monkeypatch.setattr("penstock.dashboard.activity._AGAIN", 1e-9)  # each page reads the pools by itself
+    return seen
+
+
+def visited(plan: dict[str, Any]) -> Iterator[int]:
+    if "Relation Name" in plan:
+        rows = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        yield int(rows * plan["Actual Loops"])
+    for below in plan.get("Plans", ()):
+        yield from visited(below)
+
+
+async def fill(test: TestApp, first: int, last: int) -> None:
+    """Rows with these numbers, and a parked message each. Of their jobs a third wait, failed, or are done each."""
+    url = test.config.database
+    await run(url, [ROWS.format(numbers=NUMBERS.format(first=first, last=last))])
+    await test.plan()
+    ends = [
+        text.format(job=JOB, state=state, error=error, part=part, day=day)
+        for part, state, error, day in ((1, "failed", "'no way'", -1), (2, "success", "null", 5))
+        for text in (END, ENDED)
+    ]
+    await run(url, [*ends, PARK, "analyze"])
+
+
+async def run(url: str, statements: list[str]) -> None:
+    connection = await asyncpg.connect(url)
+    for one in statements:
+        await connection.execute(one)
+    await connection.close()
+
+
+@asynccontextmanager
+async def looking(test: TestApp) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url=f"{HERE}/dashboard") as http:
+        yield http
+
+
+@pytest.mark.long
+async def test_pages_read_no_more_of_large_tables_than_of_small_ones(postgres_url: str, read: Read) -> None:
+    async with TestApp(app, postgres_url, dev=True) as test, looking(test) as http:
+        seen = []
+        for first, last in ((1, FEW), (FEW + 1, MANY)):
+            await fill(test, first, last)
+            found, sizes = {}, {}
+            for path in PAGES:
+                read.number = 0
                 page = await http.get(path)
-                assert page.status_code == 200
-                assert 'name="act"' not in page.text
-                assert (await http.post(path, data={"act": act, "sure": "yes"})).status_code == 403
-            assert await test.engine.store.audit.list(1) == []
+                assert page.status_code == 200, path
+                found[path], sizes[path] = read.number, len(page.text)
+                for words in re.findall(r'href="\?([^"]*\b(?:after|before)=[^"]*)"', page.text):
+                    following, read.number = f"{path.partition('?')[0]}?{unescape(words)}", 0
+                    assert (await http.get(following)).status_code == 200, following
+                    found[f"{path}, next"] = read.number
+            assert max(sizes.values()) < 60_000, sizes
+            seen.append(found)
+        few, many = seen
+        assert few.keys() == many.keys()
+        grown = {path: (few[path], many[path]) for path in few if many[path] > 1.2 * few[path] + 600}
+        assert not grown
+        for path in ALL_READ:
+            read.number = 0
+            assert (await http.get(path)).status_code == 200, path
+            assert read.number <= MANY, path
+        assert {"/data/parcel_of_yard, next", "/work, next", "/tasks/task?task=ship, next"} <= many.keys()

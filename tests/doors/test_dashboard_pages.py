@@ -7,29 +7,25 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import httpx
 import pytest
+from doors.board_fixtures import board
 from pydantic import BaseModel, Field, PlainSerializer, Secret, SecretStr
 from stage import composite
 
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx, asgi_app
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import mask, secrets_in, secrets_of
-from penstock.identity.api_key import PREFIX, hash_of
+from penstock.dashboard.mask import masked, secrets_in, secrets_of
 from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
 from penstock.observe.timing import Spent, bucket_of, percentiles
 from penstock.schema.encoder import MASKED
-from penstock.testing import TestApp
 
-HERE = "http://localhost"
 Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
 
 app, hall = App(), App(tables=[composite.Order])
@@ -99,42 +95,8 @@ async def send(ctx: ActionCtx, to: str) -> str:
     raise ValueError(f"no mailbox {to}")
 
 
-class Desk:
-    def __init__(self, test: TestApp) -> None:
-        self.test = test
-        self._asgi = asgi_app(test.app, backend=test, dashboard=True)
-        self._here = self._browser()
-
-    def _browser(self, client: str = "127.0.0.1") -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(self._asgi, client=(client, 4711))
-        return httpx.AsyncClient(transport=transport, base_url=f"{HERE}/dashboard", headers={"origin": HERE})
-
-    async def signed_in(self, scope: str) -> httpx.AsyncClient:
-        token, now = f"{PREFIX}{scope}", self.test.clock.now()
-        await self.test.engine.store.api_keys.create(scope, hash_of(token), [scope], now, None)
-        browser = self._browser("192.0.2.7")
-        assert (await browser.post("/sign-in", data={"token": token})).status_code == 303
-        return browser
-
-    async def see(self, path: str, status: int = 200) -> str:
-        """The text of a page as its reader sees it."""
-        answer = await self._here.get(path)
-        assert answer.status_code == status, answer.text
-        return html.unescape(answer.text)
-
-    async def act(self, path: str, /, **form: Any) -> httpx.Response:
-        words = {name.replace("__", "."): str(value) for name, value in form.items()}
-        return await self._here.post(path, data=words)
-
-
-@asynccontextmanager
-async def desk(database: str | None = None, of: App = app) -> AsyncIterator[Desk]:
-    async with TestApp(of, database, dev=True) as test:
-        yield Desk(test)
-
-
 async def test_functions_tell_how_they_ran_and_where_their_time_went(database_url: str) -> None:
-    async with desk(database_url) as one:
+    async with board(app, database_url) as one:
         test = one.test
         for _ in range(3):
             await test.run_mutation(book, "Ada")
@@ -179,20 +141,20 @@ def test_a_percentile_is_near_a_duration_that_there_was() -> None:
 
 
 async def test_a_function_is_called_with_a_form_by_those_who_may() -> None:
-    async with desk() as one:
+    async with board(app) as one:
         await one.test.run_mutation(book, "Ada")
         path = f"/functions/{bookings.name}"
-        found = await one.act(path, act="query", arg__customer="Ada", arg__at='"b"', arg__limit="5")
+        found = await one.send(path, act="query", arg__customer="Ada", arg__at='"b"', arg__limit="5")
         assert '"customer": "Ada"' in html.unescape(found.text)
-        wrong = await one.act(path, act="query", arg__customer="Ada", arg__limit="many")
+        wrong = await one.send(path, act="query", arg__customer="Ada", arg__limit="many")
         assert re.search(r'value="many"[^>]*aria-invalid="true"', html.unescape(wrong.text))
         assert "Input should be a valid integer" in wrong.text
-        made = await one.act(f"/functions/{book.name}", act="call", arg__customer="Eve", arg__iban="DE42")
+        made = await one.send(f"/functions/{book.name}", act="call", arg__customer="Eve", arg__iban="DE42")
         assert "booking_of_boards_" in made.text
-        failed = await one.act(f"/functions/{send.name}", act="call", arg__to="<b>")
+        failed = await one.send(f"/functions/{send.name}", act="call", arg__to="<b>")
         assert "no mailbox &lt;b&gt;" in failed.text
         assert "Traceback" in failed.text
-        asked = await one.act(f"/functions/{me.name}", act="query", identity='{"issuer": "shop", "subject": "ada"}')
+        asked = await one.send(f"/functions/{me.name}", act="query", identity='{"issuer": "shop", "subject": "ada"}')
         assert '"ada"' in html.unescape(asked.text)
         async with aclosing(await one.signed_in("dashboard:look")) as looker:
             assert (await looker.post(path, data={"act": "query", "arg.customer": "Ada"})).status_code == 200
@@ -243,7 +205,7 @@ def test_inputs_fit_the_signature() -> None:
 
 
 async def test_rows_are_filtered_and_read_page_by_page(database_url: str) -> None:
-    async with desk(database_url) as one:
+    async with board(app, database_url) as one:
         for number in range(120):
             await one.test.run_mutation(book, "Ada" if number % 2 else "Eve", number)
         path = "/data/booking_of_boards"
@@ -267,7 +229,7 @@ async def test_rows_are_filtered_and_read_page_by_page(database_url: str) -> Non
 
 
 async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_url: str) -> None:
-    async with desk(database_url) as one:
+    async with board(app, database_url) as one:
         test = one.test
         row_id = await test.run_mutation(book, "Ada", iban=SecretStr("DE42"))
         await test.plan()
@@ -279,17 +241,17 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
         assert (form["amount"], form["iban"], form["card"]) == ("1", "", "")
         before = {f"was__{name}": value for name, value in form.items()}
         same = {f"arg__{name}": value for name, value in form.items()}
-        found = await one.act(path, act="edit", **before, **same)
+        found = await one.send(path, act="edit", **before, **same)
         assert "Nothing%20was%20changed." in found.headers["set-cookie"]
-        wrong = await one.act(path, act="edit", **before, **same | {"arg__amount": "-1"})
+        wrong = await one.send(path, act="edit", **before, **same | {"arg__amount": "-1"})
         assert "greater than or equal to 0" in wrong.text
-        wrong = await one.act(path, act="edit", **before, **same | {"arg__starts_at": "soon"})
+        wrong = await one.send(path, act="edit", **before, **same | {"arg__starts_at": "soon"})
         assert re.search("starts_at.*valid datetime", wrong.text, re.DOTALL)
 
         async with aclosing(test.live(booking, row_id)) as live:
             assert (await anext(live)) is not None
             changes = {"arg__status": '"paid"', "arg__vip": "true", "arg__starts_at": "2031-01-01T00:00:00Z"}
-            assert (await one.act(path, act="edit", **before, **same | changes)).status_code == 303
+            assert (await one.send(path, act="edit", **before, **same | changes)).status_code == 303
             changed = await asyncio.wait_for(anext(live), 20)
         assert changed is not None
         assert (changed.status, changed.vip, changed.starts_at) == ("paid", True, datetime(2031, 1, 1, tzinfo=UTC))
@@ -306,17 +268,17 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
             assert MASKED in seen or shows == "/work", "which shows the beginning"
 
         new = {"arg__customer": "Bob", "arg__starts_at": "2031-01-01T00:00:00Z", "arg__iban": "DE43"}
-        refused = await one.act("/data/booking_of_boards/new", act="insert", arg__customer="Bob")
+        refused = await one.send("/data/booking_of_boards/new", act="insert", arg__customer="Bob")
         assert "Field required" in refused.text or "valid datetime" in refused.text
-        made = await one.act("/data/booking_of_boards/new", act="insert", **new)
+        made = await one.send("/data/booking_of_boards/new", act="insert", **new)
         assert made.headers["location"].startswith("/dashboard/data/booking_of_boards/row?key=booking_of_boards_")
         async with aclosing(await one.signed_in("dashboard:operate")) as operator:
             for act in ("edit", "delete"):
                 assert (await operator.post(path, data={"act": act, "sure": "yes"})).status_code == 403
             assert (await operator.post("/data/booking_of_boards/new", data={"act": "insert"})).status_code == 403
             assert "Delete" not in (await operator.get(path)).text
-        assert "Delete this row?" in (await one.act(path, act="delete")).text
-        assert (await one.act(path, act="delete", sure="yes")).headers[
+        assert "Delete this row?" in (await one.send(path, act="delete")).text
+        assert (await one.send(path, act="delete", sure="yes")).headers[
             "location"
         ] == "/dashboard/data/booking_of_boards"
         await one.see(path, 404)
@@ -326,18 +288,18 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
 
 async def test_rows_of_another_program_have_keys_of_several_columns(database_url: str) -> None:
     await composite.prepare(database_url, composite.ORDERS)
-    async with desk(database_url, hall) as one:
-        made = await one.act("/data/orders/new", act="insert", arg__tenant="1", arg__number="A/7")
+    async with board(hall, database_url) as one:
+        made = await one.send("/data/orders/new", act="insert", arg__tenant="1", arg__number="A/7")
         path = made.headers["location"].removeprefix("/dashboard")
         assert path == "/data/orders/row?key=%5B1%2C+%22A%2F7%22%5D"
-        assert (await one.act(path, act="edit", arg__amount="5")).status_code == 303
+        assert (await one.send(path, act="edit", arg__amount="5")).status_code == 303
         (order,) = await one.test.run_query(orders)
         assert (order.tenant, order.number, order.amount) == (1, "A/7", 5)
         assert 'data-key="[1, "A/7"]"' in await one.see("/data/orders?where=amount == 5")
 
 
 async def test_live_queries_tell_who_watches_and_why_they_ran(database_url: str) -> None:
-    async with desk(database_url) as one:
+    async with board(app, database_url) as one:
         test, ada = one.test, one.test.with_identity(Identity(issuer="shop", subject="ada-lovelace"))
         async with aclosing(test.live(bookings, "Ada")) as first, aclosing(ada.live(me)) as second:
             await anext(first)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -128,11 +127,9 @@ def _logged() -> Iterator[None]:
     log.setLevel(before)
 
 
-@asynccontextmanager
-async def looking(test: TestApp) -> AsyncIterator[httpx.AsyncClient]:
+def looking(test: TestApp) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        yield http
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 def text_of(page: httpx.Response) -> str:

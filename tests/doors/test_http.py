@@ -8,10 +8,11 @@ import json
 import logging
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from doors.http_fixtures import Api, Door
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -21,11 +22,6 @@ from starlette.routing import Route
 
 from penstock.errors import DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
-
-if TYPE_CHECKING:
-    from doors.http_fixtures import Api, Door
-
-pytest_plugins = ("doors.http_fixtures",)
 
 INTERNAL = "call an internal one wrongly"
 SECRET = "the-secret-of-the-house"
@@ -134,27 +130,6 @@ async def test_a_batch_reads_one_snapshot(door: Door) -> None:
         assert results[1] == results[-2], "one time for all"
         assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
         assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
-
-
-async def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
-    async with door() as api:
-        added = asyncio.Event()
-        scope = api.asgi.opening
-        runner = (await scope.backend()).runner
-        once = runner._in_transaction
-
-        async def add_after_the_first(*args: Any, **more: Any) -> Any:
-            found = await once(*args, **more)
-            if not added.is_set():
-                added.set()
-                await api.value("mutation", "add", title="Emma")
-            return found
-
-        runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
-        queries = [{"path": "doors.http_fixtures:count"}] * 3
-        results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
-        assert [result["value"] for result in results] == [0, 0, 0]
-        assert await api.value("query", "count") == 1
 
 
 async def test_the_queries_of_a_batch_share_one_budget(near_door: Door) -> None:

@@ -10,10 +10,12 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
+from doors.http_fixtures import Api, Door, Shop
 from stage.outboxes import sql
 from stage.waits import SOON, until
 
@@ -21,12 +23,6 @@ from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.server.opening import ABORT
 from penstock.server.subscribe import EventStream, answer_events
-
-if TYPE_CHECKING:
-    import httpx
-    from doors.http_fixtures import Api, Door, Shop
-
-pytest_plugins = ("doors.http_fixtures",)
 
 # ----- snapshots
 
@@ -75,19 +71,6 @@ async def test_all_queries_at_one_ts_read_one_state_at_one_time(shop: Shop) -> N
         assert await value_at(api, await take(api)) == 2, "a new one shows what was committed before"
 
 
-async def test_an_error_of_one_query_leaves_the_snapshot_to_the_others(shop: Shop) -> None:
-    async with shop() as (api, _):
-        ts = await take(api)
-        await api.value("mutation", "add", title="Emma")
-        for by in ("raise", "break the transaction", "be canceled"):
-            assert (await at(api, ts, "fail", by=by)).json()["status"] == "error"
-        for function in ("sell", "hidden", "nothing"):
-            body = (await at(api, ts, function)).json()
-            assert (body["status"], "errorData" in body) == ("error", False), function
-        assert await value_at(api, ts) == 0
-        assert await value_at(api, ts, "echo", value={"$integer": "AQAAAAAAAAA="}) == 1
-
-
 async def test_a_snapshot_is_closed_after_three_seconds_though_a_query_in_it_ends(shop: Shop) -> None:
     async with shop() as (api, test), shop() as (other, _):
         ts, held = await take(api), api.hold("slow")
@@ -108,16 +91,6 @@ async def test_a_snapshot_is_closed_after_three_seconds_though_a_query_in_it_end
         for wrong in (None, 1, "", "AAAA", "not base 64!", "AAAAAAAAAAAAAAAA", ["AAAAAAAAAAA="]):
             response = await at(api, wrong)
             assert (response.status_code, response.json()["code"]) == (400, "BadRequest"), wrong
-
-
-async def test_a_query_that_takes_too_long_ends_the_snapshot(shop: Shop) -> None:
-    async with shop(call_timeout=1.0) as (api, _):
-        ts = await take(api)
-        api.hold("slow")
-        slow = await at(api, ts, "wait_and_count", title="slow")
-        assert (slow.status_code, slow.json()["code"]) == (503, "CallTimeout")
-        response = await at(api, ts)
-        assert (response.status_code, response.json()["code"]) == (503, "OutOfRetention")
 
 
 async def test_a_crowd_shares_few_snapshots_and_leaves_connections_to_others(shop: Shop) -> None:
@@ -184,15 +157,9 @@ async def test_whoever_has_the_admin_token_and_nobody_else_calls_any_function(ne
         assert (response.status_code, response.json()["code"]) == (400, "BadRequest")
         assert "componentPath" in response.json()["message"]
 
-        for token in (
-            None,
-            "Convex wrong",
-            "Basic top-secret-of-all",
-            "top-secret-of-all",
-            "Convex prod:shop|top-secret-of-all",
-        ):
-            response = await answer("hidden", token, **three)
-            assert (response.status_code, response.json()["code"]) == (401, "Unauthenticated"), token
+        for other in (None, "Convex wrong", "Basic top-secret-of-all", "Convex a|top-secret-of-all"):
+            response = await answer("hidden", other, **three)
+            assert (response.status_code, response.json()["code"]) == (401, "Unauthenticated"), other
         wrong = {"authorization": "Bearer wrong"}
         assert (await api.post("/api/function", "{", headers=wrong)).status_code == 401, "before the body is read"
         body = {"path": "doors.http_fixtures:hidden", "args": {"number": 3}}
@@ -336,7 +303,7 @@ async def test_a_reader_that_reads_nothing_is_owed_only_the_newest_answer(far_sh
     async with far_shop() as (api, test), reading(api, "all_books") as reader:
         await reader.event()
         cover = "A" * 400_000
-        for number in range(40):  # more than the system holds for it
+        for number in range(25):  # more than the system holds for it
             await api.value("mutation", "add", title=str(number), cover=cover)
             if number > 0:
                 await api.value("mutation", "remove_oldest")
@@ -344,9 +311,9 @@ async def test_a_reader_that_reads_nothing_is_owed_only_the_newest_answer(far_sh
         while True:
             events += 1
             _, found = await reader.event()
-            if found["value"] and found["value"][-1]["title"] == "39":
+            if found["value"] and found["value"][-1]["title"] == "24":
                 break
-        assert events < 40
+        assert events < 25
         assert watchers(test) == 1
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from doors.cli_fixtures import Console
 from prometheus_client.parser import text_string_to_metric_families
 from stage.feed import ENTRIES, entry, write
 from stage.waits import SOON
@@ -21,11 +21,6 @@ from penstock.clock import SystemClock
 from penstock.observe.meters import METERS, Histogram, Meters
 from penstock.server.run import metrics_served
 from penstock.testing import TestApp, TestClock, gate
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=4)
@@ -128,16 +123,6 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
     assert not [name for name in found if "penstock_max_parallelism{pool=default}" in name]
 
 
-async def test_a_failed_attempt_counts_once_though_on_complete_is_told_of_it_at_once(database_url: str) -> None:
-    async with scraped(database_url, dev=True) as (backend, http):
-        failures[:] = [ValueError("no")]
-        await sms.with_options(on_complete=told).enqueue(backend, send)
-        await backend.run_until_idle(raise_errors=False)
-        found = samples((await http.get("/metrics")).text)
-        assert found["penstock_attempts_failed_total{pool=sms}"] == 1
-        assert "penstock_on_complete_failed_total{pool=sms}" not in found
-
-
 async def test_how_the_change_feed_stands(database_url: str) -> None:
     async with scraped(database_url, dev=True, clock=TestClock(SystemClock().now())) as (backend, http):
         store = backend.engine.store
@@ -165,23 +150,21 @@ async def test_how_the_change_feed_stands(database_url: str) -> None:
         assert found["penstock_interests_broken{state=gone}"] == 1
 
 
-async def test_conflicts_are_counted(database_url: str) -> None:
-    async with scraped(database_url, dev=True) as (backend, http):
-        backend.engine.journal.note_conflict("m:f")
-        found = samples((await http.get("/metrics")).text)
+async def test_every_metric_is_shown_and_no_other(sqlite_url: str) -> None:
+    async with scraped(sqlite_url, dev=True) as (backend, http):
+        backend.engine.journal.conflicted("m:f")
+        failures[:] = [ValueError("no")]
+        await sms.with_options(on_complete=told).enqueue(backend, send)
+        await backend.run_until_idle(raise_errors=False)
+        answer = await http.get("/metrics")
+        shown = set(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, re.MULTILINE))
+        assert shown == {
+            (f"{name}_total" if meter.kind == "counter" else name, meter.kind) for name, meter in METERS.items()
+        }
+        found = samples(answer.text)
         assert found["penstock_conflicts_total{function=m:f}"] == 1
-
-
-async def test_every_metric_is_shown_and_no_other(database_url: str) -> None:
-    async with scraped(database_url, dev=True) as (_, http):
-        shown = set(re.findall(r"^# TYPE (\w+) (\w+)$", (await http.get("/metrics")).text, re.MULTILINE))
-    assert shown == {
-        (f"{name}_total" if meter.kind == "counter" else name, meter.kind) for name, meter in METERS.items()
-    }
-
-
-async def test_who_asks_for_openmetrics_gets_it(sqlite_url: str) -> None:
-    async with scraped(sqlite_url, dev=True) as (_, http):
+        assert found["penstock_attempts_failed_total{pool=sms}"] == 1, "once, though on_complete is told at once"
+        assert "penstock_on_complete_failed_total{pool=sms}" not in found
         answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
         assert answer.headers["content-type"].startswith("application/openmetrics-text")
         assert answer.text.endswith("# EOF\n")
@@ -201,40 +184,24 @@ async def test_a_database_that_does_not_answer_is_told_beside_what_the_process_k
         assert not [name for name in found if name.startswith("penstock_jobs_ready")]
 
 
-async def test_nothing_is_counted_if_nobody_may_look(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url) as backend:
-        assert backend.engine.journal.meters is None
-
-
-def test_a_histogram_counts_each_value_once() -> None:
+def test_a_histogram_counts_each_value_once_and_labels_are_names_that_a_program_declares() -> None:
     histogram = Histogram((1.0, 2.0))
     for value in (0.0, 1.0, 1.5, 2.0, 99.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 1], 103.5)
-
-
-def test_labels_are_names_of_what_a_program_declares() -> None:
-    assert {label for meter in METERS.values() for label in meter.labels} == {
-        "function",
-        "kind",
-        "outcome",
-        "pool",
-        "outbox",
-        "reader",
-        "state",
-        "task",
-        "status",
-    }
+    labels = "function kind outcome pool outbox reader state task status"
+    assert {label for meter in METERS.values() for label in meter.labels} == {*labels.split()}
     assert set(Meters().counters) | set(Meters().histograms) < set(METERS)
 
 
 # ----- who sees them
 
 
-async def test_metrics_are_not_public(sqlite_url: str) -> None:
-    async with scraped(sqlite_url) as (_, http):
+async def test_mo4_metrics_are_not_public(sqlite_url: str) -> None:
+    async with scraped(sqlite_url) as (backend, http):
         answer = await http.get("/metrics")
         assert (answer.status_code, answer.json()["code"]) == (404, "NotFound")
+        assert backend.engine.journal.meters is None, "nothing is counted if nobody may look"
     async with scraped(sqlite_url, metrics_token="let-me-in", dev=True) as (_, http):
         for headers in ({}, {"authorization": "Bearer let-me-in2"}, {"authorization": "Basic let-me-in"}):
             answer = await http.get("/metrics", headers=headers)
@@ -293,26 +260,14 @@ async def test_what_runs_is_seen_while_it_runs(database_url: str) -> None:
         await backend.run_until_idle()
 
 
-# ----- processes
+# ----- settings
 
 
-def test_a_worker_shows_metrics_on_a_port(console: Console) -> None:
+def test_tokens_are_not_shown_among_the_settings(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     console.write_bookings()
-    port = free_port()
-    with console.start("worker", "--metrics-port", str(port)) as process:
-        url = process.wait_for(r"server.metrics_started url=(\S+)")[1]
-        assert url == f"http://127.0.0.1:{port}/metrics"
-        process.wait_for("services.started")
-        with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as http:
-            assert "penstock_database_up 1.0" in http.get(url).text
-        process.tell(signal.SIGTERM)
-        assert process.end() == 0
-
-
-def test_a_token_is_not_shown_among_the_settings(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    console.write_bookings()
-    monkeypatch.setenv("PENSTOCK_METRICS_TOKEN", "let-me-in")
-    for arguments in (("config",), ("config", "--json")):
-        shown = console.ok(*arguments).out
-        assert "metrics_token" in shown
-        assert "let-me-in" not in shown
+    for name in ("metrics_token", "admin_token"):
+        monkeypatch.setenv(f"PENSTOCK_{name.upper()}", "let-me-in-please")
+        for arguments in (("config",), ("config", "--json")):
+            shown = console.ok(*arguments).out
+            assert name in shown
+            assert "let-me-in" not in shown

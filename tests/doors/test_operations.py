@@ -1,4 +1,4 @@
-"""Each operation does the same on each door: in Python, on the command line, over HTTP, and on the dashboard."""
+"""Each operation does the same on each door: on the command line, over HTTP, and on the dashboard."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
+from doors.cli_fixtures import Console, Result
 from stage.desk import SECRET, TOKEN
 from stage.yard import app, failing, mail, put, send, texts
 
@@ -26,11 +27,6 @@ from penstock.operations.every import OPERATIONS
 from penstock.operations.operation import Operation, Parameter
 from penstock.store.session import reading
 from penstock.testing import TestApp, TestClock
-
-if TYPE_CHECKING:
-    from doors.cli_fixtures import Console, Result
-
-pytest_plugins = ("doors.cli_fixtures",)
 
 HERE = "http://localhost"
 NAMES = ["good", "bad", "worse"]
@@ -189,7 +185,8 @@ def world(tmp_path: Path) -> World:
 
 # ----- the doors
 
-Door = Callable[[TestApp, Operation, Mapping[str, Any]], Awaitable[str | None]] | None
+Telling = Callable[[TestApp, Operation, Mapping[str, Any]], Awaitable[str | None]]
+Door = Telling | None
 
 
 async def in_python(test: TestApp, operation: Operation, given: Mapping[str, Any]) -> None:
@@ -265,37 +262,47 @@ def web(test: TestApp) -> httpx.AsyncClient:
 # ----- what holds
 
 
+def effect_of(
+    world: World, console: Console, door: Door, operation: Operation, given: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """What a door tells of an operation, and what is seen then."""
+
+    async def tell(one: Telling) -> str | None:
+        async with world.open(path) as test:
+            return await one(test, operation, given)
+
+    async def pause() -> None:
+        async with world.open(path) as test:
+            await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
+
+    path = world.copy()
+    if operation.verb == "resume":
+        asyncio.run(pause())
+    told = asyncio.run(tell(door)) if door else on_the_command_line(console, path, operation, given).err
+    return told, asyncio.run(look(world, path))
+
+
+async def look(world: World, path: Path) -> dict[str, Any]:
+    async with world.open(path) as test:
+        return await seen(test)
+
+
 def test_each_operation_does_the_same_on_each_door(world: World, console: Console) -> None:
     """The command line and HTTP have all of them, the dashboard those with a form."""
-
-    async def do(path: Path, door: Door, operation: Operation, given: Mapping[str, Any]) -> str | None:
-        async with world.open(path) as test:
-            if operation.verb == "resume":
-                await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
-            return None if door is None else await door(test, operation, given)
-
-    async def look(path: Path) -> dict[str, Any]:
-        async with world.open(path) as test:
-            return await seen(test)
-
-    untouched = asyncio.run(look(world.copy()))
+    untouched = asyncio.run(look(world, world.copy()))
     for name, words, told, told_by_form in GIVEN:
         operation, given = BY_NAME[name], world.words(words)
-        effects = dict[str, Any]()
-        for door in (in_python, over_http, by_form, None):
+        _, effect = effect_of(world, console, over_http, operation, given)
+        assert (effect == untouched) is (operation.verb == "resume"), f"{name} {words}: no effect"
+        for door, expected in (by_form, told_by_form), (None, told):
             if door is by_form and not any(ways(operation, given)):
                 assert told_by_form is None, name
                 continue
-            path = world.copy()
-            said, expected = asyncio.run(do(path, door, operation, given)), told_by_form
-            if door is None:
-                said, expected = on_the_command_line(console, path, operation, given).err, told
-            if expected is not None and said is not None:
+            said, same = effect_of(world, console, door, operation, given)
+            assert same == effect, (name, words, door)
+            if expected is not None:
+                assert said is not None
                 assert said.rstrip("\n").endswith(world.text(expected)), (name, said)
-            effects[getattr(door, "__name__", "command")] = asyncio.run(look(path))
-        assert (effects["in_python"] == untouched) is (operation.verb == "resume"), f"{name} {words}: no effect"
-        for door_name, effect in effects.items():
-            assert effect == effects["in_python"], (name, words, door_name)
 
 
 def test_each_change_is_tried() -> None:

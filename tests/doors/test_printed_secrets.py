@@ -46,7 +46,7 @@ def reachable(*roots: object) -> Iterator[object]:
     seen, left = set[int](), list(roots)
     while left:
         one = left.pop()
-        if id(one) in seen or isinstance(one, type) or type(one).__name__ in {"module", "frame"}:
+        if id(one) in seen or issubclass(type(one), type) or type(one).__name__ in {"module", "frame"}:
             continue
         seen.add(id(one))
         left += gc.get_referents(one)

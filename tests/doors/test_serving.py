@@ -11,11 +11,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from doors.http_fixtures import Door
 from stage.waits import SOON, until
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -28,11 +29,6 @@ from penstock.errors import DatabaseUnavailable
 from penstock.server import run
 from penstock.server.run import _url, bind, serve
 from penstock.testing import gate
-
-if TYPE_CHECKING:
-    from doors.http_fixtures import Door
-
-pytest_plugins = ("doors.http_fixtures",)
 
 app = App()
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -332,10 +331,9 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
 # ----- odd claims
 
 VALUES: list[Any] = [
-    0, -0.0, -1, 1.5, 1e-320, 2**53 + 1, 2**63, 10**15, 10**400, 1e18, float("inf"), float("-inf"), float("nan"),
-    253402300799, 253402300798.9, 253402300800, 253402300794, -62135596800, -62135596801, 8210266876800, True, False,
-    None, "", " ", "\0", "\ud800", "x" * 3000, "253402300799", "1e400", "nan", "٣", "1_0", [], {}, [[]],
-    [1, None, "\ud800"], {"": ""}, {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1}, [{}],
+    0, -1, 1.5, 1e-320, 2**63, 10**400, 1e18, float("inf"), float("nan"), 253402300799, 253402300798.9, 253402300794,
+    -62135596800, -62135596801, 8210266876800, True, None, "", " ", "\0", "\ud800", "x" * 3000, "1e400", "٣", [], {},
+    [1, None, "\ud800"], {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1},
 ]  # fmt: skip
 CLAIMS = (
     "sub", "iss", "aud", "exp", "nbf", "iat", "nonce", "azp", "email_verified", "name", "scopes", "\ud800",
@@ -375,20 +373,6 @@ async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
                     if (found := await tried(http, clock, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
                 ]
     assert not broken
-
-
-async def test_no_header_of_a_token_breaks_its_check() -> None:
-    clock = TestClock()
-    with provider(clock) as issuer:
-        async with TestApp(lobby(issuer), clock=clock) as test:
-            _, payload, signature = issuer.token().split(".")
-            for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
-                for value in VALUES:
-                    said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
-                    head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
-                    with suppress(Unauthenticated):
-                        found = await test.tokens.verify(f"{head}.{payload}.{signature}")
-                        raise AssertionError((name, value, found))
 
 
 async def tried(http: httpx.AsyncClient, clock: TestClock, token: str) -> list[str]:

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
+from doors.http_fixtures import Api, Shop
 from stage.examples import LONG, examples
 from stage.sockets import PATIENCE, SocketClient, socket_client
 from stage.waits import until
@@ -22,11 +23,6 @@ from penstock.server.sockets import client as client_module
 from penstock.server.sockets import socket as socket_module
 from penstock.server.sockets import watched as watched_module
 from penstock.wire import sockets as wire_module
-
-if TYPE_CHECKING:
-    from doors.http_fixtures import Api, Shop
-
-pytest_plugins = ("doors.http_fixtures",)
 
 MODULE = "doors.http_fixtures"
 BAD = 500_000  # the numbers of what is broken begin here

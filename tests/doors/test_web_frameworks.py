@@ -1,9 +1,14 @@
-"""The examples in FastAPI and in Flask."""
+"""The examples in FastAPI, Flask and Django, the database of Django's settings, and functions that use its ORM."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import fastapi
@@ -12,9 +17,14 @@ import parcels
 import pytest
 import with_fastapi
 import with_flask
+from django.db.utils import ConnectionHandler
+from sqlalchemy import make_url
+from stage.guests import django_connection
 
-from penstock import App, Success
+from penstock import App, ConfigError, Success
+from penstock.django import apps
 from penstock.fastapi import install
+from penstock.store.open import sqlite_path
 from penstock.testing import TestApp
 
 # ----- FastAPI
@@ -131,3 +141,266 @@ def test_the_example_works_and_errors_have_their_statuses(database_url: str, mon
             assert parcels.printer.result(worker, job.id) == Success(f"label of {parcel}")
     finally:
         parcels.app.sync.close()
+
+
+# ----- Django
+
+MANAGE = Path(__file__).parents[2] / "examples" / "django" / "manage.py"
+
+
+def ran(*arguments: str, **environment: str) -> str:
+    """What a command of the example prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(MANAGE), *arguments],
+        env={name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | environment,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["sqlite_url", "postgres_url"])
+def test_the_tests_of_the_example_pass(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    url = make_url(request.getfixturevalue(store))
+    place = {"PGUSER": url.username, "PGHOST": url.host or url.query.get("host"), "PGPORT": url.port and str(url.port)}
+    given = {name: str(value) for name, value in place.items() if value}
+    if store == "postgres_url":
+        given["DESK_POSTGRES"] = str(url.database)
+    told = ran("test", "desk", "--noinput", "--verbosity", "2", DESK_TEST_FILE=str(tmp_path / "test.db"), **given)
+    assert "Ran 3 tests" in told
+    assert "OK" in told
+
+
+def test_the_database_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    django_connection("sqlite:///any.db")  # which configures Django
+    postgres = {"ENGINE": "django.db.backends.postgresql", "NAME": "my shop", "USER": "ada", "PASSWORD": "a&b"}
+    lite = {"ENGINE": "django.db.backends.sqlite3"}
+    named = {
+        "default": {**postgres, "HOST": "/run/pg", "PORT": 5433, "OPTIONS": {"sslmode": "require", "pool": True}},
+        "lite": {**lite, "NAME": tmp_path / "a b.db"},
+        "memory": {**lite, "NAME": ":memory:"},
+    }
+    monkeypatch.setattr(apps, "connections", ConnectionHandler(named))
+    place = "user=ada&password=a%26b&host=%2Frun%2Fpg&port=5433&sslmode=require"
+    assert apps.database_url(apps.alias()) == f"postgresql:///my%20shop?{place}"
+    assert sqlite_path(apps.database_url("lite")) == tmp_path / "a b.db"
+    with pytest.raises(ConfigError, match="TEST NAME"):
+        apps.database_url("memory")
+
+
+ADMIN = """
+import django
+from django.conf import settings
+from django.urls import path
+settings.configure(
+    INSTALLED_APPS=["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "penstock.django"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "work.db"}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+    PENSTOCK_APP="work:app", PENSTOCK_DASHBOARD="https://work.example/dashboard?a=1", ROOT_URLCONF="__main__",
+)
+django.setup()
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.template.loader import render_to_string
+from django.test import RequestFactory
+urlpatterns = [path("admin/", admin.site.urls)]
+request = RequestFactory().get("/admin/")
+request.user = User(is_superuser=True, is_active=True)
+shown = {"app_list": admin.site.get_app_list(request), "show_changelinks": True}
+print(render_to_string("admin/app_list.html", shown, request))
+assert [app["app_label"] for app in admin.site.get_app_list(request, "auth")] == ["auth"]
+"""
+
+
+def test_the_admin_links_to_the_dashboard(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("from penstock import App\napp = App()\n")
+    (tmp_path / "admin.py").write_text(ADMIN)
+    page = subprocess.run([sys.executable, "admin.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert '<a href="https://work.example/dashboard?a=1">Dashboard</a>' in page
+    assert "Groups" in page
+
+
+def test_settings_without_the_app_are_refused() -> None:
+    django_connection("sqlite:///any.db")  # which configures Django
+    with pytest.raises(ConfigError, match='Write PENSTOCK_APP = "module:app"'):
+        apps.PenstockConfig("penstock.django", apps).ready()
+
+
+def test_the_command_line_is_one_of_django() -> None:
+    assert "desk.work:close" in ran("penstock", "functions", "--json")
+
+
+# ----- lost connections
+
+SETTINGS = """
+import os
+SECRET_KEY, USE_TZ, DEFAULT_AUTO_FIELD = "x", True, "django.db.models.AutoField"
+PLACE = {place}
+DATABASES = {{
+    name: {{"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": {age}, "CONN_HEALTH_CHECKS": {checks}, **PLACE,
+        "OPTIONS": {{"application_name": name}}}} for name in ("default", "second")
+}}
+INSTALLED_APPS = ["django.contrib.contenttypes"]
+"""
+WORK = """
+from asgiref.sync import sync_to_async
+from django.contrib.contenttypes.models import ContentType  # only where Django has loaded its apps
+from django.db import connections
+from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, SyncTaskCtx, sync
+
+app = App(threads=1, processes=1)
+pool = app.workpool("p", max_parallelism=1, default_retry=None)
+seen = []
+
+
+class Row(Table):
+    kind: str
+
+
+def pids():
+    found = []
+    for name in ("default", "second"):
+        with connections[name].cursor() as cursor:
+            cursor.execute("select pg_backend_pid()")
+            found.append(cursor.fetchone()[0])
+    return found
+
+
+def note(kind):
+    seen.append((kind, *pids()))
+
+
+@app.internal_action
+def action(ctx: sync.ActionCtx) -> None:
+    note("action")
+
+
+@app.internal_mutation
+def mutation(ctx: sync.MutationCtx) -> None:
+    note("mutation")
+
+
+@app.internal_query
+def query(ctx: sync.QueryCtx) -> None:
+    note("query")
+
+
+@app.internal_action
+async def asynchronous(ctx: ActionCtx) -> None:
+    await sync_to_async(note)("async")
+
+
+@app.internal_action(runtime="process")
+def process(ctx: sync.ActionCtx) -> list[int]:
+    return pids()
+
+
+@app.internal_action
+def plain(ctx: sync.ActionCtx) -> None:
+    pass
+
+
+@app.internal_mutation
+def ended(ctx: sync.MutationCtx, work_id: str, result: object, context: object) -> None:
+    note("on_complete")
+
+
+@app.reactive_task(Row, name="task", retry=Retry(3, 0.1))
+def task(ctx: SyncTaskCtx[Row]) -> None:
+    note("task")
+
+
+@app.outbox(Row, name="box")
+def box(ctx: sync.ActionCtx, row: Row) -> None:
+    note("outbox")
+
+
+@app.internal_mutation
+async def insert(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Row(kind="a"))
+
+
+"""
+MAIN = """
+import asyncio, json, os, sys
+import psycopg
+from penstock.testing import TestApp
+
+URL = os.environ["TESTED_URL"]
+NAMES = ("action", "mutation", "query", "asynchronous", "process")
+
+
+async def main():
+    left = []
+    with psycopg.connect(URL, autocommit=True) as other:
+        def ours():
+            where = "datname = current_database() and application_name in ('default', 'second')"
+            return sorted(pid for pid, in other.execute(f"select pid from pg_stat_activity where {where}").fetchall())
+
+        async with TestApp(work.app, URL) as test:
+            async def all_once():
+                failed = []
+                for name in NAMES:
+                    function = getattr(work, name)
+                    run = getattr(test, f"run_{name}", test.run_action)
+                    try:
+                        found = await run(function)
+                        if name == "process":
+                            work.seen.append((name, *found))
+                    except Exception as error:
+                        failed.append(f"{name}: {error!r}"[:200])
+                count = len(work.seen)
+                await test.run_mutation(work.insert)
+                await work.pool.with_options(on_complete=work.ended).enqueue(test, work.plain)
+                await test.run_until_idle(raise_errors=False, advance=True)
+                missing = {"task", "outbox", "on_complete"} - {one[0] for one in work.seen[count:]}
+                seen = {one[0]: list(one[1:]) for one in work.seen}
+                work.seen.clear()
+                return {"failed": failed, "missing": sorted(missing), "seen": seen, "open": len(ours())}
+
+            rounds = [await all_once() for _ in range(2)]
+            for pid in ours():
+                other.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+            rounds += [await all_once() for _ in range(3)]
+    print(json.dumps(rounds))
+
+
+if __name__ == "__main__":  # and so not in the processes of actions
+    import django
+
+    django.setup()
+    import work
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("age", "checks"), [(0, False), (600, True), (None, False)])
+def test_a_lost_connection_of_django_fails_no_later_call(
+    postgres_url: str, tmp_path: Path, age: int | None, checks: bool
+) -> None:
+    url = make_url(postgres_url)
+    place = {"NAME": url.database, "USER": url.username, "HOST": url.host or url.query.get("host"), "PORT": url.port}
+    given = {name: str(value) for name, value in place.items() if value}
+    files = {"django_place": SETTINGS.format(place=given, age=age, checks=checks), "work": WORK, "main": MAIN}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "django_place", "TESTED_URL": postgres_url}
+    command = [sys.executable, "main.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rounds: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    first, second, hit, *later = rounds
+    assert (first["failed"], first["missing"], second["failed"]) == ([], [], [])
+    if age == 0 or checks:
+        assert (hit["failed"], hit["missing"]) == ([], []), "none is kept from one call to the next, or each is checked"
+    else:
+        later.pop(0)  # a call fails at the first lost connection that it uses, and another one at the second
+    if age == 0:
+        assert {one["open"] for one in rounds} <= {0, 1, 2}, "those of the thread of sync_to_async"
+    else:
+        assert second["seen"]["action"] == first["seen"]["action"], "a connection that may live on is kept"
+    for one in later:
+        assert (one["failed"], one["missing"]) == ([], []), done.stderr
