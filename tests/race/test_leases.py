@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from race.test_workers import make_worker, stalled_and_rescuer, start_action, state
 from stage import ledger
+from stage.waits import until
 
+from penstock.app import Backend
 from penstock.calls.lease import Lease
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import DatabaseBusy, DatabaseUnavailable
+from penstock.services.worker.worker import Worker
 from penstock.testing import TestClock
 
 BOUND = 12.0  # the setting `lease`, of which a lease holds nine seconds
@@ -81,3 +89,137 @@ async def test_a_lease_that_cannot_be_renewed_is_lost_before_it_ends_unless_each
             await lease.keep()
         known = (number, "it could not be renewed in time")
         assert (lease.number, lost) == ((number, []) if fenced else (None, [known]))
+
+
+OPENED = ledger.app
+
+A_THIRD = timedelta(seconds=10)
+MORE_THAN_ALL = timedelta(seconds=31)
+
+
+@asynccontextmanager
+async def two_workers(url: str) -> AsyncIterator[tuple[Backend, Worker, Worker, TestClock]]:
+    """Two workers of two backends with one clock; the test makes their ticks. Both have a lease of 30 seconds."""
+    async with stalled_and_rescuer(url, database_wait=0.05) as (backend, owner, rescuer, clock):
+        for worker in (owner, rescuer):
+            await worker.tick()
+        yield backend, owner, rescuer, clock
+
+
+@contextmanager
+def write_lock(url: str) -> Iterator[None]:
+    """Another program holds the write lock."""
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=5)
+    other.execute("begin immediate")
+    try:
+        yield
+    finally:
+        other.execute("rollback")
+        other.close()
+
+
+def extensions(url: str) -> list[Path]:
+    """What lies beside the database for leases."""
+    file = Path(url.removeprefix("sqlite:///"))
+    return list(file.parent.glob(f"{file.name}-lease-*"))
+
+
+async def test_an_action_goes_on_however_long_the_write_lock_is_held(sqlite_url: str, tmp_path: Path) -> None:
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, tmp_path, owner)
+        with write_lock(sqlite_url):
+            for _ in range(8):
+                clock.advance(A_THIRD)
+                await owner.tick()
+                await rescuer.tick()
+        await rescuer.tick()  # the first to have the lock: the lease has run out in the database
+        assert await backend.engine.store.leases.rescue(owner.lease or 0, clock.now(), lambda _jobs: []) == 0
+        assert await state(backend, job) == "running"
+        (tmp_path / "go on").touch()
+        await until(lambda: owner.unsettled == 1)
+        clock.advance(A_THIRD)
+        for worker in (owner, rescuer):
+            await worker.tick()
+        assert await state(backend, job) == "success"
+        assert extensions(sqlite_url) == []
+
+
+async def test_the_jobs_of_a_worker_that_dies_while_the_write_lock_is_held_are_taken_over_in_time(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, tmp_path, owner)
+        with write_lock(sqlite_url):
+            for _ in range(3):
+                clock.advance(A_THIRD)
+                await owner.tick()
+                await rescuer.tick()
+            assert len(extensions(sqlite_url)) == 2
+            await owner.kill()
+            for _ in range(2):
+                clock.advance(A_THIRD)
+                await rescuer.tick()
+            clock.advance(A_THIRD)
+            with pytest.raises(DatabaseBusy):
+                await rescuer.tick()  # it wants to take over, and cannot yet
+        clock.advance(A_THIRD)
+        await rescuer.tick()
+        assert await state(backend, job) == "failed"
+        owner._lease.number = None
+        assert extensions(sqlite_url) == []
+
+
+@pytest.mark.parametrize("when", ["before its tick", "before its word"])
+async def test_a_worker_that_comes_late_while_the_write_lock_is_held_stops_its_jobs(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its lease has run out: whoever has the lock may be taking it over. Or it was suspended before its word."""
+    async with two_workers(sqlite_url) as (backend, owner, _rescuer, clock):
+        await start_action(backend, tmp_path, owner)
+        (running,) = owner.running.values()
+        beside: Any = backend.engine.store.leases
+        write = beside._extensions.write
+
+        def write_late(*args: Any) -> None:
+            clock.advance(MORE_THAN_ALL)
+            write(*args)
+
+        if when == "before its word":
+            monkeypatch.setattr(beside._extensions, "write", write_late)
+        with write_lock(sqlite_url):
+            clock.advance(MORE_THAN_ALL if when == "before its tick" else A_THIRD)
+            with pytest.raises(DatabaseBusy):
+                await owner.tick()
+        assert running.task.cancelled()
+        assert owner.lease is None
+        assert extensions(sqlite_url) == []
+
+
+async def test_a_lease_that_was_taken_away_is_not_extended(sqlite_url: str, tmp_path: Path) -> None:
+    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
+        job = await start_action(backend, tmp_path, owner)
+        clock.advance(MORE_THAN_ALL)
+        await rescuer.tick()
+        (running,) = owner.running.values()
+        with write_lock(sqlite_url):
+            clock.advance(A_THIRD)
+            await owner._keep_lease()
+        assert running.task.cancelled()
+        assert owner.lease is None
+        assert await state(backend, job) == "failed"
+
+
+async def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.app.open(database_url, clock=TestClock(), lease=3.0) as backend:
+        worker = make_worker(backend)
+        await worker.tick()
+
+        async def fail() -> float:
+            raise DatabaseUnavailable("cut off")
+
+        monkeypatch.setattr(worker, "_claim", fail)
+        pauses = [await worker._guarded_tick() for _ in range(12)]
+        assert max(pauses) <= 3.0 * 0.25
+        await worker.finish()

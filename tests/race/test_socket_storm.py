@@ -10,7 +10,6 @@ import httpx
 import pytest
 from stage.clients import Server, serving
 from stage.databases import make_tables
-from stage.replicas import replicated
 from stage.server import server as postgres_server_of_its_own
 from stage.sockets import SocketClient, socket_client
 from stage.tally import WHOLE
@@ -145,38 +144,3 @@ async def test_clients_see_whole_states_while_the_database_restarts() -> None:
         async with AsyncExitStack() as stack:
             servers = [await stack.enter_async_context(serving(database.url)) for _ in range(SERVERS)]
             await play(servers, players_of(servers, chance), restart)
-
-
-async def test_clients_see_whole_states_while_a_replica_lags_and_dies() -> None:
-    """One server reads there, the other one on the primary."""
-    chance = random_of(4)
-
-    async def trouble() -> None:
-        await CLOCK.sleep(0.5 + chance.random() * 0.3)  # as above
-        await replica.pause()
-        await CLOCK.sleep(0.7)  # longer than ticks wait for it
-        await replica.resume()
-        await CLOCK.sleep(1.2 + chance.random() * 0.3)  # it comes back
-        await replica.kill()
-        await replica.revive()
-
-    with replicated() as (primary, replica):
-        await asyncio.to_thread(make_tables, primary.url)
-        async with serving(primary.url, read_url=replica.url) as one, serving(primary.url) as other:
-            await play([one, other], players_of([one, other], chance), trouble)
-
-
-async def test_a_message_that_is_too_large_fails_its_call_and_nothing_else(database_url: str) -> None:
-    async with serving(database_url) as server, socket_client(server.url, "stage.tally") as client:
-        await client.connect()
-        await client.watch(0, "lines")
-        await client.until(0, [])
-        for size in (5_000_000, 40_000_000):
-            await client.call("Mutation", "write", text="x" * size)
-            while (response := await client.receive())["type"] != "MutationResponse":
-                pass
-            assert not response["success"]
-            assert "bytes" in response["result"]
-        await client.call("Mutation", "write", text="x")
-        while client.answers[0] != ["x"]:
-            await client.receive()

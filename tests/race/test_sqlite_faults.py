@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from stage import families, ledger
-from stage.waits import SOON
+from stage.storms import held
+from stage.waits import SOON, until
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
@@ -29,7 +30,6 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.store.sqlite import writer as writer_module
-from penstock.testing import gate
 
 
 def file_of(url: str) -> Path:
@@ -46,6 +46,12 @@ def other_program(url: str) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
+async def opened(url: str, **settings: Any) -> None:
+    """Open the file, and write something."""
+    async with ledger.app.open(url, **settings) as backend:
+        await backend.run_mutation(ledger.enter, what="x")
+
+
 def write_connection(backend: Backend) -> sqlite3.Connection:
     """The one connection on which the backend writes."""
     store: Any = backend.engine.store
@@ -56,101 +62,76 @@ def write_connection(backend: Backend) -> sqlite3.Connection:
 # ----- locks
 
 
-async def test_another_programs_write_lock_is_waited_for(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
+async def test_another_programs_write_lock_is_waited_for_and_told_if_it_is_held_for_too_long(sqlite_url: str) -> None:
+    async with ledger.app.open(sqlite_url, database_wait=0.3) as backend:
         with other_program(sqlite_url) as other:
             other.execute("begin immediate")
+            before = SystemClock().monotonic()
+            outcomes = await asyncio.gather(
+                *(backend.run_mutation(ledger.enter, what="late") for _ in range(3)), return_exceptions=True
+            )
+            assert all(isinstance(outcome, DatabaseBusy) for outcome in outcomes)
+            assert SystemClock().monotonic() - before < Config().database_wait
+            store: Any = backend.engine.store
+            store._writer._wait = SOON
             calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(5)]
             done, _ = await asyncio.wait(calls, timeout=0.1)
             assert not done
-            assert await backend.run_query(ledger.entries, what="x") == [], "who only reads does not wait"
+            assert await backend.run_query(ledger.entries, what="late") == [], "who only reads does not wait"
             other.execute("commit")
             await asyncio.gather(*calls)
         assert len(await backend.run_query(ledger.entries, what="x")) == 5
 
 
-async def test_a_write_lock_held_for_too_long_is_told_and_then_all_goes_on(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url, database_wait=0.3) as backend:
-        with other_program(sqlite_url) as other:
+async def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.app.open(sqlite_url, services=("worker",), database_wait=0.1) as backend:
+        store: Any = backend.engine.store
+        begin_write, refusals = store.begin_write, list[DatabaseBusy]()
+
+        async def begin(*given: Any) -> Any:
+            try:
+                return await begin_write(*given)
+            except DatabaseBusy as error:
+                refusals.append(error)
+                raise
+
+        async with held("worker.claimed", backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")):
+            other = sqlite3.connect(file_of(sqlite_url), isolation_level=None, timeout=5)
             other.execute("begin immediate")
-            clock = SystemClock()
-            before = clock.monotonic()
-            outcomes = await asyncio.gather(
-                *(backend.run_mutation(ledger.enter, what="x") for _ in range(3)), return_exceptions=True
-            )
-            assert all(isinstance(outcome, DatabaseBusy) for outcome in outcomes)
-            assert clock.monotonic() - before < Config().database_wait
-            other.execute("rollback")
-        await backend.run_mutation(ledger.enter, what="y")
-        assert await backend.run_query(ledger.entries, what="x") == []
-        assert await backend.run_query(ledger.entries, what="y") == [0]
+            monkeypatch.setattr(store, "begin_write", begin)
+        await until(lambda: len(refusals) >= 3)
+        assert (await backend.job_counts())["running"] == 1
+        other.execute("commit")
+        other.close()
+        await until(lambda: has_entered(backend, "x", 1))
 
 
-def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, services=("worker",), database_wait=0.1) as backend:
-            store: Any = backend.engine.store
-            begin_write, refusals = store.begin_write, 0
-
-            async def begin(*given: Any) -> Any:
-                nonlocal refusals
-                try:
-                    return await begin_write(*given)
-                except DatabaseBusy:
-                    refusals += 1
-                    raise
-
-            with gate("worker.claimed", most=1) as claimed:
-                await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
-                await claimed.arrived()
-                with other_program(sqlite_url) as other:
-                    other.execute("begin immediate")
-                    store.begin_write = begin
-                    claimed.open()
-                    async with asyncio.timeout(SOON):
-                        while refusals < 3:
-                            await SystemClock().sleep(0.01)
-                    assert (await backend.job_counts())["running"] == 1
-                    other.execute("commit")
-            await until_entered(backend, "x", 1)
-
-    asyncio.run(story())
+async def has_entered(backend: Backend, what: str, count: int) -> bool:
+    return len(await backend.run_query(ledger.entries, what=what)) >= count
 
 
-async def until_entered(backend: Backend, what: str, count: int) -> None:
-    async with asyncio.timeout(SOON):
-        while len(await backend.run_query(ledger.entries, what=what)) < count:
+async def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the_loop(sqlite_url: str) -> None:
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
             await SystemClock().sleep(0.01)
+            turns += 1
 
-
-def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the_loop(sqlite_url: str) -> None:
-    async def opened() -> None:
-        async with ledger.app.open(sqlite_url):
-            pass
-
-    async def story() -> None:
-        turns = 0
-
-        async def count_turns() -> None:
-            nonlocal turns
-            while True:
-                await SystemClock().sleep(0.01)
-                turns += 1
-
+    turns = 0
+    await opened(sqlite_url)
+    with other_program(sqlite_url) as other:
+        other.execute("pragma locking_mode = exclusive")
+        other.execute("begin exclusive")
         counter = asyncio.create_task(count_turns())
         with pytest.raises(DatabaseBusy):
             async with ledger.app.open(sqlite_url, database_wait=0.5):
                 pass
         counter.cancel()
         assert turns > 20
-
-    asyncio.run(opened())
-    with other_program(sqlite_url) as other:
-        other.execute("pragma locking_mode = exclusive")
-        other.execute("begin exclusive")
-        asyncio.run(story())
         other.execute("commit")
-    asyncio.run(opened())
+    await opened(sqlite_url)
 
 
 # ----- copies
@@ -206,18 +187,13 @@ async def test_a_full_disk_is_told_and_nothing_is_half_done(sqlite_url: str) -> 
         with full_disk(backend):
             with pytest.raises(DatabaseFull):
                 await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
+            with pytest.raises(PenstockError):
+                await backend.run_mutation(ledger.enter_whatever_happens, what="bulk", count=200)
             assert await backend.run_query(ledger.entries, what="bulk") == []
             assert await backend.run_query(ledger.entries, what="before") == [0]
             await backend.run_mutation(ledger.enter, what="little")
         await backend.run_mutation(ledger.enter_many, what="bulk", count=200)
         assert len(await backend.run_query(ledger.entries, what="bulk")) == 200
-
-
-async def test_a_function_that_swallows_the_error_of_a_full_disk_does_not_commit_a_part(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
-        with full_disk(backend), pytest.raises(PenstockError):
-            await backend.run_mutation(ledger.enter_whatever_happens, what="bulk", count=200)
-        assert await backend.run_query(ledger.entries, what="bulk") == []
 
 
 @pytest.mark.parametrize("where", ["on the loop", "in a thread"])
@@ -249,21 +225,6 @@ def commit_slowly(backend: Backend, where: str) -> None:
     """Have commits made where they are made when the disk is quick, or when it is slow."""
     store: Any = backend.engine.store
     store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
-
-
-async def test_a_job_waits_for_room_on_the_disk(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url, services=("worker",)) as backend:
-        job = await backend.scheduler.run_after(timedelta(0), ledger.enter_many, what="bulk", count=200)
-        with gate("worker.claimed", most=1) as claimed, gate("mutation.ran", most=1) as ran:
-            await claimed.arrived()
-            with full_disk(backend, pages_left=0):
-                claimed.open()
-                await asyncio.wait([asyncio.create_task(ran.arrived())], timeout=0.3)
-                status = await backend.job(job)
-                assert status is not None
-                assert status.state.value == "running"
-            ran.open()
-        await until_entered(backend, "bulk", 200)
 
 
 # ----- a commit that fails
@@ -317,36 +278,20 @@ def shared_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_file_that_may_not_be_written_is_told(shared_folder: Path) -> None:
+def test_a_file_or_a_folder_that_may_not_be_written_is_told(shared_folder: Path) -> None:
     file = shared_folder / "readonly.db"
-    url = f"sqlite:///{file}"
-
-    async def opened() -> None:
-        async with ledger.app.open(url) as backend:
-            await backend.run_mutation(ledger.enter, what="x")
-
-    asyncio.run(opened())
+    asyncio.run(opened(f"sqlite:///{file}"))
+    before = set(shared_folder.iterdir())
     file.chmod(0o444)
     shared_folder.chmod(0o555)
-    with as_nobody(), pytest.raises((ConfigError, DatabaseUnavailable)) as caught:
-        asyncio.run(opened())
-    assert caught.value.fix
+    for name in ("readonly.db", "new.db"):
+        with as_nobody(), pytest.raises((ConfigError, DatabaseUnavailable)) as caught:
+            asyncio.run(opened(f"sqlite:///{shared_folder / name}"))
+        assert caught.value.fix
+    assert set(shared_folder.iterdir()) == before
     shared_folder.chmod(0o755)
     file.chmod(0o644)
-    asyncio.run(opened())
-
-
-def test_a_folder_that_may_not_be_written_is_told(shared_folder: Path) -> None:
-    shared_folder.chmod(0o555)
-
-    async def opened() -> None:
-        async with ledger.app.open(f"sqlite:///{shared_folder / 'new.db'}"):
-            pass
-
-    with as_nobody(), pytest.raises((ConfigError, DatabaseUnavailable)) as caught:
-        asyncio.run(opened())
-    assert caught.value.fix
-    assert list(shared_folder.iterdir()) == []
+    asyncio.run(opened(f"sqlite:///{file}"))
 
 
 async def test_a_file_that_became_read_only_is_told_to_who_writes(sqlite_url: str) -> None:
@@ -373,44 +318,26 @@ async def test_a_file_that_is_deleted_or_replaced_takes_no_writes_that_would_be_
             await backend.run_mutation(ledger.enter, what="x")
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "letter.db"
-    file.write_bytes(b"Dear Sir or Madam, " * 1000)
-
-    async def opened() -> None:
-        async with ledger.app.open(f"sqlite:///{file}"):
-            pass
-
+def test_a_file_that_is_no_database_or_broken_or_in_no_folder_is_told(tmp_path: Path, sqlite_url: str) -> None:
+    letter = tmp_path / "letter.db"
+    letter.write_bytes(b"Dear Sir or Madam, " * 1000)
     with pytest.raises(ConfigError, match="not a sound SQLite database"):
-        asyncio.run(opened())
-    assert file.read_bytes().startswith(b"Dear Sir"), "it is left alone"
+        asyncio.run(opened(f"sqlite:///{letter}"))
+    assert letter.read_bytes().startswith(b"Dear Sir"), "it is left alone"
+    with pytest.raises(DatabaseUnavailable, match="folder"):
+        asyncio.run(opened(f"sqlite:///{tmp_path / 'missing' / 'app.db'}"))
 
-
-def test_a_broken_file_is_told(sqlite_url: str) -> None:
-    async def filled() -> None:
+    async def use(count: int) -> None:
         async with ledger.app.open(sqlite_url) as backend:
-            await backend.run_mutation(ledger.enter_many, what="x", count=3000)
-
-    async def read() -> None:
-        async with ledger.app.open(sqlite_url) as backend:
+            await backend.run_mutation(ledger.enter_many, what="x", count=count)
             await backend.run_query(ledger.entries, what="x")
 
-    asyncio.run(filled())
-    file = file_of(sqlite_url)
-    with file.open("r+b") as opened:
-        opened.seek(4096 * 40)
-        opened.write(b"\xff" * 4096 * 60)
+    asyncio.run(use(3000))
+    with file_of(sqlite_url).open("r+b") as file:
+        file.seek(4096 * 40)
+        file.write(b"\xff" * 4096 * 60)
     with pytest.raises(ConfigError, match="not a sound SQLite database"):
-        asyncio.run(read())
-
-
-def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    async def opened() -> None:
-        async with ledger.app.open(f"sqlite:///{tmp_path / 'missing' / 'app.db'}"):
-            pass
-
-    with pytest.raises(DatabaseUnavailable, match="folder"):
-        asyncio.run(opened())
+        asyncio.run(use(0))
 
 
 # ----- the write-ahead log
@@ -435,12 +362,10 @@ async def test_the_log_is_kept_short_while_many_write(sqlite_url: str, monkeypat
 
 
 async def test_closing_while_callers_wait_ends_them_and_loses_nothing(sqlite_url: str) -> None:
-    backend = ledger.app.open(sqlite_url)
-    async with backend as opened:
-        calls = [asyncio.create_task(opened.run_mutation(ledger.enter, what="x")) for _ in range(20)]
+    async with ledger.app.open(sqlite_url) as backend:
+        calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(20)]
         await asyncio.wait(calls, timeout=0)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-    async with ledger.app.open(sqlite_url) as again:
-        await again.run_mutation(ledger.enter, what="y")
+    await opened(sqlite_url)

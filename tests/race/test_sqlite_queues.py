@@ -6,22 +6,20 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from race.test_workers import make_worker
 from stage import ledger
+from stage.examples import examples
 from stage.waits import SOON
 
 from penstock import App, MutationCtx, Table
-from penstock.app import Backend
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
-from penstock.services.worker.worker import Worker
 from penstock.store.session import Statement
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.contention import begin_write, in_a_row, pause_after
@@ -29,29 +27,6 @@ from penstock.store.sqlite.contention import begin_write, in_a_row, pause_after
 ENDLESS = Statement(
     "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
 )
-UNBOUNDED = Statement("select count(*) from entry", bounded=False)
-
-
-@asynccontextmanager
-async def endless_queries(backend: Backend, count: int) -> AsyncIterator[None]:
-    """Queries that run in threads for as long as the block."""
-
-    async def run() -> None:
-        session = await backend.engine.store.begin_read()
-        try:
-            await session.fetch(ENDLESS)
-        finally:
-            await session.rollback()
-
-    tasks = [asyncio.create_task(run()) for _ in range(count)]
-    await asyncio.wait(tasks, timeout=0)
-    try:
-        yield
-        assert not any(task.done() for task in tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # ----- other programs
@@ -80,12 +55,11 @@ class RarelyFree:
             raise error
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("slice_", [0.0, 0.004], ids=["quiet", "busy"])
 async def test_whoever_starts_beside_a_program_that_writes_without_a_pause_gets_its_turn(slice_: float) -> None:
     """The file is free for 20 µs of 5 ms. A start takes many turns: for the schema, and for all that is declared."""
     waits = list[float]()
-    for seed in range(2000):
+    for seed in range(examples(200)):
         file: Any = RarelyFree(seed, 20e-6, slice_)
         begun = file.monotonic()
         await begin_write(file, file, Config().database_wait)
@@ -104,24 +78,6 @@ def test_whoever_has_waited_for_a_while_tries_more_often() -> None:
 # ----- threads
 
 
-@pytest.mark.parametrize("where", ["on the loop", "in a thread"])
-async def test_slow_queries_do_not_keep_a_mutation_waiting(sqlite_url: str, where: str) -> None:
-    """Neither its commit on a slow disk, nor what it reads itself: it holds the write lock of all processes."""
-
-    async with ledger.app.open(sqlite_url, max_connections=8) as backend:
-        store: Any = backend.engine.store
-        async with endless_queries(backend, 8):
-            store._writer._commit_seconds = 100.0 if where == "in a thread" else 0.0
-            async with asyncio.timeout(SOON):
-                await backend.run_mutation(ledger.enter, what="x")
-                session = await store.begin_write()
-                assert (await session.fetch(UNBOUNDED))[0][0] == 1
-                await session.commit()
-                store._writer._empty_log()
-                await store._writer.settle()
-                await backend.run_mutation(ledger.enter, what="y")
-
-
 async def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(sqlite_url: str) -> None:
     async with ledger.app.open(sqlite_url) as backend:
         store: Any = backend.engine.store
@@ -134,55 +90,37 @@ async def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_wai
 
 
 @pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
-def test_work_that_waits_for_a_thread_ends_at_once_and_never_begins(ends: str) -> None:
-    async def story() -> None:
-        begun = False
-
-        def work() -> None:
-            nonlocal begun
-            begun = True
-
-        go_on = threading.Event()
-        with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
-            executor.submit(go_on.wait)
-            seconds = 0.05 if ends == "its time is up" else None
-            task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
-            await asyncio.wait([task], timeout=0)
-            if seconds is None:
-                task.cancel()
-            try:
-                async with asyncio.timeout(SOON):
-                    with pytest.raises(asyncio.CancelledError if seconds is None else Overloaded):
-                        await asyncio.shield(task)
-            finally:
-                go_on.set()
-        assert not begun
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
-async def test_whoever_is_cancelled_twice_still_waits_until_the_thread_has_left(ends: str) -> None:
-    """A second cancel comes while the work that was interrupted is still in its thread."""
-
-    begun, go_on = threading.Event(), threading.Event()
+async def test_work_in_a_thread_that_ends_never_begins_or_is_waited_for(ends: str) -> None:
+    seconds, begun, go_on = 0.05 if ends == "its time is up" else None, threading.Event(), threading.Event()
 
     def work() -> None:
         begun.set()
         go_on.wait()
 
     with ThreadPoolExecutor(1) as executor, contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        seconds = 0.01 if ends == "its time is up" else None
-        task = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
+        executor.submit(go_on.wait)
+        waiting = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
+        await asyncio.wait([waiting], timeout=0)
+        if seconds is None:
+            waiting.cancel()
+        try:
+            async with asyncio.timeout(SOON):
+                with pytest.raises(asyncio.CancelledError if seconds is None else Overloaded):
+                    await asyncio.shield(waiting)
+        finally:
+            go_on.set()
+        go_on = threading.Event()
+        assert not begun.is_set()
+        under_way = asyncio.create_task(run_in_thread(executor, connection, work, seconds))
         await asyncio.to_thread(begun.wait)
-        for _ in range(2):
-            await asyncio.wait([task], timeout=0.05)
-            task.cancel()
-        await asyncio.wait([task], timeout=0.05)
-        assert not task.done()
+        for _ in range(2):  # the second cancel comes while the work that was interrupted is still in its thread
+            await asyncio.wait([under_way], timeout=0.05)
+            under_way.cancel()
+        await asyncio.wait([under_way], timeout=0.05)
+        assert not under_way.done()
         go_on.set()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
+        await asyncio.gather(under_way, return_exceptions=True)
+        assert under_way.cancelled()
 
 
 async def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wait(sqlite_url: str) -> None:
@@ -210,76 +148,39 @@ def count_open(connections: list[sqlite3.Connection]) -> int:
     return sum(map(is_open, connections))
 
 
-def test_many_queries_at_once_share_a_few_connections_of_which_most_are_closed_again(sqlite_url: str) -> None:
-    async def story() -> None:
-        async with ledger.app.open(sqlite_url, max_connections=20) as backend:
-            store: Any = backend.engine.store
-            connect, most = store._connect, 0
-            connections: list[sqlite3.Connection] = []
+async def test_many_queries_at_once_share_a_few_connections_of_which_most_are_closed_again(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.app.open(sqlite_url, max_connections=20) as backend:
+        store: Any = backend.engine.store
+        connect, counts = store._connect, list[int]()
+        connections: list[sqlite3.Connection] = []
 
-            async def watched(**how: Any) -> sqlite3.Connection:
-                connections.append(await connect(**how))
-                return connections[-1]
+        async def watched(**how: Any) -> sqlite3.Connection:
+            connections.append(await connect(**how))
+            return connections[-1]
 
-            store._connect = watched
-
-            async def query() -> None:
-                nonlocal most
-                session = await store.begin_read()
-                most = max(most, count_open(connections))
-                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
-                await session.rollback()
-
-            await asyncio.gather(*(query() for _ in range(500)))
-            assert most == 20
-            assert count_open(connections) == 8
-
-    asyncio.run(story())
-
-
-async def test_a_query_that_finds_no_connection_free_is_told_so_after_a_while(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url, max_connections=2, database_wait=0.2) as backend:
-        store = backend.engine.store
-        held = [await store.begin_read() for _ in range(2)]
-        before = SystemClock().monotonic()
-        with pytest.raises(Overloaded, match="all 2 are in use"):
-            await backend.run_query(ledger.entries, what="x")
-        assert SystemClock().monotonic() - before < Config().database_wait
-        waiting = asyncio.create_task(backend.run_query(ledger.entries, what="x"))
-        await asyncio.wait([waiting], timeout=0)
-        await held.pop().rollback()
-        assert await waiting == []
-        await held.pop().rollback()
-        held = [await store.begin_read() for _ in range(2)]  # none was lost on the way
-        for session in held:
+        async def query() -> None:
+            session = await store.begin_read()
+            counts.append(count_open(connections))
+            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
             await session.rollback()
 
-
-async def test_whoever_goes_away_in_the_moment_of_its_turn_passes_the_connection_on(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url, max_connections=1) as backend:
-        session = await backend.engine.store.begin_read()
-        first, second = (asyncio.create_task(backend.run_query(ledger.entries, what="x")) for _ in range(2))
-        await asyncio.wait([first, second], timeout=0)
-        await session.rollback()
-        first.cancel()
-        async with asyncio.timeout(SOON):
-            assert await second == []
-        assert first.cancelled()
+        monkeypatch.setattr(store, "_connect", watched)
+        await asyncio.gather(*(query() for _ in range(500)))
+        assert (max(counts), count_open(connections)) == (20, 8)
 
 
 async def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) -> None:
     async with ledger.app.open(sqlite_url, max_connections=1) as backend:
-        job = await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
-        worker = backend.make_service("worker")
-        assert isinstance(worker, Worker)
+        await backend.scheduler.run_after(timedelta(0), ledger.enter, what="x")
+        worker = make_worker(backend)
         session = await backend.engine.store.begin_read()
         async with asyncio.timeout(SOON):
             await worker.tick()
             await worker.wait_for_jobs()
         await session.rollback()
-        status = await backend.job(job)
-        assert status is not None
-        assert status.state.value == "success"
+        assert await backend.run_query(ledger.entries, what="x") == [0]
         await worker.finish()
 
 
