@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from datetime import timedelta
@@ -11,11 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 from stage.databases import Databases, as_user, name_of
-from stage.reactive import Stage, record_of, settle, task_row
+from stage.reactive import Stage, known_record, record_of, settle, task_row
 from stage.told import events
 from stage.waits import until
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
+from penstock.jobs.job import JobStatus
+from penstock.store.nouns.tasks import RecordRow
 from penstock.testing import TestApp, raising
 
 pytestmark = pytest.mark.both_stores
@@ -37,19 +38,6 @@ class Tally(Table):
 # ----- rows that run
 
 
-async def test_rt1_an_inserted_row_runs_once(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Order)
-    async with stage.open(database_url) as test:
-        (order,) = await stage.insert(test, Order())
-        assert await settle(test) == 1
-        (ran,) = stage.taken()
-        assert (ran.doc_id, ran.change, ran.attempt) == (order, "enter", 1)
-        assert await settle(test, timedelta(days=2)) == 0, "and not again"
-        job = await record_job(test, order)
-        assert job.state is JobState.SUCCESS
-
-
 async def test_rt2_rows_run_when_they_begin_to_match_and_as_they_are_then(database_url: str) -> None:
     stage, rows = Stage(), list[str]()
 
@@ -69,6 +57,7 @@ async def test_rt2_rows_run_when_they_begin_to_match_and_as_they_are_then(databa
         await stage.patch(test, Order, order, status="paid")
         await settle(test)
         assert (stage.changes(), rows) == (["enter", "enter"], ["two", "three"])
+        assert await settle(test, timedelta(days=2)) == 0, "and not again"
 
 
 async def test_rt3_two_tasks_on_one_table_get_their_own_rows(database_url: str) -> None:
@@ -84,19 +73,6 @@ async def test_rt3_two_tasks_on_one_table_get_their_own_rows(database_url: str) 
         await settle(test)
         found = {(ran.task, ran.doc_id, ran.change) for ran in stage.taken()}
         assert found == {("large", one, "enter"), ("large", two, "change")}
-
-
-async def test_rt4_changes_before_a_run_are_one_run_with_the_last(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Order, watch=("amount",), debounce=MINUTE)
-    async with stage.open(database_url) as test:
-        (order,) = await stage.insert(test, Order(amount=1))
-        for amount in (2, 3):
-            await stage.patch(test, Order, order, amount=amount)
-            await test.plan()
-        await settle(test)
-        (ran,) = stage.taken()
-        assert (ran.change, ran.values) == ("enter", {"amount": 3})
 
 
 async def test_rt5_rt6_what_fails_is_tried_again_until_its_attempts_are_used_up(database_url: str) -> None:
@@ -118,42 +94,22 @@ async def test_rt5_rt6_what_fails_is_tried_again_until_its_attempts_are_used_up(
         assert stage.taken() == []
 
 
-async def test_rt7_lr1_a_row_is_run_by_one_worker_until_that_is_lost(database_url: str) -> None:
-    stage, held = Stage(), asyncio.Event()
-
-    async def hang(ctx: TaskCtx[Any]) -> None:
-        if ctx.attempt == 1:
-            await held.wait()
-
-    stage.task(Order, handler=hang, retry=SOON)
-    async with stage.open(database_url) as one, stage.open(database_url, clock=one.clock) as two:
-        (order,) = await stage.insert(one, Order())
-        await one.plan()
-        await one.worker.tick()
-        assert one.worker.running
-        lease = timedelta(seconds=one.config.lease)
-        for _ in range(10):
-            one.clock.advance(lease / 5)
-            await one.worker.tick()
-            await two.worker.tick()
-            assert not two.worker.running, "it is renewed although the handler outlives it"
-        await one.worker.kill()
-        one.clock.advance(lease * 2)
-        await two.run_until_idle()
-        (ran,) = stage.taken()
-        assert (ran.doc_id, ran.attempt) == (order, 2), "what was lost counts"
-
-
 async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Starts and ends are told as well, of a task in a pool that tells of its work."""
     stage = Stage()
 
     async def take_long(ctx: TaskCtx[Any]) -> None:
         test.clock.advance(timedelta(seconds=3))
         raise ConnectionError("away")
 
-    stage.task(Order, retry=SOON, handler=take_long)
+    async def take_long_too(ctx: TaskCtx[Any]) -> None:
+        test.clock.advance(timedelta(seconds=3))
+
+    stage.task(Order, filter=lambda o: o.amount == 0, retry=SOON, handler=take_long)
+    pool = stage.app.workpool("told", max_parallelism=1, log_level="info")
+    stage.task(Order, "good", filter=lambda o: o.amount == 1, retry=None, pool=pool, handler=take_long_too)
     caplog.set_level(logging.INFO, "penstock")
     async with stage.open(database_url) as test:
         (order,) = await stage.insert(test, Order())
@@ -166,28 +122,14 @@ async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
             }
             for attempt in (1, 2, 3)
         ]  # fmt: skip
-
-
-async def test_rt11_starts_and_ends_are_told_of_a_task_in_a_pool_that_tells_of_its_work(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = Stage()
-
-    async def take_long(ctx: TaskCtx[Any]) -> None:
-        test.clock.advance(timedelta(seconds=3))
-
-    pool = stage.app.workpool("told", max_parallelism=1, log_level="info")
-    stage.task(Order, retry=None, pool=pool, handler=take_long)
-    caplog.set_level(logging.INFO, "penstock")
-    async with stage.open(database_url) as test:
-        (order,) = await stage.insert(test, Order())
+        (order,) = await stage.insert(test, Order(amount=1))
         await settle(test)
-        job = await record_job(test, order)
+        job = await record_job(test, order, "good")
         (began,), (ended,) = events(caplog, "workpool.started"), events(caplog, "workpool.completed")
         assert (began["workId"], began["fnName"], began["attempt"]) == (job.id, job.function, 1)
         assert (ended["workId"], ended["fnName"], ended["status"]) == (job.id, job.function, "success")
         assert ended["completedAt"] - began["startedAt"] == 3000
-        assert job.function.endswith(":react")
+        assert job.function.endswith(":good")
 
 
 async def test_rt12_planning_and_looking_at_all_rows_are_told(
@@ -229,26 +171,6 @@ async def test_st1_five_hundred_rows_run_exactly_once_each(database_url: str) ->
         assert (await test.job_counts())["success"] == 500
 
 
-async def test_rep1_five_who_claim_at_once_get_different_rows(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Order)
-    async with stage.open(database_url, worker_jobs=2) as first:
-        await stage.insert(first, *(Order() for _ in range(10)))
-        await first.plan()
-        others = [stage.open(database_url, clock=first.clock, worker_jobs=2) for _ in range(4)]
-        for one in others:
-            await one.__aenter__()
-        await asyncio.gather(*(one.worker.tick() for one in (first, *others)))
-        claimed = [run.doc_id for one in (first, *others) for run in one.assert_task_ran("react")]
-        assert len(set(claimed)) == len(claimed) == 10
-        for one in (*others, first):
-            await one.run_until_idle()
-        assert len(set(stage.ids())) == 10
-        assert (await first.job_counts())["success"] == 10
-        for one in others:
-            await one.__aexit__(None, None, None)
-
-
 async def test_rep2_rep3_a_row_that_changes_while_it_runs_runs_again_after_its_debounce(database_url: str) -> None:
     stage, amounts = Stage(), list[int]()
 
@@ -269,49 +191,68 @@ async def test_rep2_rep3_a_row_that_changes_while_it_runs_runs_again_after_its_d
         test.clock.advance(timedelta(seconds=15))  # the wait after the attempt that failed
         started = test.clock.now()
         await test.run_until_idle(advance=False)
-        record = await record_of(test, order)
-        assert record is not None
+        record, job = await record_and_job(test, order)
         assert record.live
         assert record.due_at == started + MINUTE, "not when it would be tried again"
-        job = await record_job(test, order)
         assert (job.state, job.attempt, job.run_at) == (JobState.PENDING, 0, started + MINUTE)
         await settle(test)
         assert amounts == [0, 1, 2]
         assert [ran.attempt for ran in stage.taken()] == [2, 1], "its attempts are counted anew"
 
 
-# ----- what is planned
-
-
-async def test_ops1_ops2_a_record_says_when_its_row_is_due(database_url: str) -> None:
+async def test_rt1_rt4_ops1_ops2_a_record_says_when_its_row_is_due(database_url: str) -> None:
     stage = Stage()
     stage.task(Order, watch=("amount",), debounce=MINUTE, retry=SOON)
     async with stage.open(database_url) as test:
         (order,) = await stage.insert(test, Order(amount=1))
         await test.plan()
-        record, job = await record_of(test, order), await record_job(test, order)
-        assert record is not None
+        record, job = await record_and_job(test, order)
         due = test.clock.now() + MINUTE
         assert (record.generation, record.live, record.change, record.gone) == (1, True, "enter", None)
         assert (record.due_at, job.run_at, job.state) == (due, due, JobState.PENDING)
         test.clock.advance(timedelta(seconds=30))
         await stage.patch(test, Order, order, note="not watched")
         await test.plan()
-        record = await record_of(test, order)
-        assert record is not None
+        record, _ = await record_and_job(test, order)
         assert (record.generation, record.due_at) == (1, due)
         await stage.patch(test, Order, order, amount=2)
         await test.plan()
-        record, job = await record_of(test, order), await record_job(test, order)
-        assert record is not None
-        assert (record.generation, record.due_at, job.run_at) == (2, *[test.clock.now() + MINUTE] * 2)
-        due = record.due_at
+        due = test.clock.now() + MINUTE
+        record, job = await record_and_job(test, order)
+        assert (record.generation, record.due_at, job.run_at) == (2, due, due)
         with raising("task.begun", ConnectionError("away")):
             test.clock.advance(MINUTE)
             await test.run_until_idle(advance=False)
-        record, job = await record_of(test, order), await record_job(test, order)
-        assert record is not None
+        record, job = await record_and_job(test, order)
         assert record.due_at == due < job.run_at, "a further attempt does not change when it was due"
+        await settle(test)
+        (ran,) = stage.taken()
+        assert (ran.doc_id, ran.change, ran.values) == (order, "enter", {"amount": 2}), "one run with the last"
+        assert (await record_job(test, order)).state is JobState.SUCCESS
+
+
+async def test_db1_db2_db3_db6_a_row_is_left_alone_for_its_debounce(database_url: str) -> None:
+    stage, step = Stage(), timedelta(milliseconds=1)
+    short, long = timedelta(milliseconds=500), timedelta(seconds=1)
+    stage.task(Order, "none")
+    for name, debounce in (("zero", timedelta(0)), ("short", short), ("long", long)):
+        stage.task(Order, name, debounce=debounce)
+    async with stage.open(database_url) as test:
+        await settle(test)
+        await stage.insert(test, Order())
+        for passing, expected in (
+            (timedelta(0), ["none", "zero"]),
+            (short - step, []),
+            (step, ["short"]),
+            (long - short - step, []),
+            (step, ["long"]),
+        ):
+            test.clock.advance(passing)
+            await test.run_until_idle(advance=False)
+            assert sorted(one.task for one in stage.taken()) == expected
+
+
+# ----- what is planned
 
 
 async def test_pln1_only_what_a_task_reads_is_captured(database_url: str) -> None:
@@ -342,44 +283,10 @@ async def test_su1_a_mutation_wakes_the_planner_and_that_the_worker(database_url
             await until(has_run)
 
 
-# ----- debounce
-
-
-@pytest.mark.parametrize(
-    "debounce", [timedelta(milliseconds=500), timedelta(seconds=1), timedelta(seconds=0.5), timedelta(0)]
-)
-async def test_db1_db2_db3_a_row_is_left_alone_for_its_debounce(database_url: str, debounce: timedelta) -> None:
-    stage = Stage()
-    stage.task(Order, debounce=debounce)
-    async with stage.open(database_url) as test:
-        await settle(test)
-        await stage.insert(test, Order())
-        if debounce:
-            assert await test.run_until_idle(advance=False) == 0
-            assert await settle(test, debounce - timedelta(milliseconds=1)) == 0
-            test.clock.advance(timedelta(milliseconds=1))
-        assert await test.run_until_idle(advance=False) == 1
-
-
-@pytest.mark.parametrize("debounce", [timedelta(milliseconds=-1), timedelta(days=400), 500, "1s", "soon", None])
-def test_db4_db5_a_debounce_that_is_none_is_refused(debounce: Any) -> None:
-    with pytest.raises(DeclarationError, match="debounce is a timedelta from 0 to a year"):
-        Stage().task(Order, debounce=debounce)
-
-
-async def test_db6_without_a_debounce_nothing_is_put_off(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Order)
-    async with stage.open(database_url) as test:
-        await settle(test)
-        await stage.insert(test, Order())
-        assert await test.run_until_idle(advance=False) == 1
-
-
 # ----- retries
 
 
-async def test_rp5_a_change_leaves_attempts_alone_if_that_is_asked_for(database_url: str) -> None:
+async def test_rp5_f15_a_change_leaves_attempts_alone_if_that_is_asked_for(database_url: str) -> None:
     stage = Stage()
     stage.task(Order, "kept", retry=SOON, reset_retries_on_data_change=False)
     stage.task(Order, "reset", retry=SOON)
@@ -417,17 +324,6 @@ async def test_rp5_a_change_leaves_alone_since_when_a_row_fails_if_that_is_asked
         assert (kept.state, reset.state) == (JobState.FAILED, JobState.PENDING)
         assert [one.failing_since for one in kept.attempts] == [begun] * 6
         assert [one.failing_since for one in reset.attempts] == [one.ended_at for one in reset.attempts]
-
-
-async def test_rd1_without_a_policy_there_are_five_attempts(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Order)
-    stage.error = ConnectionError("away")
-    async with stage.open(database_url) as test:
-        (order,) = await stage.insert(test, Order())
-        assert await settle(test) == 5
-        job = await record_job(test, order)
-        assert (job.state, job.attempt) == (JobState.FAILED, 5)
 
 
 # ----- starting and stopping
@@ -543,11 +439,15 @@ async def tell_of_rights(url: str, admin: asyncpg.Connection[Any], writer: str) 
 
 async def record_job(test: TestApp, doc_id: Any, name: str = "react") -> Any:
     """The job of a row."""
-    record = await record_of(test, doc_id, name)
-    assert record is not None
+    return (await record_and_job(test, doc_id, name))[1]
+
+
+async def record_and_job(test: TestApp, doc_id: Any, name: str = "react") -> tuple[RecordRow, JobStatus]:
+    """What is kept of a row."""
+    record = await known_record(test, doc_id, name)
     job = await test.job_calls.find(record.job)
     assert job is not None
-    return job
+    return record, job
 
 
 async def take_lease(test: TestApp) -> int:

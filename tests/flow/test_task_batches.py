@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -64,7 +63,7 @@ async def sync(ctx: TaskBatchCtx[Order]) -> None:
         raise ConnectionError("all fail")
 
 
-@app.reactive_task(Order, filter=lambda o: o.status == "sync", batch=5, linger=timedelta(seconds=1))
+@app.reactive_task(Order, filter=lambda o: o.status == "sync", batch=5, linger=timedelta(milliseconds=50))
 def in_thread(ctx: SyncTaskBatchCtx[Order]) -> None:
     orders = ctx.get_documents()
     seen.append([order.number for order in orders.values()])
@@ -105,32 +104,22 @@ def _clean() -> Iterator[None]:
     broken.clear()
 
 
-def story(url: str, tell: Callable[[TaskApp], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with TaskApp(app, url) as t:
-            await tell(t)
-
-    asyncio.run(run())
-
-
 async def ends(t: TaskApp, orders: list[Id[Order]]) -> list[tuple[str, int]]:
     """How the run of each order has ended, and after how many attempts."""
     found = {job.args["key"]: (job.state.value, job.attempt) for job in await t.jobs(limit=1000)}
     return [next(end for key, end in found.items() if str(order) in key) for order in orders]
 
 
-def test_many_rows_are_one_call(database_url: str) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_many_rows_are_one_call(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
         orders = await t.run_mutation(place, "paid", [""] * 25)
         assert await t.settle_down(raise_errors=True) == 25
         assert sorted(map(len, seen)) == [5, 10, 10]
         assert await ends(t, orders) == [("success", 1)] * 25
 
-    story(database_url, tell)
 
-
-def test_each_row_has_an_end_of_its_own(database_url: str) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_each_row_has_an_end_of_its_own(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
         orders = await t.run_mutation(place, "paid", ["", "fail", "never", "skip", "defer", ""])
         await t.plan()
         await t.run_mutation(leave, orders[5])
@@ -150,20 +139,16 @@ def test_each_row_has_an_end_of_its_own(database_url: str) -> None:
         failed = next(job for job in await t.jobs("failed") if job.attempt == 3)
         assert failed.error == "ConnectionError: 1 on attempt 3"
 
-    story(database_url, tell)
 
-
-def test_a_handler_that_raises_fails_all_that_have_no_end_yet(database_url: str) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_a_handler_that_raises_fails_all_that_have_no_end_yet(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
         orders = await t.run_mutation(place, "paid", ["mark", "", "skip"])
         await t.settle_down()
         assert await ends(t, orders) == [("success", 1), ("success", 2), ("skipped", 1)]
 
-    story(database_url, tell)
 
-
-def test_a_throttled_batch_starts_no_other(database_url: str) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_a_throttled_batch_starts_no_other(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
         await t.run_mutation(place, "paid", ["throttle"])
         await t.settle_down(advance=False)
         await t.run_mutation(place, "paid", [""])
@@ -173,46 +158,14 @@ def test_a_throttled_batch_starts_no_other(database_url: str) -> None:
         await t.settle_down(advance=False)
         assert seen == [[0], [0]]
 
-    story(database_url, tell)
 
-
-def test_a_def_handler_takes_many_rows(database_url: str) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_a_def_handler_takes_many_rows(database_url: str) -> None:
+    async with TaskApp(app, database_url) as t:
         orders = await t.run_mutation(place, "sync", [""] * 5)
         await t.settle_down()
         assert sorted(seen[0]) == [0, 1, 2, 3, 4]
         assert seen[1:] == [[3]]
         assert await ends(t, orders) == [("success", 1)] * 3 + [("success", 2), ("success", 1)]
-
-    story(database_url, tell)
-
-
-def test_what_cannot_be_a_batch_is_refused() -> None:
-    own = App()
-    with pytest.raises(DeclarationError, match="and batch=None"):
-
-        @own.reactive_task(Order)
-        async def no_batch(ctx: TaskBatchCtx[Order]) -> None: ...
-
-    with pytest.raises(DeclarationError, match="and batch=3"):
-
-        @own.reactive_task(Order, batch=3)
-        async def a_mutation(ctx: MutationTaskCtx[Order]) -> None: ...
-
-    with pytest.raises(DeclarationError, match="from 1 to 10,000"):
-
-        @own.reactive_task(Order, batch=0)
-        async def of_none(ctx: TaskBatchCtx[Order]) -> None: ...
-
-    with pytest.raises(DeclarationError, match="linger needs batch="):
-
-        @own.reactive_task(Order, linger=MINUTE)
-        async def lingers(ctx: TaskCtx[Order]) -> None: ...
-
-    with pytest.raises(DeclarationError, match="breaker is a CircuitBreaker"):
-
-        @own.reactive_task(Order, breaker=3)  # type: ignore[arg-type]
-        async def breaks(ctx: TaskCtx[Order]) -> None: ...
 
 
 # ----- circuit breakers
@@ -239,10 +192,10 @@ async def test_failures_on_two_machines_open_the_breaker_of_both(
         assert row.held_until == first.clock.now() + timedelta(minutes=5)
 
 
-def test_an_open_breaker_tries_one_run_and_opens_again_or_closes(
+async def test_an_open_breaker_tries_one_run_and_opens_again_or_closes(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def tell(t: TaskApp) -> None:
+    async with TaskApp(app, database_url) as t:
         broken.append(True)
         for _ in range(3):
             await t.run_mutation(place, "fragile", [""])
@@ -268,11 +221,9 @@ def test_an_open_breaker_tries_one_run_and_opens_again_or_closes(
         assert sorted(job.state.value for job in await t.jobs()) == ["failed"] * 4 + ["success"] * 3
         assert caplog.text.count("task.breaker_opened") == 2
 
-    story(database_url, tell)
 
-
-def test_failures_that_are_far_apart_open_nothing(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def tell(t: TaskApp) -> None:
+async def test_failures_that_are_far_apart_open_nothing(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with TaskApp(app, database_url) as t:
         broken.append(True)
         for _ in range(5):
             await t.run_mutation(place, "fragile", [""])
@@ -281,10 +232,25 @@ def test_failures_that_are_far_apart_open_nothing(database_url: str, caplog: pyt
         assert len(seen) == 5
         assert "task.breaker_opened" not in caplog.text
 
-    story(database_url, tell)
 
+def test_what_cannot_be_a_batch_or_a_breaker_is_refused() -> None:
+    for given in ({"failures": 0}, {"within": timedelta(0)}, {"open_for": timedelta(days=400)}):
+        with pytest.raises(DeclarationError, match="CircuitBreaker"):
+            CircuitBreaker(**given)  # type: ignore[arg-type]
 
-@pytest.mark.parametrize("given", [{"failures": 0}, {"within": timedelta(0)}, {"open_for": timedelta(days=400)}])
-def test_a_breaker_that_cannot_be_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match="CircuitBreaker"):
-        CircuitBreaker(**given)
+    async def one_row(ctx: TaskCtx[Order]) -> None: ...
+
+    async def many_rows(ctx: TaskBatchCtx[Order]) -> None: ...
+
+    async def a_mutation(ctx: MutationTaskCtx[Order]) -> None: ...
+
+    handler: Any
+    for handler, options, message in (
+        (many_rows, {}, "and batch=None"),
+        (a_mutation, {"batch": 3}, "and batch=3"),
+        (many_rows, {"batch": 0}, "from 1 to 10,000"),
+        (one_row, {"linger": MINUTE}, "linger needs batch="),
+        (one_row, {"breaker": 3}, "breaker is a CircuitBreaker"),
+    ):
+        with pytest.raises(DeclarationError, match=message):
+            App().reactive_task(Order, **options)(handler)

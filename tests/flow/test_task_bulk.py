@@ -29,7 +29,7 @@ class Part(Table, source="part", key="nr", managed=False):
     weight: int = 0
 
 
-app, empty = App(), App()
+app = App()
 
 
 @app.reactive_task(Part, filter=lambda part: part.name == "x", watch=("weight",))

@@ -38,18 +38,15 @@ from penstock import (
     SyncTaskCtx,
     Table,
     TaskBatchCtx,
-    TaskConditionFailed,
     TaskCtx,
     TaskFilter,
 )
 from penstock.jobs.states import JobState
-from penstock.reactive.reconciling import compare_rows
 from penstock.services import reconciler
 from penstock.testing import TestApp, TestClock
 
 _seeds = itertools.count()
 ONCE = Retry(max_attempts=1)
-MANY = 10_000
 handled: list[tuple[str, Any, str, Any]] = []
 
 app = App()
@@ -126,13 +123,13 @@ async def test_rows_run_in_all_kinds_of_handlers_whoever_writes_them(database_ur
     async with _opened(app, database_url) as test:
         await test.run_until_idle()
         assert taken() == sorted(((name, (7, "old"), "reconcile", 1) for name in NAMES), key=repr)
-        await run_sql(
-            test,
-            "insert into orders values (7, 'a', 1, null), (7, 'b', 2, null), (8, 'a', 3, null), (71, 'a', 4, null)",
-            "insert into tenants values (7, 'seven')",
+        rows = {(7, "a"): 1, (7, "b"): 2, (8, "a"): 3, (71, "a"): 4} | {(-1, number): 5 for number in HOSTILE}
+        values = ", ".join(
+            f"({tenant}, '{number.replace(chr(39), chr(39) * 2)}', {amount}, null)"
+            for (tenant, number), amount in rows.items()
         )
+        await run_sql(test, f"insert into orders values {values}", "insert into tenants values (7, 'seven')")
         await test.run_until_idle()
-        rows = {(7, "a"): 1, (7, "b"): 2, (8, "a"): 3, (71, "a"): 4}
         expected = [(name, key, "enter", amount) for name in NAMES for key, amount in rows.items()]
         assert taken() == sorted([*expected, ("of_tenant", 7, "enter", "seven")], key=repr)
         notes = await run_sql(test, "select tenant, number, note from orders")
@@ -141,88 +138,77 @@ async def test_rows_run_in_all_kinds_of_handlers_whoever_writes_them(database_ur
         test.assert_task_ran(act, [8, "a"], times=1)
         with pytest.raises(AssertionError):
             test.assert_task_ran(act, (8, "b"))
+        for key in rows:
+            record = await app.tasks.find(test, "act", key)
+            assert record is not None
+            assert record.key == list(key)
+            assert await app.tasks.find(test, "act", record.key) == record
+            assert await app.tasks.find(test, "act", json.dumps(key)) == record
 
 
 async def test_each_change_of_a_row_is_told_with_the_row_before(database_url: str) -> None:
     await prepare(database_url, ORDERS, TENANTS)
     async with _opened(app, database_url) as test:
         await test.run_until_idle()
-        story = [
-            ("insert into orders values (7, 'a', 1, null), (7, 'b', 1, null)", [("a", "enter", 1), ("b", "enter", 1)]),
-            ("update orders set amount = 2 where number = 'b'", [("b", "change", 2)]),
+        story: list[tuple[str, list[tuple[tuple[int, str], str, int]]]] = [
+            ("insert into orders values (7, 'a', 1, null)", [((7, "a"), "enter", 1)]),
+            ("insert into orders values (7, 'b', 1, null)", [((7, "b"), "enter", 1)]),
+            ("update orders set amount = 2 where number = 'b'", [((7, "b"), "change", 2)]),
             ("update orders set note = 'x'", []),
-            ("update orders set amount = 0 where number = 'a'", [("a", "leave", 1)]),
-            ("delete from orders", [("b", "delete", 2)]),
+            ("update orders set amount = 0 where number = 'a'", [((7, "a"), "leave", 1)]),
+            ("update orders set tenant = 9 where number = 'b'", [((7, "b"), "delete", 2), ((9, "b"), "enter", 2)]),
+            ("update orders set number = 'c' where tenant = 9", [((9, "b"), "delete", 2), ((9, "c"), "enter", 2)]),
+            (
+                "update orders set tenant = 8, number = 'd' where tenant = 9",
+                [((8, "d"), "enter", 2), ((9, "c"), "delete", 2)],
+            ),
+            ("delete from orders", [((8, "d"), "delete", 2)]),
         ]
         for sql, expected in story:
             await run_sql(test, sql)
             await test.run_until_idle()
-            assert taken("act") == [("act", (7, number), change, amount) for number, change, amount in expected], sql
+            assert taken("act") == [("act", *one) for one in expected], sql
 
 
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [("tenant = 9", (9, "a")), ("number = 'b'", (7, "b")), ("tenant = 9, number = 'b'", (9, "b"))],
-    ids=["first", "second", "both"],
-)
-async def test_a_changed_key_column_is_the_end_of_a_row_and_the_beginning_of_another(
-    database_url: str, change: str, key: Any
-) -> None:
-    await prepare(database_url, ORDERS, TENANTS)
-    async with _opened(app, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'a', 1, null), (8, 'c', 1, null)")
-        await test.run_until_idle()
-        handled.clear()
-        await run_sql(test, f"update orders set {change} where tenant = 7")
-        await test.run_until_idle()
-        assert taken("act") == sorted([("act", (7, "a"), "delete", 1), ("act", key, "enter", 1)], key=repr)
+async def test_keys_of_other_columns_make_other_rows(database_url: str) -> None:
+    """A program that knew a table by other columns learns of these; what was kept of rows by the others is over."""
+    await prepare(database_url, "create table orders (tenant integer, number text, amount integer, note text)")
 
+    class ByTenant(Table, source="orders", key="tenant", managed=False):
+        tenant: int
+        amount: int = 0
 
-async def test_a_row_that_is_gone_or_has_changed_fails_the_condition(database_url: str) -> None:
-    await prepare(database_url, ORDERS)
-    late, told = App(), list[tuple[Any, str, str]]()
+    class ByNumber(Table, source="orders", key="number", managed=False):
+        number: str
+        amount: int = 0
 
-    @late.reactive_task(Order, watch=("amount",), retry=ONCE)
-    async def look(ctx: TaskCtx[Order]) -> None:
-        if not told:
-            await run_sql(test, "delete from orders where tenant = 7")
-        try:
-            await ctx.get_document()
-        except TaskConditionFailed as error:
-            told.append((ctx.doc_id, error.facts["reason"], error.what))
-            raise
-        told.append((ctx.doc_id, "", ""))
+    async def by_tenant(ctx: TaskCtx[Any]) -> None:
+        await seen(ctx)
 
-    async with _opened(late, database_url) as test:
+    async def by_number(ctx: TaskCtx[Any]) -> None:
+        await seen(ctx)
+
+    new = App()
+    async with _opened(EMPTY, database_url) as test:
         await run_sql(test, "insert into orders values (7, 'a', 1, null)")
+    for table, handler, key in ((ByTenant, by_tenant, 7), (ByNumber, by_number, "a")):
+        old, name = App(), f"a task {handler.__name__}"
+        old.reactive_task(table, watch=("amount",), retry=ONCE, name=name)(cast("Any", handler))
+        new.reactive_task(Order, watch=("amount",), retry=ONCE, name=name)(cast("Any", handler))
+        async with _opened(old, database_url) as test:
+            await test.run_until_idle()
+            assert [one[1] for one in handled] == [key]
+        handled.clear()
+    async with _opened(new, database_url) as test:
         await test.run_until_idle()
-        await run_sql(test, "insert into orders values (8, 'a', 1, null)")
-        await test.run_until_idle()
-        (gone, there) = told
-        assert gone[:2] == ((7, "a"), "gone")
-        assert "a" in gone[2]
-        assert there == ((8, "a"), "", "")
-
-
-async def test_odd_keys_are_told_apart(database_url: str) -> None:
-    await prepare(database_url, ORDERS, TENANTS)
-    async with _opened(app, database_url) as test:
-        rows = ", ".join(
-            f"({tenant}, '{number.replace(chr(39), chr(39) * 2)}', 1, null)" for number in HOSTILE for tenant in (-1, 0)
-        )
-        await run_sql(test, f"insert into orders values {rows}")
-        await test.run_until_idle()
-        keys = {(tenant, number) for number in HOSTILE for tenant in (-1, 0)}
-        for name in NAMES:
-            assert {one[1] for one in handled if one[0] == name} == keys
-            if not name.startswith("write"):  # which runs again after a conflict
-                assert sum(one[0] == name for one in handled) == len(keys)
-        for key in keys:
-            record = await app.tasks.find(test, "act", key)
-            assert record is not None
-            assert record.key == list(key)
-            assert await app.tasks.find(test, "act", record.key) == record
-            assert await app.tasks.find(test, "act", json.dumps(key)) == record
+        assert [one[1] for one in handled] == [(7, "a")] * 2
+        records = await new.tasks.records(test)
+        assert {(one.task, str(one.key), one.gone) for one in records.records} == {
+            ("a task by_tenant", "7", "deleted"),
+            ("a task by_tenant", "[7, 'a']", None),
+            ("a task by_number", "a", "deleted"),
+            ("a task by_number", "[7, 'a']", None),
+        }
 
 
 # ----- kinds of columns
@@ -309,67 +295,6 @@ async def seen(ctx: TaskCtx[Any]) -> None:
     handled.append(("seen", ctx.doc_id, ctx.change, None))
 
 
-@pytest.mark.timeout(300)
-async def test_ten_thousand_rows_are_looked_at_in_order_each_once(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await prepare(database_url, ORDERS)
-    numbers = f"with recursive n(n) as (select 0 union all select n + 1 from n where n < {MANY - 1})"
-    key = "n % 3, 'x' || substr('00000' || cast(n / 3 as text), -5)"
-    async with EMPTY.open(database_url) as backend:
-        if not database_url.startswith("sqlite"):
-            key = "n % 3, 'x' || lpad((n / 3)::text, 5, '0')"
-        await run_sql(backend, f"insert into orders {numbers} select {key}, 1, null from n")
-    looked: list[Any] = []
-    compare = compare_rows
-
-    def look(task: Any, rows: Iterable[Any], *others: Any) -> Any:
-        found = list(rows)
-        looked.extend(tuple(json.loads(row.key)) for row in found)
-        return compare(task, found, *others)
-
-    monkeypatch.setattr(reconciler, "compare_rows", look)
-    async with _opened(sums, database_url) as test:
-        await test.plan()
-        assert looked == sorted(looked), "in the order of the key"
-        assert len(looked) == len(set(looked)) == MANY, "each once, with ties on the first column"
-        counts = {place: count for place, count in (await test.job_counts()).items() if count}
-        assert counts == {"ready": MANY}
-        (task,) = await test.engine.store.tasks.list()
-        assert task.reconciling is None
-
-
-async def test_rows_that_are_gone_unnoticed_are_found_out(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "_AT_ONCE", 4)
-    await prepare(database_url, ORDERS)
-    async with _opened(sums, database_url) as test:
-        rows = [(tenant, number) for tenant in (1, 2, 3) for number in "abc"]
-        values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in rows)
-        await run_sql(test, f"insert into orders values {values}")
-        await test.run_until_idle()
-        assert sorted(one[1] for one in handled) == rows
-        handled.clear()
-        triggers = await run_sql(
-            test,
-            "select name from sqlite_schema where type = 'trigger' and tbl_name = 'orders'"
-            if database_url.startswith("sqlite")
-            else "select tgname || ' on orders' from pg_trigger t join pg_class c on c.oid = tgrelid"
-            " where relname = 'orders' and not tgisinternal",
-        )
-        await run_sql(
-            test,
-            *(f"drop trigger {row[0]}" for row in triggers),
-            "delete from orders where number = 'b'",
-            "insert into orders values (2, 'd', 1, null), (0, 'a', 1, null)",
-            "update orders set amount = 5 where tenant = 3 and number = 'c'",
-        )
-    async with _opened(sums, database_url) as test:  # which makes the triggers anew, and tells that some were lost
-        await test.run_until_idle()
-        gone = [(key, "delete") for key in rows if key[1] == "b"]
-        again = [((2, "d"), "reconcile"), ((0, "a"), "reconcile"), ((3, "c"), "reconcile")]
-        assert sorted((one[1], one[2]) for one in handled) == sorted([*gone, *again])
-
-
 async def test_a_column_without_a_value_in_the_key_hides_no_other_row(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,52 +336,6 @@ async def test_a_renamed_key_column_stops_no_writer_and_is_made_good_with_the_ne
         await test.run_until_idle()
         keys = {(9, "a")} if database_url.startswith("sqlite") else {(8, "a"), (9, "a")}
         assert {one[1] for one in handled} == keys, "those that were handled are known by their keys"
-
-
-async def test_another_key_makes_other_rows(database_url: str) -> None:
-    """A program that knew a table by one column learns of the other; what was kept of rows by the one is over."""
-    await prepare(database_url, "create table orders (tenant integer, number text, amount integer, note text)")
-
-    class Single(Table, source="orders", key="tenant", managed=False):
-        tenant: int
-        amount: int = 0
-
-    old, name = App(), f"{__name__}:seen"
-    old.reactive_task(Single, watch=("amount",), retry=ONCE, name=name)(cast("Any", seen))
-    async with _opened(old, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'a', 1, null)")
-        await test.run_until_idle()
-        assert [one[1] for one in handled] == [7]
-    handled.clear()
-    new = App()
-    new.reactive_task(Order, watch=("amount",), retry=ONCE, name=name)(seen)
-    async with _opened(new, database_url) as test:
-        await test.run_until_idle()
-        assert [one[1] for one in handled] == [(7, "a")]
-        records = await new.tasks.records(test, TaskFilter(task="seen"))
-        assert {(str(one.key), one.gone) for one in records.records} == {("7", "deleted"), ("[7, 'a']", None)}
-
-
-async def test_a_key_of_other_columns_of_other_types_makes_other_rows_too(database_url: str) -> None:
-    await prepare(database_url, "create table orders (tenant integer, number text, amount integer, note text)")
-
-    class ByNumber(Table, source="orders", key="number", managed=False):
-        number: str
-        amount: int = 0
-
-    old, name = App(), f"{__name__}:seen"
-    old.reactive_task(ByNumber, watch=("amount",), retry=ONCE, name=name)(cast("Any", seen))
-    async with _opened(old, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'a', 1, null)")
-        await test.run_until_idle()
-    handled.clear()
-    new = App()
-    new.reactive_task(Order, watch=("amount",), retry=ONCE, name=name)(seen)
-    async with _opened(new, database_url) as test:
-        await test.run_until_idle()
-        assert [one[1] for one in handled] == [(7, "a")]
-        records = await new.tasks.records(test, TaskFilter(task="seen"))
-        assert {(str(one.key), one.gone) for one in records.records} == {("a", "deleted"), ("[7, 'a']", None)}
 
 
 # ----- looking after rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -90,21 +89,10 @@ def _clean() -> Iterator[None]:
 AWAITED = [kind for kind in PLAIN_KINDS if not kind.name.startswith("Django")]  # which refuses to run on an event loop
 
 
-@pytest.fixture(params=AWAITED, ids=lambda kind: kind.name)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
-
-
-def url_of(kind: Kind, request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def url(kind: Kind, request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(f"{kind.dialect}_url")
     return found
-
-
-def kind_for(database_url: str) -> Kind:
-    """A kind of connection that is awaited, for the store of a test."""
-    dialect = "sqlite" if database_url.startswith("sqlite") else "postgres"
-    return next(kind for kind in PLAIN_KINDS if kind.dialect == dialect and kind.is_async)
 
 
 async def write(visit: Visit, what: str) -> None:
@@ -120,88 +108,52 @@ async def completed(visit: Visit, ctx: TaskCtx[Order], what: str) -> None:
     await ctx.mark_completed(visit.connection)
 
 
+@pytest.mark.parametrize("kind", AWAITED, ids=lambda kind: kind.name)
+async def test_tx1_tx2_tx3_tx4_the_write_and_the_end_of_the_run_commit_together_or_not_at_all(
+    kind: Kind, url: str
+) -> None:
+    async def commits(ctx: TaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            await completed(visit, ctx, "booked")
+            await answer(visit.commit())
+
+    async def only_writes(ctx: TaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            await answer(visit.begin())
+            await write(visit, "written")
+            await answer(visit.commit())
+
+    async def rolls_back(ctx: TaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            await completed(visit, ctx, "taken back")
+            await answer(visit.rollback())
+        raise ConnectionError("no")
+
+    async def says_it_again(ctx: TaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            await completed(visit, ctx, "booked again")
+            await ctx.mark_completed(visit.connection)
+            await answer(visit.commit())
+            await ctx.mark_completed()
+        await ctx.mark_completed()
+
+    async with TaskApp(app, url) as t:
+        for step, attempts, error in (
+            (commits, 1, None),
+            (only_writes, 1, None),
+            (rolls_back, 3, "ConnectionError: no"),
+            (says_it_again, 1, None),
+        ):
+            steps[:] = [step]
+            order = await t.run_mutation(place)
+            assert await t.settle_down() == attempts, step
+            (job,) = [job for job in await t.jobs() if str(order) in job.args["key"]]
+            assert (job.attempt, job.error) == (attempts, error), step
+            assert job.state.value == ("success" if error is None else "failed"), step
+        assert sorted(await t.run_query(entries)) == ["booked", "booked again", "written"]
+
+
 # ----- TX
-
-
-def test_tx1_the_write_and_the_end_of_the_run_commit_together(kind: Kind, request: pytest.FixtureRequest) -> None:
-    url = url_of(kind, request)
-
-    async def story() -> None:
-        async with TaskApp(app, url) as t:
-
-            async def step(ctx: TaskCtx[Order]) -> None:
-                async with kind.open(url) as visit:
-                    await completed(visit, ctx, "booked")
-                    await answer(visit.commit())
-
-            steps.append(step)
-            await t.run_mutation(place)
-            assert await t.settle_down() == 1
-            job = await t.only_job()
-            assert (job.state.value, job.attempt, job.error) == ("success", 1, None)
-            assert await t.run_query(entries) == ["booked"]
-
-    asyncio.run(story())
-
-
-async def test_tx2_without_it_a_run_ends_as_its_handler_does(database_url: str) -> None:
-    async with TaskApp(app, database_url) as t:
-
-        async def step(ctx: TaskCtx[Order]) -> None:
-            async with kind_for(database_url).open(database_url) as visit:
-                await answer(visit.begin())
-                await write(visit, "booked")
-                await answer(visit.commit())
-
-        steps.append(step)
-        await t.run_mutation(place)
-        await t.settle_down()
-        assert (await t.only_job()).state.value == "success"
-        assert await t.run_query(entries) == ["booked"]
-
-
-def test_tx3_what_is_rolled_back_does_not_count(kind: Kind, request: pytest.FixtureRequest) -> None:
-    url = url_of(kind, request)
-
-    async def story() -> None:
-        async with TaskApp(app, url) as t:
-
-            async def step(ctx: TaskCtx[Order]) -> None:
-                async with kind.open(url) as visit:
-                    await completed(visit, ctx, "booked")
-                    await answer(visit.rollback())
-                raise ConnectionError("no")
-
-            steps.append(step)
-            await t.run_mutation(place)
-            assert await t.settle_down() == 3
-            job = await t.only_job()
-            assert (job.state.value, job.attempt, job.error) == ("failed", 3, "ConnectionError: no")
-            assert await t.run_query(entries) == []
-
-    asyncio.run(story())
-
-
-def test_tx4_to_say_it_twice_is_harmless(kind: Kind, request: pytest.FixtureRequest) -> None:
-    url = url_of(kind, request)
-
-    async def story() -> None:
-        async with TaskApp(app, url) as t:
-
-            async def step(ctx: TaskCtx[Order]) -> None:
-                async with kind.open(url) as visit:
-                    await completed(visit, ctx, "booked")
-                    await ctx.mark_completed(visit.connection)
-                    await answer(visit.commit())
-                    await ctx.mark_completed()
-                await ctx.mark_completed()
-
-            steps.append(step)
-            await t.run_mutation(place)
-            assert await t.settle_down() == 1
-            assert (await t.only_job()).state.value == "success"
-
-    asyncio.run(story())
 
 
 POSTGRES = [kind for kind in AWAITED if kind.name in {"psycopg", "asyncpg"}]
@@ -209,58 +161,51 @@ MAY_WRITE = "grant usage on schema public to {role}; grant select, insert on all
 DOCUMENTED = ("grant usage on schema penstock to {role}", "grant select, update on penstock.running_job to {role}")
 
 
-@pytest.mark.parametrize("granted", range(len(DOCUMENTED) + 1))
 @pytest.mark.parametrize("guest", POSTGRES, ids=lambda guest: guest.name)
-def test_the_rights_that_the_docs_name_are_enough_and_needed(guest: Kind, granted: int, postgres_url: str) -> None:
+async def test_the_rights_that_the_docs_name_are_enough_and_needed(guest: Kind, postgres_url: str) -> None:
     """The user of the connection may write tables of its own, and of penstock's only what the docs say."""
     page = (Path(__file__).parents[2] / "docs" / "reactive-tasks.md").read_text()
     assert all(grant.format(role="shop") in page for grant in DOCUMENTED)
     role, said = f"booker_of_{postgres_url.partition('?')[0].rpartition('/')[2]}", list[str]()
 
-    async def as_owner(sql: str) -> None:
-        owner = await asyncpg.connect(postgres_url)
-        await owner.execute(sql)
-        await owner.close()
+    async def step(ctx: TaskCtx[Order]) -> None:
+        async with guest.open(postgres_url) as visit:
+            await answer(visit.begin())
+            await answer(visit.run(f"set local role {role}"))
+            await write(visit, "booked")
+            refused = None
+            try:
+                await ctx.mark_completed(visit.connection)
+            except ConfigError as error:
+                said.append(str(error))
+                refused = error
+            await answer(visit.commit() if refused is None else visit.rollback())
+        if refused is not None:
+            raise refused
 
-    async def story() -> None:
+    steps.append(step)
+    owner = await asyncpg.connect(postgres_url)
+    try:
         async with TaskApp(app, postgres_url) as t:
-            rights = "; ".join((MAY_WRITE, *DOCUMENTED[:granted]))
-            await as_owner(f"create role {role}; {rights.format(role=role)}")
-
-            async def step(ctx: TaskCtx[Order]) -> None:
-                refused = None
-                async with guest.open(postgres_url) as visit:
-                    await answer(visit.begin())
-                    await answer(visit.run(f"set local role {role}"))
-                    await write(visit, "booked")
-                    try:
-                        await ctx.mark_completed(visit.connection)
-                    except ConfigError as error:
-                        refused = error
-                    await answer(visit.commit() if refused is None else visit.rollback())
-                if refused is not None:
-                    said.append(str(refused))
-                    raise refused
-
-            steps.append(step)
-            await t.run_mutation(place)
-            await t.settle_down()
-            job = await t.only_job()
-            if granted == len(DOCUMENTED):
-                assert (job.state.value, job.attempt, await t.run_query(entries)) == ("success", 1, ["booked"])
-                assert not said
-            else:
-                assert (job.state.value, await t.run_query(entries)) == ("failed", [])
+            await owner.execute(f"create role {role}")
+            for grant in (MAY_WRITE, *DOCUMENTED):
+                await owner.execute(grant.format(role=role))
+                said.clear()
+                await t.run_mutation(place)
+                await t.settle_down()
+                if grant == DOCUMENTED[-1]:
+                    assert not said
+                    continue
+                assert await t.run_query(entries) == []
+                assert said
                 for text in said:
                     assert "The user of the database may not do this: permission denied for" in text
                     assert "Grant it the right, or connect as a user who has it." in text
-                assert job.error is not None
-                assert "permission denied" in job.error
-
-    try:
-        asyncio.run(story())
+            assert await t.run_query(entries) == ["booked"]
+            assert sorted(job.state.value for job in await t.jobs()) == ["failed", "failed", "success"]
     finally:
-        asyncio.run(as_owner(f"drop owned by {role}; drop role {role}"))
+        await owner.execute(f"drop owned by {role}; drop role {role}")
+        await owner.close()
 
 
 async def test_a_mutation_needs_none_of_it(database_url: str) -> None:
@@ -272,40 +217,35 @@ async def test_a_mutation_needs_none_of_it(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS, ids=lambda kind: kind.name)
-def test_a_def_handler_completes_with_a_sync_connection(kind: Kind, request: pytest.FixtureRequest) -> None:
-    url = url_of(kind, request)
+async def test_a_def_handler_completes_with_a_sync_connection(kind: Kind, url: str) -> None:
+    refused = list[str]()
 
-    async def story() -> None:
-        async with TaskApp(app, url) as t:
-            refused: list[str] = []
+    async def visited(ctx: SyncTaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            try:
+                await answer(visit.begin())
+                ctx.mark_completed(visit.connection)
+            except ContextError as error:
+                refused.append(str(error))
+            await answer(visit.commit())
 
-            async def visited(ctx: SyncTaskCtx[Order]) -> None:
-                async with kind.open(url) as visit:
-                    try:
-                        await answer(visit.begin())
-                        ctx.mark_completed(visit.connection)
-                    except ContextError as error:
-                        refused.append(str(error))
-                    await answer(visit.commit())
+    def step(ctx: SyncTaskCtx[Order]) -> None:
+        play(kind.is_async, visited(ctx))
+        if not refused:
+            raise ConnectionError("after the commit")
 
-            def step(ctx: SyncTaskCtx[Order]) -> None:
-                play(kind.is_async, visited(ctx))
-                if not refused:
-                    raise ConnectionError("after the commit")
-
-            sync_steps.append(step)
-            await t.run_mutation(place, "sync")
-            assert await t.settle_down() == 1
-            assert (await t.only_job()).state.value == "success"
-            assert bool(refused) is kind.is_async
-
-    asyncio.run(story())
+    async with TaskApp(app, url) as t:
+        sync_steps.append(step)
+        await t.run_mutation(place, "sync")
+        assert await t.settle_down() == 1
+        assert (await t.only_job()).state.value == "success"
+        assert bool(refused) is kind.is_async
 
 
 # ----- after the commit
 
 
-def test_whatever_comes_after_the_commit_is_ignored_and_told(
+async def test_whatever_comes_after_the_commit_is_ignored_and_told(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def raises(ctx: TaskCtx[Order]) -> None:
@@ -320,47 +260,20 @@ def test_whatever_comes_after_the_commit_is_ignored_and_told(
         await ctx.mark_completed()
         raise TaskConditionFailed("never mind")
 
-    async def story() -> None:
-        async with TaskApp(app, database_url) as t:
-            for step in (raises, defers, skips):
-                steps[:] = [step]
-                await t.run_mutation(place)
-                assert await t.settle_down() == 1
-            assert [job.state.value for job in await t.jobs()] == ["success"] * 3
-
-    asyncio.run(story())
+    async with TaskApp(app, database_url) as t:
+        for step in (raises, defers, skips):
+            steps[:] = [step]
+            await t.run_mutation(place)
+            assert await t.settle_down() == 1
+        assert [job.state.value for job in await t.jobs()] == ["success"] * 3
     assert caplog.text.count("task.end_ignored") == 3
 
 
-async def test_a_change_that_comes_after_it_is_one_more_run(database_url: str) -> None:
-    async with TaskApp(app, database_url) as t:
-
-        async def step(ctx: TaskCtx[Order]) -> None:
-            await ctx.mark_completed()
-            await t.run_mutation(change, ctx.doc_id, "other")
-            await t.run_mutation(change, ctx.doc_id, "paid")
-            await t.plan()
-
-        async def nothing(ctx: TaskCtx[Order]) -> None:
-            await ctx.get_document()
-
-        steps.extend((step, nothing))
-        await t.run_mutation(place)
-        assert await t.settle_down() == 2
-        job = await t.only_job()
-        assert [attempt.what for attempt in job.attempts] == ["success"]
-        assert job.state.value == "success"
-
-
-async def test_a_transaction_that_is_open_at_the_end_holds_up_nobody_else(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is waited for; on PostgreSQL the worker goes on meanwhile, and plans are made."""
-    if database_url.startswith("sqlite"):
-        pytest.skip("on SQLite an open transaction that writes keeps all others from writing, whoever they are")
-
-    async with TaskApp(app, database_url) as t:
-        async with kind_for(database_url).open(database_url) as visit:
+async def test_a_transaction_that_is_open_at_the_end_holds_up_nobody_else(postgres_url: str) -> None:
+    """PostgreSQL only: on SQLite an open transaction that writes keeps all others from writing, whoever they are."""
+    guest = next(kind for kind in PLAIN_KINDS if kind.dialect == "postgres" and kind.is_async)
+    async with TaskApp(app, postgres_url) as t:
+        async with guest.open(postgres_url) as visit:
 
             async def leaves_it_open(ctx: TaskCtx[Order]) -> None:
                 await completed(visit, ctx, "booked")

@@ -19,7 +19,6 @@ from penstock import (
     TaskBatchCtx,
     TaskCtx,
     TaskFilter,
-    Workpool,
 )
 
 ONCE = Retry(max_attempts=1)
@@ -52,7 +51,6 @@ class Parcel(Table, name="odd_parcel"):
 
 INSERT = "insert into odd_parcel (id, creation_time, tenant, v, price) values"
 seen: list[Any] = []
-EMPTY = App()
 
 
 @pytest.fixture(autouse=True)
@@ -199,36 +197,6 @@ async def test_a_row_that_does_not_fit_its_declaration_is_explained_and_keeps_no
         assert "The row cannot be read now." in str(told)
 
 
-async def test_a_date_that_python_has_not_is_an_invalid_row(postgres_url: str) -> None:
-    """PostgreSQL only, whose dates begin earlier."""
-    app = App()
-
-    @app.reactive_task(Note, watch=("body",), retry=ONCE)
-    async def dated(ctx: TaskCtx[Note]) -> None:
-        seen.append((await ctx.get_document()).day)
-
-    await outboxes.run_sql(
-        postgres_url,
-        "create table note (nr integer primary key, body text, data jsonb, day date)",
-        "insert into note values (1, '', null, '0044-03-15 BC')",
-    )
-    async with crew(app, postgres_url) as one:
-        await one.settle_down()
-        (record,) = (await app.tasks.records(one.backend)).records
-        assert str(record.error).startswith("RowInvalid: The database holds a value that Python cannot represent")
-        assert "The row cannot be read now." in str(await app.tasks.explain(one.backend, "dated", 1))
-        await run_sql(one.backend, "update note set day = '0044-03-15', body = 'ad'")
-        await one.settle_down()
-        assert seen == [date(44, 3, 15)]
-
-
-def test_the_key_of_another_program_is_shown_once() -> None:
-    (price,) = Price.__definition__.make_rows([{"id": 1, "price": Decimal(2)}])  # type: ignore[union-attr]  # it is whole
-    (note,) = Note.__definition__.make_rows([{"nr": 1}])  # type: ignore[union-attr]  # as well
-    assert repr(price) == "Price(id=1, price=Decimal('2'), rate=None)"
-    assert repr(note) == "Note(nr=1, body='', data=None, day=None)"
-
-
 # ----- the row as it was
 
 
@@ -312,37 +280,6 @@ async def _without_triggers(one: Crew, *statements: str) -> None:
 
 
 # ----- explain
-
-
-async def test_explain_tells_which_row_of_the_same_key_comes_first(database_url: str) -> None:
-    app = App()
-    pool: Workpool = app.workpool("in_turn", max_parallelism=5, key_parallelism=1)
-    failing = set[str]()
-
-    @app.reactive_task(Parcel, key="tenant", pool=pool, retry=Retry.fixed(300, jitter=0), name="one_by_one")
-    async def one_by_one(ctx: MutationTaskCtx[Parcel]) -> None:
-        if ctx.doc_id in failing:
-            raise OSError("not now")
-        seen.append(ctx.doc_id)
-
-    async with crew(app, database_url) as one:
-        rows = [_parcel(number, tenant) for number, tenant in enumerate("aab")]
-        await run_sql(one.backend, f"{INSERT} {', '.join(rows)}")
-        first, second, alone = [row[2:-1].partition("'")[0] for row in rows]
-        await one.plan()
-        told = str(await app.tasks.explain(one.backend, "one_by_one", second))
-        assert f"Rows with the same tenant are run one at a time: row {first} comes first." in told
-        for row in (first, alone):
-            assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", row))
-        failing.add(first)
-        await one.work()
-        told = str(await app.tasks.explain(one.backend, "one_by_one", second))
-        assert f"row {first} comes first, and waits for its next attempt." in told
-        assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", first))
-        failing.clear()
-        await one.settle_down()
-        assert seen.index(first) < seen.index(second)
-        assert "one at a time" not in str(await app.tasks.explain(one.backend, "one_by_one", second))
 
 
 async def test_explain_does_not_take_an_audit_for_a_reason(database_url: str) -> None:

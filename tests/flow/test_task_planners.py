@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from stage.reactive import Stage, settle
 
-from penstock import DatabaseUnavailable, Table
+from penstock import DatabaseUnavailable, Table, TaskCtx
+from penstock.api.tasks.tasks import READER
 from penstock.services.service import Service
 from penstock.testing import TestApp, gate, raising
 
@@ -78,46 +79,6 @@ async def test_le2_le10_the_lease_is_renewed_while_it_plans(database_url: str) -
         assert await planner_of(one) not in {lease, None}, "and now it has"
 
 
-async def test_le4_le6_a_lease_that_has_run_out_is_taken_over_and_the_loser_notices(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with two_on(database_url) as (stage, one, two):
-        await one.plan()
-        rows = await stage.insert(one, Row())
-        with gate("planner.planned", most=1) as held:
-            planning = one.planner.tick()
-
-            late = asyncio.ensure_future(planning)
-            await held.arrived()
-            one.clock.advance(timedelta(seconds=one.config.lease * 2))
-            await two.worker.tick()
-            await settle(two)
-            assert stage.ids() == rows
-            held.open()
-            await late
-        told = [record.getMessage().partition(" ")[0] for record in caplog.records]
-        assert "planner.reader_lost" in told
-        rows = await stage.insert(one, Row())
-        await one.plan()
-        assert not (await one.job_counts())["ready"], "it plans nothing any more"
-        await settle(two)
-        assert stage.ids() == rows, "each once"
-
-
-async def test_le4_a_planner_that_stands_by_takes_over_though_there_is_no_worker(database_url: str) -> None:
-    async with two_on(database_url) as (stage, one, two):
-        await one.plan()
-        dead = await planner_of(one)
-        await stage.insert(one, Row())
-        one.clock.advance(timedelta(seconds=one.config.lease * 0.5))
-        await two.plan()
-        assert await planner_of(two) == dead, "it may still be there"
-        one.clock.advance(timedelta(seconds=one.config.lease * 0.5))
-        await two.plan()
-        assert await planner_of(two) not in {dead, None}
-        assert (await two.job_counts())["ready"] == 1
-
-
 async def test_rt8_le5_le9_who_stops_leaves_planning_to_the_next_at_once(database_url: str) -> None:
     async with two_on(database_url) as (stage, one, two):
         await one.plan()
@@ -132,7 +93,7 @@ async def test_rt8_le5_le9_who_stops_leaves_planning_to_the_next_at_once(databas
         assert stage.taken() == []
 
 
-async def test_le8_le12_f3_an_error_while_planning_loses_nothing(
+async def test_le8_le12_f3_rz1_an_error_while_planning_loses_nothing(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_on(database_url) as (stage, one, _):
@@ -150,24 +111,6 @@ async def test_le8_le12_f3_an_error_while_planning_loses_nothing(
             assert sorted(stage.ids()) == sorted(rows)
             rows = []
         assert sum(record.getMessage().startswith("planner.tick_failed") for record in caplog.records) == 4
-
-
-async def test_le8_a_lease_that_cannot_be_taken_is_told(
-    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with two_on(database_url) as (stage, one, _):
-
-        async def fail(*_: Any) -> int:
-            raise DatabaseUnavailable("away")
-
-        rows = await stage.insert(one, Row())
-        with monkeypatch.context() as patched:
-            patched.setattr(one.engine.store.leases, "take", fail, raising=False)
-            assert await Service._safe_tick(one.planner) > 0
-            assert any(record.getMessage().startswith("planner.tick_failed") for record in caplog.records)
-            assert await planner_of(one) is None
-        await settle(one)
-        assert stage.ids() == rows
 
 
 async def test_le11_le13_stopping_ends_though_the_lease_cannot_be_given_back(
@@ -190,3 +133,59 @@ async def test_le11_le13_stopping_ends_though_the_lease_cannot_be_given_back(
         await two.worker.tick()
         await settle(two)
         assert stage.ids() == rows
+
+
+async def test_rows_written_while_the_reader_was_dropped_are_run_as_well(database_url: str) -> None:
+    async with two_on(database_url) as (stage, one, two):
+        first = await stage.insert(one, Row())
+        await settle(one)
+        await one.planner.finish()
+        assert await one.engine.store.changes.forget(READER)
+        second = await stage.insert(one, Row())
+        async with stage.open(database_url, clock=two.clock) as three:
+            await settle(three)
+        assert [(one.doc_id, one.change) for one in stage.taken()] == [(*first, "enter"), (*second, "reconcile")]
+
+
+async def test_runs_that_wait_are_those_of_a_handler_that_has_another_name_now(database_url: str) -> None:
+    before, after, ran = Stage(Row), Stage(Row), list[Any]()
+
+    @before.app.reactive_task(Row, name="weigh")
+    async def weigh(ctx: TaskCtx[Row]) -> None:
+        ran.append("weigh")
+
+    @after.app.reactive_task(Row, name="weigh")
+    async def weigh_again(ctx: TaskCtx[Row]) -> None:
+        ran.append(ctx.doc_id)
+
+    async with before.open(database_url) as test:
+        rows = await before.insert(test, Row())
+        await test.plan()
+    async with after.open(database_url, clock=test.clock) as test:
+        await settle(test)
+    assert ran == rows
+
+
+async def test_le4_le6_a_planner_that_stands_by_takes_over_and_who_lost_the_lease_notices(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_on(database_url) as (stage, one, two):
+        await one.plan()
+        dead = await planner_of(one)
+        await stage.insert(one, Row())
+        one.clock.advance(timedelta(seconds=one.config.lease * 0.5))
+        await two.plan()
+        assert await planner_of(two) == dead, "it may still be there"
+        with gate("planner.planned", most=1) as held:
+            late = asyncio.create_task(one.planner.tick())
+            await held.arrived()
+            one.clock.advance(timedelta(seconds=one.config.lease * 2))
+            await two.plan()
+            assert await planner_of(two) not in {dead, None}, "though there is no worker"
+            held.open()
+            await late
+        assert "planner.reader_lost" in caplog.text
+        assert (await two.job_counts())["ready"] == 1
+        await stage.insert(one, Row())
+        await one.plan()
+        assert (await two.job_counts())["ready"] == 1, "it plans nothing any more"

@@ -159,43 +159,70 @@ async def test_a_change_that_only_the_release_before_watches_is_no_reason_to_ski
         await work(old)
         await settle(new, MINUTE)
         assert first.ids() + second.ids() == [row]
-
-
-async def test_what_was_not_captured_when_a_run_was_planned_is_no_change(database_url: str) -> None:
-    first = release(debounce=MINUTE)
-    second = release(watch=("number", "owner"), reconcile_on_trigger_change=False)
-    async with first.open(database_url) as test:
-        (row,) = await first.insert(test, Item())
+    third = release(on=on, debounce=MINUTE)
+    fourth = release(watch=("number", "state"), on=on, reconcile_on_trigger_change=False)
+    async with third.open(database_url, clock=old.clock) as test:
+        (row,) = await third.insert(test, Item())
         await test.plan()
-    async with second.open(database_url, clock=test.clock) as test:
+    async with fourth.open(database_url, clock=old.clock) as test:
         await settle(test, MINUTE)
-        assert second.ids() == [row]
+        assert fourth.ids() == [row], "what was not captured when a run was planned is no change"
+
+
+_BUCKET = TokenBucket(rate=100, period=timedelta(seconds=1))
+
+
+MOVES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]] = {
+    "bounded": ({"max_parallelism": 3}, {"max_parallelism": 3}),
+    "limited_before": ({"rate_limit": _BUCKET}, {}),
+    "limited_after": ({}, {"rate_limit": _BUCKET}),
+    "none_before": (None, {}),
+    "none_after": ({}, None),
+}
 
 
 # ----- another pool
 
 
 @pytest.mark.parametrize("debounce", [timedelta(0), MINUTE])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (("a", {"max_parallelism": 3}), ("b", {"max_parallelism": 3})),
-        (("a", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))}), ("b", {})),
-        (("a", {}), ("b", {"rate_limit": TokenBucket(rate=100, period=timedelta(seconds=1))})),
-        ((None, {}), ("b", {})),
-        (("a", {}), (None, {})),
-    ],
-)
-async def test_pending_runs_move_to_the_pool_that_is_declared_now(
-    database_url: str, before: tuple[Any, Any], after: tuple[Any, Any], debounce: timedelta
-) -> None:
-    first, second = in_pool(*before, debounce=debounce), in_pool(*after, debounce=debounce)
+async def test_pending_runs_move_to_the_pool_that_is_declared_now(database_url: str, debounce: timedelta) -> None:
+    first, second = Stage(Item), Stage(Item)
+    for name, pools in MOVES.items():
+        for stage, which, pool in zip((first, second), "ab", pools, strict=True):
+            options: dict[str, Any] = {"watch": ("number",), "debounce": debounce}
+            if pool is not None:
+                options["pool"] = stage.app.workpool(f"{name}_{which}", **pool)
+            stage.task(Item, name, **options)
     async with first.open(database_url) as test:
         rows = await first.insert(test, Item(), Item())
         await test.plan()
     async with second.open(database_url, clock=test.clock) as test:
         await test.run_until_idle()
-        assert sorted(second.ids()) == sorted(rows)
+        ran = sorted((one.task, one.doc_id) for one in second.taken())
+        assert ran == sorted((name, row) for name in MOVES for row in rows)
+
+
+async def test_a_run_that_began_before_goes_on_in_the_pool_and_with_the_priority_that_are_declared_now(
+    database_url: str,
+) -> None:
+    again = Retry.fixed(MINUTE, max_attempts=3)
+    first, second = in_pool("a", retry=again), in_pool("b", retry=again, priority=5)
+    first.error = ConnectionError("down")
+    async with first.open(database_url) as old:
+        (row,) = await first.insert(old, Item())
+        await old.plan()
+        with gate("task.begun") as held:
+            await old.worker.tick()
+            await held.arrived()
+            async with second.open(database_url, clock=old.clock) as new:
+                held.open()
+                await work(old)
+                assert not first.ids()
+                (job,) = await new.jobs("pending")
+                assert (job.attempt, job.priority) == (1, 5)
+                await settle(new, 2 * MINUTE)
+                (ran,) = second.taken()
+                assert (ran.doc_id, ran.attempt) == (row, 2)
 
 
 async def test_runs_move_with_their_keys_and_stay_in_their_order(database_url: str) -> None:
@@ -212,43 +239,6 @@ async def test_runs_move_with_their_keys_and_stay_in_their_order(database_url: s
             held.open()
             await settle(test)
         assert second.ids() == rows
-
-
-async def test_a_run_that_began_before_goes_on_in_the_pool_that_is_declared_now(database_url: str) -> None:
-    again = Retry.fixed(MINUTE, max_attempts=3)
-    first, second = in_pool("a", retry=again), in_pool("b", retry=again)
-    first.error = ConnectionError("down")
-    async with first.open(database_url) as old:
-        (row,) = await first.insert(old, Item())
-        await old.plan()
-        with gate("task.begun") as held:
-            await old.worker.tick()
-            await held.arrived()
-            async with second.open(database_url, clock=old.clock) as new:
-                held.open()
-                await work(old)
-                assert not first.ids()
-                await settle(new, 2 * MINUTE)
-                (ran,) = second.taken()
-                assert (ran.doc_id, ran.attempt) == (row, 2)
-
-
-async def test_a_run_that_began_before_goes_on_with_the_priority_that_is_declared_now(database_url: str) -> None:
-    first, second = (in_pool("a", retry=Retry.fixed(MINUTE, max_attempts=3), priority=priority) for priority in (0, 5))
-    first.error = ConnectionError("down")
-    async with first.open(database_url) as old:
-        await first.insert(old, Item())
-        await old.plan()
-        with gate("task.begun") as held:
-            await old.worker.tick()
-            await held.arrived()
-            async with second.open(database_url, clock=old.clock) as new:
-                held.open()
-                await work(old)
-                (again,) = await new.jobs("pending")
-                assert (again.attempt, again.priority) == (1, 5)
-                await settle(new, 2 * MINUTE)
-                assert len(second.ids()) == 1
 
 
 @pytest.mark.parametrize("key", [None, "owner", "state"])

@@ -1,4 +1,4 @@
-"""The rules of the change feed: interests, positions, slots, and what a checker of the order must notice."""
+"""The rules of the change feed: interests, positions, slots, and how much is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stage.feed import check
 
 from penstock.changes.change import KINDS, CapturedChange
 from penstock.changes.conditions import NEVER, Conditions
@@ -31,7 +30,9 @@ from penstock.changes.lag import (
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
 from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
 from penstock.errors import CursorInvalid, DeclarationError
+from penstock.services.reading import ReadSize
 from penstock.store.nouns.captures import FoundTable
+from penstock.store.nouns.changes import Batch
 from penstock.store.postgres.conditions import literal
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -184,33 +185,6 @@ def test_slots_follow_one_another_when_they_are_full_or_old() -> None:
     assert Slots(0, NOW, dict.fromkeys(range(4), SLOT_BYTES)).following(NOW) is None
 
 
-# ----- the checker of the tests
-
-
-def test_the_checker_of_the_order_notices_what_is_wrong() -> None:
-    def told(writer: int, n: int, saw: dict[str, int]) -> CapturedChange:
-        after = json.dumps({"saw": json.dumps(saw)})
-        return CapturedChange(1, 1, "enter", json.dumps([writer, n]), None, after, NOW)
-
-    def counted(n: int) -> CapturedChange:
-        return CapturedChange(1, 1, "change", "[0]", None, json.dumps({"n": n}), NOW)
-
-    cause, effect, own = told(1, 1, {}), told(2, 1, {"1": 1}), told(1, 2, {"1": 1})
-    entries, tallies = {(1, 1), (2, 1), (1, 2)}, {(0, 1), (0, 2)}
-    check([cause, effect, own, counted(1), counted(2)], entries, tallies)
-    wrong = [
-        [effect, cause, own, counted(1), counted(2)],
-        [own, cause, effect, counted(1), counted(2)],
-        [cause, own, counted(1), counted(2)],
-        [cause, effect, own, effect, counted(1), counted(2)],
-        [cause, effect, own, counted(2), counted(1)],
-        [cause, effect, own, counted(1)],
-    ]
-    for changes in wrong:
-        with pytest.raises(AssertionError):
-            check(changes, entries, tallies)
-
-
 # ----- who is behind
 
 
@@ -259,3 +233,64 @@ def test_it_is_told_once_and_again_when_it_is_worse_or_an_hour_has_passed() -> N
 
 def test_what_has_failed_is_tried_ever_more_rarely() -> None:
     assert [look for look in range(200) if retries_at(look)] == [0, 1, 2, 4, 8, 16, 32, 60, 64, 120, 128, 180]
+
+
+MEBIBYTE = 2**20
+
+
+def batch(number: int, size: int, *, complete: bool = False) -> Batch:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    changes = [CapturedChange(one, 1, "enter", "k", None, "x" * size, at) for one in range(number)]
+    return Batch(changes, Position(), complete, Position())
+
+
+def read(size: ReadSize, bytes_each: int, times: int) -> list[int]:
+    """The number of changes in each of some reads, of which none is the last."""
+    numbers = []
+    for _ in range(times):
+        numbers.append(size.number)
+        size.adapt(batch(size.number, bytes_each))
+    return numbers
+
+
+def test_it_grows_while_there_is_more() -> None:
+    size = ReadSize(2000)
+    assert read(size, 100, 6) == [25, 100, 400, 1600, 2000, 2000]
+    size.adapt(batch(30, 100, complete=True))
+    assert size.number == 100, "what is large may come next"
+    size.adapt(batch(0, 0, complete=True))
+    assert read(size, 100, 2) == [100, 400]
+
+
+def test_a_burst_of_small_ones_is_read_at_once() -> None:
+    size = ReadSize(2000)
+    size.adapt(batch(20, 100, complete=True))
+    assert size.number == 100
+    size.adapt(batch(20, MEBIBYTE, complete=True))
+    assert size.number == 25, "those were not small"
+
+
+def test_after_few_that_are_large_it_stays_small() -> None:
+    size = ReadSize(2000)
+    size.adapt(batch(25, 4 * MEBIBYTE))
+    size.adapt(batch(3, 4 * MEBIBYTE, complete=True))
+    assert size.number == 4
+    size.adapt(batch(0, 0, complete=True))
+    assert size.number == 4
+
+
+def test_few_are_read_that_are_large() -> None:
+    size = ReadSize(2000)
+    numbers = read(size, 4 * MEBIBYTE, 3)
+    assert numbers == [25, 4, 4]
+    assert read(size, MEBIBYTE // 4, 3) == [4, 16, 64]
+
+
+def test_one_is_read_that_is_larger_than_all_may_be() -> None:
+    size = ReadSize(2000)
+    size.adapt(batch(1, 20 * MEBIBYTE))
+    assert size.number == 1
+
+
+def test_it_is_no_more_than_the_most() -> None:
+    assert ReadSize(10).number == 10

@@ -70,7 +70,6 @@ class Order(Table):
 
 DEFINITION = definition_of(Order)
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
-ORDER_ID = "order_01jd3k4v5w6x7y8z9a0b1c2d3e"
 
 
 def trace(function: Callable[[Any], Any]) -> Condition:
@@ -458,7 +457,7 @@ def test_a_signature_is_the_same_in_every_process() -> None:
             check=True,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(found) == 1
 

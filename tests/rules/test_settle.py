@@ -1,4 +1,4 @@
-"""What becomes of a job when an attempt has ended."""
+"""What becomes of a job when an attempt has ended, the states it has, and the order of jobs that age."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stage.jobmoves import moves
 
 from penstock.jobs.job import NO_OPTIONS, Job, Options, Outcome
+from penstock.jobs.order import NO_AGEING, PRIORITIES, rank
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import MAX_LOSSES, settle
-from penstock.jobs.states import MOVES, JobEvent, JobState
+from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, moved
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(
@@ -129,3 +133,80 @@ def test_of_options_that_cannot_be_read_no_end_follows(kind: Any) -> None:
         found = settled(event, job, error="x")
         assert (found.state, found.run_at) == (JobState.PENDING, NOW + timedelta(seconds=60))
     assert settled(JobEvent.RAISED, job, error="x", retryable=False).state is JobState.FAILED
+
+
+def reachable(state: JobState) -> set[JobState]:
+    found, left = {state}, [state]
+    while left:
+        here = left.pop()
+        left += [to for start, _, to in moves() if start is here and to not in found]
+        found |= set(left)
+    return found
+
+
+def test_every_state_can_be_reached_and_comes_to_an_end() -> None:
+    assert reachable(JobState.PENDING) == set(JobState)
+    for state in JobState:
+        assert reachable(state) & FINISHED
+
+
+def test_only_who_asks_leads_out_of_an_end_and_out_of_success_only_to_its_on_complete() -> None:
+    assert frozenset({JobState.SUCCESS, JobState.FAILED, JobState.CANCELED, JobState.SKIPPED}) == FINISHED
+    out = [(state, event, to) for state, event, to in moves() if state in FINISHED]
+    assert out == [
+        *((state, JobEvent.RETRIED, JobState.PENDING) for state in (JobState.FAILED, JobState.CANCELED)),
+        *((state, JobEvent.RECALLED, JobState.COMPLETING) for state in JobState if state in FINISHED),
+    ]
+    assert frozenset(state for state, event, _ in out if event is JobEvent.RETRIED) == RETRIABLE
+
+
+def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
+    assert {event for _, event, _ in moves()} == set(JobEvent)
+    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
+        (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
+    ]  # fmt: skip
+    assert [event for state, event in MOVES if state is JobState.PENDING] == [
+        JobEvent.CLAIMED, JobEvent.CANCELED, JobEvent.SKIPPED,
+    ]  # fmt: skip
+
+
+def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
+    for (state, event), to in MOVES.items():
+        assert moved(state, event, on_complete=False) is to
+        assert moved(state, event, on_complete=True) is (JobState.COMPLETING if to in FINISHED else to)
+    assert {start for start, _, to in moves() if to in FINISHED} == {
+        JobState.PENDING, JobState.RUNNING, JobState.COMPLETING,
+    }  # fmt: skip
+
+
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis adds it
+STEPS = st.integers(PRIORITIES[0], PRIORITIES[-1])
+AGEING = st.timedeltas(timedelta(milliseconds=1), NO_AGEING)
+
+
+@given(TIMES, STEPS, st.none() | AGEING)
+def test_a_rank_fits_a_column(run_at: datetime, priority: int, ageing: timedelta | None) -> None:
+    assert -(2**63) <= rank(run_at, priority, ageing) < 2**63
+
+
+@given(TIMES, TIMES, TIMES, STEPS, STEPS, AGEING)
+def test_the_most_urgent_of_any_moment_comes_first(
+    one: datetime, other: datetime, moment: datetime, high: int, low: int, ageing: timedelta
+) -> None:
+    def urgency(run_at: datetime, priority: int) -> int:
+        """Priority and waiting time, in microseconds of waiting."""
+        return priority * (ageing // timedelta.resolution) + (moment - run_at) // timedelta.resolution
+
+    before = rank(one, high, ageing) < rank(other, low, ageing)
+    assert before == (urgency(one, high) > urgency(other, low))
+
+
+def test_without_ageing_a_higher_priority_comes_first_for_years() -> None:
+    assert rank(NOW + timedelta(days=2900), 1) < rank(NOW, 0)
+    assert rank(NOW, 0) < rank(NOW + timedelta.resolution, 0), "of one priority the oldest"
+
+
+def test_with_ageing_who_has_waited_long_enough_comes_first() -> None:
+    minute = timedelta(minutes=1)
+    assert rank(NOW, 0, minute) < rank(NOW + 6 * minute, 5, minute)
+    assert rank(NOW + 4 * minute, 5, minute) < rank(NOW, 0, minute)

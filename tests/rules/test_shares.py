@@ -1,20 +1,27 @@
-"""How many slots a worker takes or gives back: as many as it has use for, and its share where others want some."""
+"""How many slots a worker takes or gives back, its share where others want some, and what is reported of a pool."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pools.shares import Member, Need, change, lend
+from penstock import App, DeclarationError
+from penstock.pools.report import Tally
+from penstock.pools.shares import Member, Need, change, lent
 
 ALONE = Need(
     limit=10, granted=0, held=0, running=0, holders=1, wanted=0, waiting=0, places=100, rested=False, idle=False,
     vacant=10, wished=False, yielded=False,
 )  # fmt: skip
 
+FULL: dict[str, int | bool] = {
+    "held": 5, "granted": 9, "running": 2, "holders": 2, "wanted": 0, "waiting": 9, "places": 0, "full": True,
+    "rested": True,
+}  # fmt: skip
 TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ("nothing waits", {}, 0),
     ("as many as wait", {"waiting": 3}, 3),
@@ -51,49 +58,13 @@ TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ),
     ("spare for a moment only", {"held": 9, "granted": 9, "running": 2, "lacking": 9}, 0),
     ("spare, and nobody lacks any", {"held": 9, "granted": 9, "running": 2, "spare": True}, 0),
-    (
-        "no place for a while, and others want some",
-        {
-            "held": 5,
-            "granted": 9,
-            "running": 2,
-            "holders": 2,
-            "wanted": 9,
-            "waiting": 9,
-            "places": 0,
-            "full": True,
-            "rested": True,
-        },
-        -3,
-    ),
-    (
-        "no more than they want, of what it could not use",
-        {
-            "held": 5,
-            "granted": 9,
-            "running": 2,
-            "holders": 2,
-            "wanted": 1,
-            "waiting": 9,
-            "places": 0,
-            "full": True,
-            "rested": True,
-        },
-        -1,
-    ),
-    (
-        "no place for a moment",
-        {"held": 5, "granted": 9, "running": 2, "holders": 2, "wanted": 9, "waiting": 9, "places": 0},
-        0,
-    ),
-    (
-        "no place for a while, and nobody wants any",
-        {"held": 5, "granted": 5, "running": 2, "waiting": 9, "places": 0, "full": True, "rested": True},
-        0,
-    ),
+    ("no place for a while, and others want some", {**FULL, "wanted": 9}, -3),
+    ("no more than they want, of what it could not use", {**FULL, "wanted": 1}, -1),
+    ("no place for a moment", {**FULL, "wanted": 9, "full": False, "rested": False}, 0),
+    ("no place for a while, and nobody wants any", {**FULL, "granted": 5, "holders": 1, "wanted": 0}, 0),
     (
         "no place, and other pools lack some",
-        {"held": 5, "granted": 5, "running": 2, "waiting": 9, "places": 0, "lacking": 2, "spare": True, "full": True},
+        {**FULL, "granted": 5, "holders": 1, "lacking": 2, "spare": True, "rested": False},
         -2,
     ),
     ("none to spare", {"held": 9, "granted": 9, "running": 2, "waiting": 7, "lacking": 9, "spare": True}, 0),
@@ -165,9 +136,41 @@ def test_what_is_owed_comes_back(members: list[Member]) -> None:
 
 def test_what_a_group_lends() -> None:
     idle, busy = Member("idle", 4, 0, 0), Member("busy", 4, 4, 0)
-    assert lend([idle, busy], "busy") == 8
-    assert lend([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
-    assert lend([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
-    assert lend([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
-    assert lend([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
-    assert lend([replace(idle, limit=0), busy], "busy") == 4, "and lends none"
+    assert lent([idle, busy], "busy") == 8
+    assert lent([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
+    assert lent([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
+    assert lent([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
+    assert lent([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
+    assert lent([replace(idle, limit=0), busy], "busy") == 4, "and lends none"
+
+
+def test_rates_count_attempts_and_jobs() -> None:
+    tally = Tally()
+    for status in ("success", "success", "success", "failed", "retrying", "retrying", "canceled"):
+        tally.add(status)
+    assert (tally.completed, tally.succeeded, tally.failed, tally.retries, tally.canceled) == (7, 3, 1, 2, 1)
+    assert tally.failure_rate() == 0.4286, "3 of 7 attempts"
+    assert tally.permanent_failure_rate() == 0.2, "1 of 5 jobs that have ended for good"
+
+
+def test_where_nothing_has_ended_there_is_no_rate() -> None:
+    assert (Tally().failure_rate(), Tally().permanent_failure_rate()) == (None, None)
+    assert (Tally(retries=2).failure_rate(), Tally(retries=2).permanent_failure_rate()) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("level", "tells", "reports"),
+    [("debug", True, True), ("info", True, True), ("report", False, True), ("warning", False, False)],
+)
+def test_a_level_says_which_events_are_told(level: Any, tells: bool, reports: bool) -> None:
+    definition = App().workpool("p", log_level=level).definition
+    assert (definition.tells_of_jobs, definition.reports) == (tells, reports)
+
+
+def test_a_pool_reports_unless_it_is_told_otherwise() -> None:
+    assert App().workpool("p").definition.log_level == "report"
+
+
+def test_a_level_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"log_level must be one of debug, info, report, warning, error, not 'I"):
+        App().workpool("p", log_level="INFO")  # type: ignore[arg-type]  # wrong on purpose

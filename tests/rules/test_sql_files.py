@@ -1,14 +1,26 @@
-"""Named queries in .sql files: a name, a purpose, and parameters by name."""
+"""SQL: named queries in .sql files, what stands for parameters, and how rows become values of classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
 
 import pytest
 
+from penstock import Index, Table
+from penstock.calls.run.sql import prepare_sql
+from penstock.jobs.job import NO_OPTIONS, Options
+from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sql.dialect import Dialect
+from penstock.store.session import Statement
+from penstock.store.sql.dialect import Dialect, Placeholders, placeholder
 from penstock.store.sql.queries import Query, parse_queries
+from penstock.store.sql.statements import Condition, TableStatements
+from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.dialect import SQLITE
 
 SQL = """-- What this file is about is said without a colon at the beginning of a line.
@@ -146,3 +158,130 @@ def test_a_fragment_stands_in_the_queries_after_it() -> None:
     assert list(found) == ["mine", "all"]
     assert found["mine"].statement.sql == "select id, '{other}' from note where (writer = $1 or not secret)"
     assert found["all"].statement.sql.endswith("where (writer = $1 or not secret) and text <> ''")
+
+
+class Letter(Table):
+    to: str
+    weight: int = 0
+    note: str | None = None
+
+    by_to = Index("to", "weight")
+    by_note = Index("note")
+
+
+CONDITIONS = (Condition("to", "="), Condition("note", "is null"), Condition("weight", ">="), Condition("weight", "<"))
+LETTERS = definition_of(Letter)
+COLUMNS = len(LETTERS.columns)
+STATEMENTS: dict[str, tuple[Callable[[TableStatements], Statement], int]] = {
+    "get": (lambda letters: letters.get(), 1),
+    "insert": (lambda letters: letters.insert(), COLUMNS),
+    "insert some": (lambda letters: letters.insert(("to", "note")), 2),
+    "load": (lambda letters: letters.load(), COLUMNS),
+    "clear": (lambda letters: letters.clear(), 0),
+    "update": (lambda letters: letters.update(("to", "note")), 3),
+    "delete": (lambda letters: letters.delete(), 1),
+    "scan": (lambda letters: letters.scan(CONDITIONS, ("to", "weight"), "asc", limit=5, indexed=True), 4),
+    "scan without end": (lambda letters: letters.scan(CONDITIONS, ("to",), "desc", limit=None, indexed=True), 3),
+    "aggregate": (lambda letters: letters.aggregate(CONDITIONS, "sum", "weight", ()), 3),
+    "groups": (lambda letters: letters.aggregate(CONDITIONS, "count", None, ("to",)), 4),
+}
+
+
+def test_a_placeholder_has_a_number_unless_it_is_a_question_mark() -> None:
+    assert placeholder("$", 12) == "$12"
+    assert placeholder("?", 12) == "?"
+
+
+@pytest.mark.parametrize(
+    ("mark", "put", "names"),
+    [("$", ["$1", "$2", "$1"], ["to", "weight"]), ("?", ["?", "?", "?"], ["to", "weight", "to"])],
+)
+def test_names_are_put_in_the_order_of_the_values(mark: str, put: list[str], names: list[str]) -> None:
+    placeholders = Placeholders(mark)
+    assert [placeholders.put(name) for name in ("to", "weight", "to")] == put
+    assert placeholders.names == names
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statements_on_tables_take_their_values_in_the_order_of_the_text(name: str) -> None:
+    make, count = STATEMENTS[name]
+    numbered = make(TableStatements(LETTERS, POSTGRES)).sql
+    nameless = make(TableStatements(LETTERS, SQLITE)).sql
+    assert [word for word in words(numbered) if word[0] == "$"] == [f"${number}" for number in range(1, count + 1)]
+    assert [word for word in words(nameless) if word[0] == "?"] == ["?"] * count
+
+
+def words(sql: str) -> list[str]:
+    for sign in "(),":
+        sql = sql.replace(sign, " ")
+    return sql.replace("::", " ").split()
+
+
+def test_sql_of_users_takes_a_value_for_each_time_that_its_name_occurs() -> None:
+    query = "select ':b', :b, \"':b\" -- it's :b\n, :a /* :a */ from c where d = :b and e = :missing"
+    values: dict[str, Any] = {"a": 1, "b": "x"}
+    assert prepare_sql(query, values, SQLITE) == (
+        "select ':b', ?, \"':b\" -- it's :b\n, ? /* :a */ from c where d = ? and e = :missing",
+        ["x", 1, "x"],
+    )
+    assert prepare_sql(query, values, POSTGRES) == (
+        "select ':b', $1, \"':b\" -- it's :b\n, $2 /* :a */ from c where d = $1 and e = :missing",
+        ["x", 1],
+    )
+
+
+ACCESS = SqliteAccess(None, None, None)  # type: ignore[arg-type]  # it converts values only
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Text:
+    said: str
+
+    @classmethod
+    def parse(cls, text: str) -> Text:
+        return cls(text.upper())
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Kept:
+    id: UUID
+    plan: Plan
+    at: datetime
+    until: datetime | None
+    numbers: tuple[int, ...]
+    text: Text | None
+    options: Options
+    length: int = 0
+    more: str = "none"
+
+
+def rows(sql: str) -> list[sqlite3.Row]:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    return connection.execute(sql).fetchall()
+
+
+def test_a_field_is_the_column_of_its_name() -> None:
+    found = rows(
+        f"select 'x' as text, '[1, 2]' as numbers, null as until, '2026-11-29T12:00:00.000000Z' as at, 1 as paused, "
+        f"'p' as name, x'{UUID(int=7).hex}' as id, null as options, 9 as unknown"
+    )
+    assert ACCESS.read(Kept, found, length=lambda row: len(row["name"])) == [
+        Kept(UUID(int=7), Plan("p", paused=True), NOON, None, (1, 2), Text("X"), NO_OPTIONS, 1, "none")
+    ]
+
+
+def test_rows_of_none_give_nothing() -> None:
+    assert ACCESS.read(Plan, []) == []
+
+
+def test_the_order_of_columns_does_not_matter() -> None:
+    for sql in ("select 'p' as name, 0 as paused", "select 0 as paused, 'p' as name"):
+        assert ACCESS.read(Plan, rows(sql)) == [Plan("p", paused=False)]

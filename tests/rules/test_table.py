@@ -1,4 +1,4 @@
-"""Declarations of tables: what they mean, and which are refused when they are made."""
+"""Declarations of tables and indexes: what they mean, and which are refused when they are made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from penstock.errors import DeclarationError, IdInvalid, ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.ids import Id
-from penstock.schema.index import Index
+from penstock.schema.index import Index, redundant_indexes
 from penstock.schema.table import Table, definition_of, make_row
 from penstock.schema.tighten import tighten
 
@@ -312,3 +312,46 @@ def test_a_schema_is_tightened_by_its_words_not_by_the_names_of_fields() -> None
     assert all(item["schema"]["le"] == 2**63 - 1 for item in found["fields"].values())
     assert found["metadata"] == {"type": "int"}
     assert number == {"type": "int"}, "what was given is left alone"
+
+
+class Visit(Table):
+    customer: str
+    place: str
+    number: int
+
+    by_customer = Index("customer")
+    by_place = Index("customer", "place")
+    by_all = Index("customer", "place", "number")
+    by_number = Index("number", unique=True)
+    by_number_too = Index("number", "place")
+
+
+def test_an_index_knows_its_name_and_tells_what_it_is() -> None:
+    assert (Visit.by_place.name, Visit.by_place.columns, Visit.by_place.unique) == (
+        "by_place",
+        ("customer", "place"),
+        False,
+    )
+    assert repr(Visit.by_place) == "Index('customer', 'place')"
+    assert repr(Visit.by_number) == "Index('number', unique=True)"
+    assert Index("x").name == ""
+
+
+def test_an_index_without_columns_or_with_one_twice_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="at least one column"):
+        Index()
+    with pytest.raises(DeclarationError, match="names a column twice"):
+        Index("x", "y", "x")
+
+
+@pytest.mark.parametrize("columns", [{"x", "y"}, ["x", "y"], ("x", "y"), 5])
+def test_the_columns_of_an_index_are_named_one_after_another(columns: Any) -> None:
+    with pytest.raises(DeclarationError, match="one after another"):
+        Index(columns)
+
+
+def test_an_index_whose_columns_begin_another_one_is_redundant_unless_it_is_unique() -> None:
+    found = redundant_indexes(list(Visit.__indexes__))
+    assert [(one.name, other.name) for one, other in found] == [("by_customer", "by_place"), ("by_place", "by_all")]
+    assert redundant_indexes([]) == []
+    assert redundant_indexes([Index("a"), Index("a")]) == [], "of two equal ones neither is longer"

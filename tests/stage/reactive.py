@@ -145,6 +145,13 @@ async def record_of(test: TestApp, doc_id: Any, name: str = "react") -> RecordRo
         await session.rollback()
 
 
+async def known_record(test: TestApp, doc_id: Any, name: str = "react") -> RecordRow:
+    """The record of a row that has one."""
+    record = await record_of(test, doc_id, name)
+    assert record is not None
+    return record
+
+
 async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
     """Let a time pass, and everything that comes of it; how many attempts were made."""
     if passing:
