@@ -194,7 +194,7 @@ class Interests(Suite):
         on = " on conformance_note" if bench.store.dialect.schemas else ""
         assert not await bench.store.interests.mend(number), "it is in order"
         dropped = (f"drop trigger _penstock_change_{number}_{event}{on}" for event in EVENTS)
-        await bench.writing(plainly(*map(bench.store.dialect.named, dropped)))
+        await bench.writing(plainly(*map(bench.store.dialect.qualify, dropped)))
         await run(bench, insert("a", 1))
         assert await states(bench) == ["missing", "missing"], "they share them"
         assert await bench.store.interests.mend(number)

@@ -172,7 +172,7 @@ class OutboxCare(Suite):
             "halted": (row.id, 2, after(8)),
             "parked": (row.id, 1, after(1)),
         }
-        assert (await store.next_retry(other.id), await store.kept_keys(other.id)) == (None, set())
+        assert (await store.next_retry(other.id), await store.list_kept_keys(other.id)) == (None, set())
 
     # ----- keeping
 

@@ -20,7 +20,7 @@ from stage import composite
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import masked, secrets_in, secrets_of
+from penstock.dashboard.mask import mask, secrets_in, secrets_of
 from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
 from penstock.observe.timing import Spent, bucket_of, percentiles

@@ -152,7 +152,7 @@ async def test_how_the_change_feed_stands(database_url: str) -> None:
 
 async def test_every_metric_is_shown_and_no_other(sqlite_url: str) -> None:
     async with scraped(sqlite_url, dev=True) as (backend, http):
-        backend.engine.journal.conflicted("m:f")
+        backend.engine.journal.note_conflict("m:f")
         failures[:] = [ValueError("no")]
         await sms.with_options(on_complete=told).enqueue(backend, send)
         await backend.run_until_idle(raise_errors=False)

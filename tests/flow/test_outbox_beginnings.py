@@ -167,9 +167,9 @@ async def test_the_number_of_an_older_row_that_failed_and_is_gone_is_given_to_no
 def test_what_is_left_of_older_rows_is_read_as_it_was_written() -> None:
     left = BackfillProgress(after='[1, "ž"]', count=7, order=("a", "b"), base=2**40)
     assert BackfillProgress.parse(left.text()) == left
-    assert left.counted("x").number == left.number + 1
-    assert left.counted("x", left.number + 5).count == 12
-    assert left.reached(left.number - 3) == left
+    assert left.after_row("x").number == left.number + 1
+    assert left.after_row("x", left.number + 5).count == 12
+    assert left.at_number(left.number - 3) == left
 
 
 class Box(Table):

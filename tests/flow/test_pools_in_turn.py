@@ -140,12 +140,12 @@ async def test_who_is_full_wants_no_slots_and_has_its_share_when_it_is_not(datab
         await fill_places(backend, second)
         end_all("short")
         assert Counter(await look(backend, first, second)) == {"short": 4, "long": 4}
-        assert first._slots.held()["shared"] == 4
+        assert first._slots.numbers()["shared"] == 4
         end_all("long")
         await look(backend, second, first)
         end_all("short")
         assert await look(backend, first, second) == ["short"] * 4
-        assert [worker._slots.held()["shared"] for worker in (first, second)] == [2, 2]
+        assert [worker._slots.numbers()["shared"] for worker in (first, second)] == [2, 2]
 
 
 async def test_who_is_full_gives_back_the_slots_that_it_has_free(database_url: str) -> None:
@@ -157,7 +157,7 @@ async def test_who_is_full_gives_back_the_slots_that_it_has_free(database_url: s
         for _ in range(4):
             await backend.scheduler.run_after(timedelta(0), occupy, "long")
         await look(backend, second, passing=0.1)
-        assert second._slots.held()["shared"] == 2, "for a while"
+        assert second._slots.numbers()["shared"] == 2, "for a while"
         await shared.enqueue_batch(backend, occupy, [{"what": "short"}] * 20)
         assert Counter(await look(backend, first, second, passing=0.1)) == {"short": 4, "long": 4}
 

@@ -136,7 +136,7 @@ async def test_an_action_goes_on_however_long_the_write_lock_is_held(sqlite_url:
         assert await backend.engine.store.leases.rescue(owner.lease or 0, clock.now(), lambda _jobs: []) == 0
         assert await state(backend, job) == "running"
         (tmp_path / "go on").touch()
-        await until(lambda: owner.unsettled == 1)
+        await until(lambda: owner.open_outcomes == 1)
         clock.advance(A_THIRD)
         for worker in (owner, rescuer):
             await worker.tick()
@@ -220,6 +220,6 @@ async def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
             raise DatabaseUnavailable("cut off")
 
         monkeypatch.setattr(worker, "_claim", fail)
-        pauses = [await worker._guarded_tick() for _ in range(12)]
+        pauses = [await worker._safe_tick() for _ in range(12)]
         assert max(pauses) <= 3.0 * 0.25
         await worker.finish()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import Retry
 from penstock.crons.cron import CatchUp, Cron, Decision, Skip, chance_of, decide
-from penstock.crons.plan import begun, changed, paused, plan_of, schedule_of, schedule_text, schedule_words
+from penstock.crons.plan import begin, plan_of, replan, schedule_of, schedule_text, schedule_words, set_paused
 from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.errors import DeclarationError
 from penstock.jobs.job import NewJob, Options
@@ -214,12 +214,12 @@ def test_a_plan_gives_back_its_cron() -> None:
 
 
 def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
-    kept = begun(plan_of(cron(), function="m:f", job="{}"), NOON)
-    stopped = paused(kept, at(5), pause=True)
+    kept = begin(plan_of(cron(), function="m:f", job="{}"), NOON)
+    stopped = set_paused(kept, at(5), pause=True)
     assert stopped == replace(kept, paused=True)
-    assert paused(stopped, at(7), pause=True).next_at == at(10)
-    assert paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
-    assert paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
+    assert set_paused(stopped, at(7), pause=True).next_at == at(10)
+    assert set_paused(stopped, at(35), pause=False) == replace(kept, last_at=at(35), next_at=at(40))
+    assert set_paused(kept, at(35), pause=False) == kept, "it was not paused, and is late"
 
 
 # ----- the job of a run
@@ -239,13 +239,13 @@ def test_the_job_of_a_run_is_as_it_was_asked_for() -> None:
 
 def test_a_changed_schedule_counts_from_now_and_never_goes_back() -> None:
     ten, other, four, one = (plan_of(cron(minutes), function="m:f", job="{}") for minutes in (10, 7, 4, 1))
-    kept = replace(begun(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
+    kept = replace(begin(ten, NOON), job_id=UUID(int=1), planned_at=NOON)
     assert (kept.last_at, kept.next_at) == (NOON, at(10))
-    assert changed(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
-    now = changed(kept, other, at(7.5))
+    assert replan(kept, replace(ten, jitter=5.0), at(3)) == replace(kept, plan=replace(ten, jitter=5.0))
+    now = replan(kept, other, at(7.5))
     assert (now.plan, now.last_at, now.next_at) == (other, at(7.5), schedule_of(other.schedule).next(at(7.5)))
     assert (now.job_id, now.planned_at) == (kept.job_id, kept.planned_at)
-    late = changed(begun(ten, NOON), four, at(30))
+    late = replan(begin(ten, NOON), four, at(30))
     assert (late.last_at, late.next_at) == (at(10) - timedelta.resolution, at(12)), "what the one before has missed"
-    ahead = replace(begun(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
-    assert changed(ahead, one, at(9)).next_at == at(11)
+    ahead = replace(begin(ten, NOON), last_at=at(10), next_at=at(20))  # decided by a clock that ran ahead
+    assert replan(ahead, one, at(9)).next_at == at(11)

@@ -301,7 +301,7 @@ def spelled(column: str, captured: str, dialect: Dialect = POSTGRES) -> str | No
     task = ReactiveTask(name="task", definition=definition_of(Parted), key=column, pool="default")
 
     def read(kind: Kind, value: Any) -> Any:
-        return captured_value(dialect, kind, value)
+        return decode_capture(dialect, kind, value)
 
     return partition_of(spec_of(task, exact=True), read_values(f'{{"{column}": {captured}}}'), read)
 

@@ -16,7 +16,7 @@ from penstock.jobs.job import NO_OPTIONS, Job, Options, Outcome
 from penstock.jobs.order import NO_AGEING, PRIORITIES, rank
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import MAX_LOSSES, settle
-from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, moved
+from penstock.jobs.states import FINISHED, MOVES, RETRIABLE, JobEvent, JobState, next_state
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(
@@ -172,8 +172,8 @@ def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
 
 def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
     for (state, event), to in MOVES.items():
-        assert moved(state, event, on_complete=False) is to
-        assert moved(state, event, on_complete=True) is (JobState.COMPLETING if to in FINISHED else to)
+        assert next_state(state, event, on_complete=False) is to
+        assert next_state(state, event, on_complete=True) is (JobState.COMPLETING if to in FINISHED else to)
     assert {start for start, _, to in moves() if to in FINISHED} == {
         JobState.PENDING, JobState.RUNNING, JobState.COMPLETING,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock import App, DeclarationError
 from penstock.pools.report import Tally
-from penstock.pools.shares import Member, Need, change, lent
+from penstock.pools.shares import Member, Need, change, lend
 
 ALONE = Need(
     limit=10, granted=0, held=0, running=0, holders=1, wanted=0, waiting=0, places=100, rested=False, idle=False,
@@ -104,7 +104,7 @@ GROUP = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.integers(0,
 
 @given(GROUP, st.data())
 def test_a_group_never_has_more_than_its_pools_together(members: list[Member], data: st.DataObject) -> None:
-    """Whoever takes as much as is lent, in whatever order, and whatever was taken before."""
+    """Whoever takes as much as is lend, in whatever order, and whatever was taken before."""
     most = max(sum(member.limit for member in members), sum(member.granted for member in members))
     for _ in range(6):
         place = data.draw(st.integers(0, len(members) - 1))
@@ -136,12 +136,12 @@ def test_what_is_owed_comes_back(members: list[Member]) -> None:
 
 def test_what_a_group_lends() -> None:
     idle, busy = Member("idle", 4, 0, 0), Member("busy", 4, 4, 0)
-    assert lent([idle, busy], "busy") == 8
-    assert lent([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
-    assert lent([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
-    assert lent([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
-    assert lent([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
-    assert lent([replace(idle, limit=0), busy], "busy") == 4, "and lends none"
+    assert lend([idle, busy], "busy") == 8
+    assert lend([replace(idle, wanted=3), busy], "busy") == 5, "not what the other wants itself"
+    assert lend([idle, replace(busy, granted=8)], "idle") == 0, "all is lent"
+    assert lend([replace(idle, wanted=2), replace(busy, granted=8)], "busy") == 6, "two are owed"
+    assert lend([replace(idle, limit=0), busy], "idle") == 0, "a paused pool does not start with the slots of others"
+    assert lend([replace(idle, limit=0), busy], "busy") == 4, "and lends none"
 
 
 def test_rates_count_attempts_and_jobs() -> None:

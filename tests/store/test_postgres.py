@@ -36,7 +36,7 @@ class TestPostgres(StoreSuite):
     slow = Statement("select pg_sleep(600)")
 
     machine_examples, task_examples = examples(80), examples(80)
-    delete_lease = Statement(named("delete from penstock.lease where id = $1", Config().schema))
+    delete_lease = Statement(qualify("delete from penstock.lease where id = $1", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _server(self, suite_databases: Callable[[], str]) -> None:

@@ -24,7 +24,7 @@ class TestSqlite(StoreSuite):
         "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
     )
     machine_examples, task_examples = examples(80), examples(80)
-    delete_lease = Statement(named("delete from penstock_lease where id = ?", Config().schema))
+    delete_lease = Statement(qualify("delete from penstock_lease where id = ?", Config().schema))
 
     @pytest.fixture(autouse=True)
     def _files(self, suite_files: Callable[[], str]) -> None:
