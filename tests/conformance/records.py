@@ -180,7 +180,7 @@ class Records(Suite):
 
         async def spell(session: Session) -> None:
             rows = (await bench.store.records.matching(session, definition, odd, 100)).keys
-            spell_key = [await bench.store.records.spell_key(session, definition, [title]) for title in titles]
+            spelled = [await bench.store.records.spell_key(session, definition, [title]) for title in titles]
             assert sorted(rows) == sorted(spelled)
             assert [json.loads(one) for one in spelled] == [[title] for title in titles]
 
