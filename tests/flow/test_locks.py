@@ -307,9 +307,6 @@ async def test_those_who_wait_in_one_process_get_it_in_order_or_leave_nothing(da
         assert second.runner.locks._lines == {}
 
 
-# ----- renewing and losing
-
-
 async def test_it_is_renewed_while_the_block_runs(database_url: str) -> None:
     async with two(database_url) as (first, second, clock):
         async with first.with_lock("k") as lock:

@@ -160,7 +160,7 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     async with stage.open(database_url) as test:
         expected = [row[0] for row in await sql(test, "select note from valued order by value, number")]
         await pieces(test, len(values))
-        # Those that were handed over and move on, and those that were not and move back: each is known by its place.
+        # One that was handed over moves on, and one that was not moves back: each is known by its place.
         before = stage.texts()
         first, last = before[-1], expected[-1]
         for number, place in ((first, "desc"), (last, "asc")):

@@ -87,9 +87,6 @@ def ms(clock: TestClock) -> int:
     return int(clock.now().timestamp() * 1000)
 
 
-# ----- events
-
-
 async def test_each_step_of_a_job_is_told_with_the_names_of_workpool(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         with stream(backend.clock) as lines:

@@ -280,7 +280,7 @@ async def test_it_is_called_again_when_asked_for(database_url: str, caplog: pyte
         assert (await backend.run_query(told))[-1] == ("failed", "of nobody")
 
 
-async def test_those_that_failed_are_found_and_called_again_together(database_url: str) -> None:
+async def test_all_that_failed_are_found_and_called_again_together(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         works = [await give_up(backend, to) for to in ("Ada", "nobody", "gone")]
         broken.clear()

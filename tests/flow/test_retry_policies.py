@@ -109,9 +109,6 @@ async def lose_worker(backend: TestApp) -> None:
     backend.worker = worker
 
 
-# ----- waits
-
-
 async def test_rp1_linear_waits_before_each_retry(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         status = await tried(backend, Retry.linear(MINUTE, max_attempts=4, jitter=0))
@@ -174,7 +171,7 @@ async def test_rp8_cron_tries_again_when_it_is_due(database_url: str) -> None:
         assert (status.state, status.attempt) == (JobState.FAILED, 4)
 
 
-async def test_how_long_it_fails_counts_from_the_first_failure_and_anew_after_a_retry_by_hand(
+async def test_how_long_it_fails_counts_from_the_first_failure_and_again_after_a_retry_by_hand(
     database_url: str,
 ) -> None:
     policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)

@@ -267,9 +267,6 @@ def test_a_snooze_that_cannot_be_is_refused() -> None:
             Snooze(**given)
 
 
-# ----- progress
-
-
 async def test_progress_is_written_about_once_a_second(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestApp(app, database_url) as backend:
         tokens = backend.engine.store.tokens
