@@ -380,7 +380,7 @@ async def test_a_block_may_be_told_only(database_url: str) -> None:
 
 
 async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url: str) -> None:
-    async with two(database_url) as (first, _, _):
+    async with two(database_url) as (first, _, clock):
 
         async def body(*, fail: bool) -> None:
             async with first.with_lock("k") as lock:
@@ -392,6 +392,20 @@ async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url
             await body(fail=False)
         with pytest.raises(ZeroDivisionError):
             await body(fail=True)
+
+        async def fail_as_it_is_lost() -> None:
+            async with first.with_lock("k"):
+                try:
+                    clock.advance(LEASE)
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise ZeroDivisionError from None
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_as_it_is_lost()
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
 
 
 async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_url: str) -> None:
