@@ -473,6 +473,7 @@ async def test_a_lock_is_renewed_while_a_process_computes_under_it_which_ends_if
     async with two(database_url, processes=1) as (backend, other, clock):
         computing = asyncio.create_task(backend.run_action(crunch, begun=str(begun)))
         await until(has_begun)
+        (row,) = await held(other)
         for _ in range(6):  # twice its lease
             (row,) = await held(other)
             clock.advance(LEASE / 3)

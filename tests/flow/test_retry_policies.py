@@ -262,9 +262,9 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
             await backend.run_until_idle()
             assert await pool.status(backend, work) == Finished(Success(1)), form
 
-        work = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
+        hanging = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
         await start(backend)
         await add_options(database_url, json.dumps(LATER[0]))
         await lose_worker(backend)
         await backend.run_until_idle(advance=False)
-        assert await pool.status(backend, work) == Pending(1), "how many attempts it has, only the other one knows"
+        assert await pool.status(backend, hanging) == Pending(1), "how many attempts it has, only the other one knows"

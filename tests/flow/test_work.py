@@ -206,7 +206,7 @@ async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: s
         for function in (act, note, count):
             snoozes.extend(Snooze(timedelta(minutes=5), reason="the provider rests") for _ in range(7))
             args = ["x"] if function is note else []
-            work = await pool.with_options(on_complete=told).enqueue(backend, function, *args)  # type: ignore[arg-type]
+            work = await pool.with_options(on_complete=told).enqueue(backend, function, *args)
             before, start = await notes(backend), backend.clock.now()
             await backend.run_until_idle(advance=False)
             status = await backend.job(work)
