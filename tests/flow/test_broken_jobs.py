@@ -1,4 +1,4 @@
-"""Jobs of which nothing can be made, as something past all doors has stored them: they end, and no other waits."""
+"""Jobs that nobody can read, as something past all doors has stored them: they end, and no other waits."""
 
 from __future__ import annotations
 

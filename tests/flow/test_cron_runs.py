@@ -269,9 +269,6 @@ async def test_a_changed_schedule_holds_from_the_deploy_on(database_url: str) ->
     assert await declare_and_run(database_url, "30 12 * * *", ten + DAY + 4 * HOUR, ten + DAY + 4 * HOUR) == 1, "missed"
 
 
-# ----- refused
-
-
 def test_what_cannot_be_declared_is_refused() -> None:
     own = App()
 

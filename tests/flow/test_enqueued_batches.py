@@ -67,9 +67,6 @@ async def ready(backend: Any) -> int:
     return found
 
 
-# ----- all or none
-
-
 @app.internal_mutation
 async def catches_what_is_raised(ctx: MutationCtx, at: int) -> str:
     try:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
 from stage.stories import tell_in
@@ -29,12 +30,15 @@ from penstock import (
     PenstockError,
     QueryCtx,
     Table,
+    TokenBucket,
     UnawaitedCall,
     ValueInvalid,
     sync,
 )
 from penstock.clock import SystemClock
 from penstock.functions.function import AnyFunction
+from penstock.services.pruner import Pruner
+from penstock.store.session import reading
 from penstock.testing import TestApp, TestClock, gate
 
 pytestmark = pytest.mark.both_stores
@@ -43,6 +47,7 @@ NOW, HOUR = timedelta(0), timedelta(hours=1)
 app = OPENED = App()
 other_app = App()
 write, read, act = tell_in(app)
+visits = app.rate_limit("visits", TokenBucket(rate=2, period=timedelta(minutes=1)))
 
 
 class Step(Table):
@@ -290,6 +295,28 @@ async def test_a_job_of_another_version_waits_for_its_function_and_fails_by_its_
         await old.run_until_idle()
         found = await status(old, waits)
         assert (found.state, found.attempt, found.result) == (JobState.SUCCESS, 1, 3)
+
+
+async def test_the_pruner_forgets_what_is_over(database_url: str) -> None:
+    async with TestApp(app, database_url, job_status_ttl=86400.0) as test:
+        pruner, store = test.make_service("pruner"), test.engine.store
+        assert isinstance(pruner, Pruner)
+        job = await test.scheduler.run_after(NOW, do, what="a")
+        await test.run_until_idle()
+        await visits.take(test, "ada")
+        await store.locks.take("k", UUID(int=1), "gone", HOUR, test.clock.now())
+        test.clock.advance(23 * HOUR)
+        await pruner.tick()
+        assert await test.job(job) is not None
+        test.clock.advance(2 * HOUR)
+        assert await test.job(job) is None, "its status is kept for a day"
+        for _ in range(3):
+            await pruner.tick()
+            test.clock.advance(24 * HOUR)
+        assert not any((await test.job_counts()).values())
+        async with reading(store.begin_read) as session:
+            assert await store.locks.list(session, 10) == []
+        assert await store.rates.prune(test.clock.now(), 10) == 0
 
 
 class WrongClock(SystemClock):

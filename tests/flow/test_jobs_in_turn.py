@@ -131,7 +131,7 @@ async def test_a_job_that_waits_keeps_its_task_and_nobody_else_waits(database_ur
         assert tasks[-1] not in waiting, "it has ended with its job"
 
 
-async def test_a_worker_that_stops_ends_only_those_that_have_begun(database_url: str) -> None:
+async def test_a_worker_that_stops_ends_only_jobs_that_have_begun(database_url: str) -> None:
     async with working(database_url, quick, *[held] * MANY, grace=0) as backend:
         await left(backend, MANY)
         await begun(MANY + 1)

@@ -307,9 +307,6 @@ async def test_those_who_wait_in_one_process_get_it_in_order_or_leave_nothing(da
         assert second.runner.locks._lines == {}
 
 
-# ----- renewing and losing
-
-
 async def test_it_is_renewed_while_the_block_runs(database_url: str) -> None:
     async with two(database_url) as (first, second, clock):
         async with first.with_lock("k") as lock:
@@ -383,7 +380,7 @@ async def test_a_block_may_be_told_only(database_url: str) -> None:
 
 
 async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url: str) -> None:
-    async with two(database_url) as (first, _, _):
+    async with two(database_url) as (first, _, clock):
 
         async def body(*, fail: bool) -> None:
             async with first.with_lock("k") as lock:
@@ -395,6 +392,20 @@ async def test_a_block_that_has_ended_well_held_its_lock_to_the_end(database_url
             await body(fail=False)
         with pytest.raises(ZeroDivisionError):
             await body(fail=True)
+
+        async def fail_as_it_is_lost() -> None:
+            async with first.with_lock("k"):
+                try:
+                    clock.advance(LEASE)
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise ZeroDivisionError from None
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_as_it_is_lost()
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
 
 
 async def test_a_thread_learns_of_a_lost_lock_at_the_end_of_its_block(database_url: str) -> None:
@@ -462,6 +473,7 @@ async def test_a_lock_is_renewed_while_a_process_computes_under_it_which_ends_if
     async with two(database_url, processes=1) as (backend, other, clock):
         computing = asyncio.create_task(backend.run_action(crunch, begun=str(begun)))
         await until(has_begun)
+        (row,) = await held(other)
         for _ in range(6):  # twice its lease
             (row,) = await held(other)
             clock.advance(LEASE / 3)

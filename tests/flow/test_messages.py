@@ -131,7 +131,7 @@ def _clean() -> Iterator[None]:
 
 
 async def test_messages_are_sent_if_the_mutation_commits_and_in_its_order(database_url: str) -> None:
-    tries = []
+    tries: list[int] = []
 
     async def go_on(ctx: MutationCtx) -> None:
         await ctx.outbox.send("any", "before")

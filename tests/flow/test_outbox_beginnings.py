@@ -1,4 +1,4 @@
-"""Outboxes: where they begin, rows that are older, and what is declared anew. Nothing is missed or doubled."""
+"""Outboxes: where they begin, rows that are older, and what is declared again. Nothing is missed or doubled."""
 
 from __future__ import annotations
 
@@ -103,9 +103,6 @@ async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_
         await drain(test, timedelta(seconds=2))
         got = await handed(stage, test)
         assert got == {"halt": ["a", "b", *rest[1:]], "halt_key": [*rest, "b"], "park": [*rest, "b"]}
-
-
-# ----- declared anew
 
 
 async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(database_url: str) -> None:

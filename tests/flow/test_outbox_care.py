@@ -185,7 +185,7 @@ async def test_a_message_that_fails_is_shown_retried_and_skipped(
         assert await app.outboxes.retry(test, "ship", [one.number + 1]) == 0
         assert await app.outboxes.retry(test, "ship") == 1
         await hand_over(test)
-        assert not (await status(test, "ship")).halted  # its attempts are counted anew
+        assert not (await status(test, "ship")).halted  # its attempts are counted from the first
         await app.outboxes.skip(test, "ship", one.number, "he moved away")
         await hand_over(test)
         assert [name for outbox, name in sent if outbox == "ship"] == ["a2"]

@@ -251,9 +251,6 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_message_at_most(dat
         }
 
 
-# ----- attempts
-
-
 async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_used_up(database_url: str) -> None:
     stage = several(HALTING, "a")
 
@@ -275,7 +272,7 @@ async def test_an_outbox_counts_as_halted_while_the_attempts_at_a_message_are_us
         assert len(stage.tried) == tried
         for policy in HALTING:
             await stage.app.outboxes.retry(test, policy)
-        assert [one.halted for one in await listed()] == [False] * 2, "its attempts begin anew"
+        assert [one.halted for one in await listed()] == [False] * 2, "its attempts begin again"
         await drain(test, timedelta(seconds=1))
         assert len(stage.tried) == tried + 2, "at once"
         assert [(one.halted, one.retry_at) for one in await listed()] == [(False, test.clock.now() + TEN)] * 2

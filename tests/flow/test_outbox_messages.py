@@ -210,9 +210,6 @@ async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url:
         assert await handed(stage, test) == {"beginning": ["old", "new"], "end": ["new"]}
 
 
-# ----- identity
-
-
 async def test_a_message_has_one_id_however_often_it_is_handed_over(database_url: str) -> None:
     outboxes: dict[str, dict[str, Any]] = {policy: {"on_failure": policy} for policy in POLICIES} | {"other": {}}
     stage = several(outboxes, "a", on=("insert", "update"))

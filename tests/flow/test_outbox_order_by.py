@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, sql, states
+from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql, states
 from stage.told import events
 
 from penstock import DeclarationError, MutationCtx, Table
@@ -105,6 +105,33 @@ async def test_it_is_rebuilt_in_its_order(database_url: str) -> None:
         assert await stage.written(test) == ["4", "3", "2", "1", "0"]
 
 
+async def test_fields_that_did_not_change_make_no_message_though_the_order_did(database_url: str) -> None:
+    ids = await rows_before(database_url, *valued(4))
+    stage = staged(**ORDERED, on=("insert", "update"), fields=("note",))
+    async with stage.open(database_url) as test:
+        await drain(test)
+        assert stage.texts() == ["0", "1", "2", "3"]
+        await stage.patch(test, Item, ids[0], value=7)
+        await stage.patch(test, Item, ids[1], value=7, note="one")
+        await drain(test)
+        assert stage.texts() == ["update one"]
+
+
+async def test_the_reader_moves_with_the_older_rows_that_are_handed_over(database_url: str) -> None:
+    await rows_before(database_url, *valued(300))
+    stage = staged(batch=1)
+    stage.outbox("topic", "second")
+    async with stage.open(database_url) as test:
+        changes = test.engine.store.changes
+        await pieces(test)
+        for last in (False, False, True):
+            await send(test, "topic", "1")
+            await (drain(test) if last else pieces(test))
+            (reader,) = [one for one in await changes.readers() if one.name == "outbox:send"]
+            assert (await changes.lag(reader.position, 1000)).rows == 0
+            assert ((await outbox_row(test)).backfill is None) is last
+
+
 async def test_another_order_holds_from_the_next_beginning_on(database_url: str) -> None:
     ids = await rows_before(database_url, *[Item(note=str(one), value=one, other=-one) for one in range(12)])
     first, second = staged(**ORDERED), staged(order_by="other")
@@ -160,7 +187,7 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     async with stage.open(database_url) as test:
         expected = [row[0] for row in await sql(test, "select note from valued order by value, number")]
         await pieces(test, len(values))
-        # Those that were handed over and move on, and those that were not and move back: each is known by its place.
+        # One that was handed over moves on, and one that was not moves back: each is known by its place.
         before = stage.texts()
         first, last = before[-1], expected[-1]
         for number, place in ((first, "desc"), (last, "asc")):

@@ -238,6 +238,7 @@ async def test_what_cannot_be_looked_after_is_refused(sqlite_url: str) -> None:
             for verb in ("messages", "retry", "pause", "resume", "rebuild", "drop"):
                 with pytest.raises(OutboxNotFound, match="knows no outbox"):
                     await getattr(outboxes, verb)(test, name)
+        where: Any
         for where in (None, "task", {}):
             for verb in ("records", "count", "retry", "cancel", "skip", "delete"):
                 with pytest.raises(ValueInvalid, match="are picked by a TaskFilter"):

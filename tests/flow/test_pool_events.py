@@ -87,9 +87,6 @@ def ms(clock: TestClock) -> int:
     return int(clock.now().timestamp() * 1000)
 
 
-# ----- events
-
-
 async def test_each_step_of_a_job_is_told_with_the_names_of_workpool(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         with stream(backend.clock) as lines:
@@ -145,7 +142,7 @@ async def test_a_job_ends_once_with_its_on_complete_and_what_was_not_committed_i
                 callback_failures[:] = [ValueError("not now"), ValueError("not now")]
                 with stream() as lines:
                     pool = loud.with_options(on_complete=told)
-                    await pool.enqueue(backend, function, **given)  # type: ignore[arg-type]
+                    await pool.enqueue(backend, function, **given)
                     await backend.run_until_idle(raise_errors=False)
                 status = "failed" if fails else "success"
                 assert [one["status"] for one in by_name(lines, "completed")] == [status], (function.name, fails)

@@ -238,7 +238,11 @@ async def test_each_call_shows_and_of_many_the_last_are_kept(database_url: str) 
 
 async def test_it_is_called_again_when_asked_for(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock")
-    ends = {"Ada": Success("sent Ada"), "nobody": Failed("ConnectionError: no way to nobody"), "gone": Canceled()}
+    ends: dict[str, Any] = {
+        "Ada": Success("sent Ada"),
+        "nobody": Failed("ConnectionError: no way to nobody"),
+        "gone": Canceled(),
+    }
     async with TestApp(app, database_url) as backend:
         for to, end in ends.items():
             work = await give_up(backend, to)
@@ -280,7 +284,7 @@ async def test_it_is_called_again_when_asked_for(database_url: str, caplog: pyte
         assert (await backend.run_query(told))[-1] == ("failed", "of nobody")
 
 
-async def test_those_that_failed_are_found_and_called_again_together(database_url: str) -> None:
+async def test_all_that_failed_are_found_and_called_again_together(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         works = [await give_up(backend, to) for to in ("Ada", "nobody", "gone")]
         broken.clear()

@@ -109,9 +109,6 @@ async def lose_worker(backend: TestApp) -> None:
     backend.worker = worker
 
 
-# ----- waits
-
-
 async def test_rp1_linear_waits_before_each_retry(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         status = await tried(backend, Retry.linear(MINUTE, max_attempts=4, jitter=0))
@@ -174,7 +171,7 @@ async def test_rp8_cron_tries_again_when_it_is_due(database_url: str) -> None:
         assert (status.state, status.attempt) == (JobState.FAILED, 4)
 
 
-async def test_how_long_it_fails_counts_from_the_first_failure_and_anew_after_a_retry_by_hand(
+async def test_how_long_it_fails_counts_from_the_first_failure_and_again_after_a_retry_by_hand(
     database_url: str,
 ) -> None:
     policy = Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0)
@@ -265,9 +262,9 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
             await backend.run_until_idle()
             assert await pool.status(backend, work) == Finished(Success(1)), form
 
-        work = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
+        hanging = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
         await start(backend)
         await add_options(database_url, json.dumps(LATER[0]))
         await lose_worker(backend)
         await backend.run_until_idle(advance=False)
-        assert await pool.status(backend, work) == Pending(1), "how many attempts it has, only the other one knows"
+        assert await pool.status(backend, hanging) == Pending(1), "how many attempts it has, only the other one knows"

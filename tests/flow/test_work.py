@@ -206,7 +206,7 @@ async def test_a_job_that_snoozes_runs_again_and_uses_no_attempt(database_url: s
         for function in (act, note, count):
             snoozes.extend(Snooze(timedelta(minutes=5), reason="the provider rests") for _ in range(7))
             args = ["x"] if function is note else []
-            work = await pool.with_options(on_complete=told).enqueue(backend, function, *args)  # type: ignore[arg-type]
+            work = await pool.with_options(on_complete=told).enqueue(backend, function, *args)
             before, start = await notes(backend), backend.clock.now()
             await backend.run_until_idle(advance=False)
             status = await backend.job(work)
@@ -265,9 +265,6 @@ def test_a_snooze_that_cannot_be_is_refused() -> None:
     for given, error in wrong:
         with pytest.raises(error):
             Snooze(**given)
-
-
-# ----- progress
 
 
 async def test_progress_is_written_about_once_a_second(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def valued(count: int) -> list[Item]:
 
 
 def staged(*fails: str, **options: Any) -> OutboxStage:
-    """An outbox of items, of which these fail."""
+    """An outbox of items; some of them fail."""
     stage = OutboxStage(Item)
     stage.outbox(Item, **{"retry": SOON, **options})
     stage.fails = failing(broken, *fails)
