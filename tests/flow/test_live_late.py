@@ -216,6 +216,19 @@ async def test_nobody_ever_sees_two_snapshots_at_once(database_url: str, seed: i
         assert [list(dict(sorted(one.items())).values()) for one in seen] == [now] * len(views)
 
 
+async def test_queries_that_come_with_a_slow_one_do_not_wait_for_it(database_url: str) -> None:
+    stage = Bank()
+    async with stage.started(database_url):
+        stage.is_open = False
+        slow, quick = stage.view(stage.slow), stage.view(stage.quick)
+        assert (await stage.soon(quick), taken(slow)) == ({0: 50}, None)
+        also_slow, also_quick = stage.view(stage.held), stage.view(stage.quick, stage.quick)
+        assert (await stage.soon(also_quick), taken(also_slow)) == ({0: 50, 1: 50}, None)
+        stage.let_end(all_of_them=True)
+        await settle(stage.live)
+        assert (taken(slow), taken(also_slow)) == ({0: 50}, {0: 2})
+
+
 async def test_new_queries_of_many_clients_begin_one_after_another_the_oldest_first(sqlite_url: str) -> None:
     stage = Bank()
     async with stage.started(sqlite_url) as test:

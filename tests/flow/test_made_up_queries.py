@@ -16,11 +16,22 @@ from uuid import UUID
 import pytest
 from stage.composite import HOSTILE
 from stage.examples import examples
-from stage.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan
+from stage.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan, scan_of
 from stage.outboxes import run_sql
 from stage.stories import tell_in
 
-from penstock import App, MutationCtx, NotUnique, QueryCtx, Range, UniqueViolation, UsageError, ValueInvalid, public
+from penstock import (
+    App,
+    MutationCtx,
+    NotUnique,
+    PaginationOptions,
+    QueryCtx,
+    Range,
+    UniqueViolation,
+    UsageError,
+    ValueInvalid,
+    public,
+)
 from penstock.clock import Random, random_of
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
@@ -191,6 +202,15 @@ def asks_python(made: Made, rule: Any) -> bool:
     return "repr" in rule.__code__.co_names or kind_of(made.sorts[column]) == "json"
 
 
+async def check_ends(scan: Any, dice: Random, rows: list[Any]) -> None:
+    """A page from any row to any other one."""
+    first, last = sorted(dice.choices(range(len(rows) + 1), k=2))
+    if first < last:
+        start, end = [(await scan.paginate(num_items=n)).continue_cursor if n else None for n in (first, last)]
+        page = await scan.paginate(PaginationOptions(cursor=start, end_cursor=end))
+        assert page.page == rows[first:last], scan
+
+
 async def look(ctx: QueryCtx, dice: Random, tables: list[Made], known: list[list[Any]], caller: Caller) -> None:
     """Ask for rows of tables, each known with all its rows."""
     for _ in range(PLANS):
@@ -208,6 +228,7 @@ async def look(ctx: QueryCtx, dice: Random, tables: list[Made], known: list[list
             if plan.filtered is None and rule is None:
                 count, size = len(rows_of(plan, seen)), max(plan.size, 1)
                 assert ends == [count <= size, count <= 2 * size], plan
+                await check_ends(scan_of(ctx, plan), dice, rows_of(plan, seen))
         assert alike(found, wanted), f"{plan} of {plan.made.said} for {caller}"
         for row in everything[:2]:
             one = await ctx.db.get(plan.made.table, key_of(plan.made, row))
