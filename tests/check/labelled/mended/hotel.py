@@ -98,6 +98,16 @@ async def invite(ctx: MutationCtx, host: Id[Guest], email: str) -> None:
 
 
 @app.mutation(access=signed_in)
+async def recommend(ctx: MutationCtx, guest: Id[Guest], owner: str) -> None:
+    found = await ctx.db.get(Guest, guest)
+    if found is None:
+        raise ApplicationError("no such guest")
+    if found.owner == owner:
+        raise ApplicationError("recommended already")
+    await ctx.db.insert(Guest(email=found.email, owner=owner))
+
+
+@app.mutation(access=signed_in)
 async def tell(ctx: MutationCtx, guest: Id[Guest]) -> str:
     row = ctx.db.get(Guest, guest)
     log.info("guest %s", await row)
@@ -215,6 +225,13 @@ async def at_the_desk(desk: Desk, guest: Id[Guest]) -> str:
     await later
     print(desk.run_mutation(tell, guest))  # expect: PEN001
     return desk.run_mutation(tell, guest)  # expect: PEN001
+
+
+async def main() -> None:
+    async with app.open() as backend:
+        backend.with_identity(None).run_mutation(check_out, "guest")  # expect: PEN001
+        async for guests in backend.live(arrivals, limit=5):
+            log.info("here %s", guests)
 
 
 async def test_a_guest_leaves() -> None:

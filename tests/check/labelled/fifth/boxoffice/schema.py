@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from penstock import Id, Index, JobId, Table
 
@@ -79,3 +80,11 @@ class Staff(Table):
 
     by_user = Index("user", unique=True)
     by_email = Index("email")
+
+
+class Audit(Table):
+    who: str
+    what: str
+    details: dict[str, Any] = {}
+
+    by_who = Index("who")

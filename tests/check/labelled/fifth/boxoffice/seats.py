@@ -12,6 +12,7 @@ from penstock import Id, MutationCtx, QueryCtx
 from .schema import Event, Seat, SeatState
 
 HOLD = timedelta(minutes=15)
+RNG = random.Random(7)
 
 
 @dataclass
@@ -67,3 +68,7 @@ class WritableSeats(Seats):
 
     async def drop(self, seat: Id[Seat]) -> None:
         await self.ctx.db.delete(seat)  # expect: PEN013
+
+
+def lucky_number() -> int:
+    return RNG.randint(1, 90)  # expect: PEN014

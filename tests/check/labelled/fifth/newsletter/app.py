@@ -21,6 +21,8 @@ from penstock import (
     Id,
     Index,
     MutationCtx,
+    PaginationOptions,
+    Page,
     QueryCtx,
     Retry,
     Table,
@@ -145,6 +147,11 @@ async def delivered(ctx: MutationCtx, work_id: str, result: Any, context: dict[s
 
 
 @app.query(access=signed_in)
+async def sent(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Page[Issue]:
+    return await ctx.db.query(Issue).with_index(Issue.by_sent).order("desc").paginate(pagination_opts)
+
+
+@app.query(access=signed_in)
 async def by_author(ctx: QueryCtx, author: str) -> Issue | None:
     return await ctx.db.query(Issue).with_index(Issue.by_author, author=author).order("desc").first()
 
@@ -157,6 +164,14 @@ async def unsent(ctx: QueryCtx) -> list[Issue]:
             continue
         drafts.append(issue)
     return drafts
+
+
+@app.query(access=signed_in)
+async def named(ctx: QueryCtx, name: str) -> list[Reader]:
+    found: list[Reader] = []
+    page = await ctx.db.query(Reader).order("desc").take(50)
+    found.extend(row for row in page if row.name == name)
+    return found
 
 
 @app.mutation(access=signed_in)

@@ -14,6 +14,11 @@ async def visits(ctx: QueryCtx, patient: Id[Patient]) -> list[Visit]:
     return await m.visits_of(ctx, patient).take(10)
 
 
+@clinic.query(access=signed_in)
+async def busy(ctx: QueryCtx, room: int) -> bool:
+    return any(v.room == room for v in await ctx.db.query(Visit).collect())  # expect: PEN002, PEN003
+
+
 @clinic.internal_query
 async def one(ctx: QueryCtx, visit: Id[Visit]) -> Visit | None:
     return await ctx.db.get(Visit, visit)

@@ -1,5 +1,6 @@
 from typing import Any
 
+import penstock
 from penstock import ActionCtx, ApplicationError, Id, MutationCtx, QueryCtx
 
 from shop.program import app
@@ -46,3 +47,9 @@ async def with_outside(ctx: ActionCtx, order: Id[Order], client: Any) -> None:
 @app.internal_action
 async def runs_same(ctx: ActionCtx, order: Id[Order]) -> None:
     await ctx.run_action(with_outside, order, None)  # expect: PEN010
+
+
+@app.reactive_task(Order)
+async def posts(ctx: "penstock.TaskCtx[Order]") -> None:
+    order = await ctx.get_document()
+    await client.post("https://erp.example.com", json={"customer": order.customer})  # expect: PEN017

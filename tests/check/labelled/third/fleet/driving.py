@@ -164,6 +164,13 @@ async def insert_stops(ctx: MutationCtx, van: Id[Van]) -> None:
         await ctx.db.insert_many([])
 
 
+@app.internal_mutation
+async def stop_job(ctx: MutationCtx, job: str) -> None:
+    await ctx.scheduler.cancel(job)
+    ctx.scheduler.cancel(job)  # expect: PEN001
+    ctx.rate_limit("calls", key=job)  # expect: PEN001
+
+
 @app.internal_action(runtime="process")
 def route(ctx: sync.ActionCtx, stops: list[str]) -> list[str]:
     return sorted(stops)

@@ -15,6 +15,7 @@ from penstock import (
     MutationTaskCtx,
     QueryCtx,
     Retry,
+    TaskBatchCtx,
     TaskCtx,
     WorkId,
     WorkResult,
@@ -28,6 +29,11 @@ client = httpx.AsyncClient()
 async def tell_receiver(ctx: TaskCtx[Parcel]) -> None:
     parcel = await ctx.get_document()
     await client.post("https://sms.example.com", json={"to": parcel.phone})  # expect: PEN017
+
+
+@app.reactive_task(Stop, batch=20)
+async def tell_stops(ctx: TaskBatchCtx[Stop]) -> None:
+    requests.post("https://stops.example.com", json={}, timeout=3)  # expect: PEN017, PEN022
 
 
 @app.reactive_task(Trip)
@@ -61,6 +67,13 @@ async def _post(url: str, parcel: Parcel) -> None:
 @app.internal_mutation
 async def ended(ctx: MutationCtx, work_id: WorkId, result: WorkResult[None], context: list[str]) -> None:
     log.info("%s", len(context))
+
+
+@app.internal_mutation
+async def map_one(ctx: MutationCtx, depot: str) -> None:
+    vans = await ctx.db.query(Van).with_index(Van.by_depot, depot=depot).collect()
+    first = vans[0].plate
+    await maps.with_options(on_complete=ended, context=[first]).enqueue(ctx, send_map, depot)
 
 
 async def plates_of(ctx: QueryCtx, depot: str) -> list[str]:

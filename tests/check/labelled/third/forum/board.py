@@ -241,6 +241,13 @@ async def ping_all(ctx: Write, topic: Id[Topic]) -> None:
     await POOL.with_options(on_complete=after, context=by_author).enqueue(ctx, ping, topic)  # expect: PEN020
 
 
+@app.internal_mutation
+async def ping_few(ctx: Write, topic: Id[Topic]) -> None:
+    entries = await ctx.db.query(Entry).with_index(Entry.by_topic, topic=topic).collect()
+    context = {"some": [entry.id for entry in entries[:5]], "first": entries[0].id, "many": len(entries) > 5}
+    await POOL.with_options(on_complete=after, context=context).enqueue(ctx, ping, topic)
+
+
 @app.action
 async def who(ctx: Act) -> str:
     identity = await ctx.auth.get_user_identity()

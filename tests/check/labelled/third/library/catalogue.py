@@ -2,13 +2,15 @@
 
 import os
 import random
+import time
 
 
 from library import schema
 from library.base import ROWS, app
 from library.model import current_patron, open_loans
+from library.model.patrons import is_patron
 from library.schema import Book, Branch, Copy, Loan, Review, Weekday
-from penstock import Id, QueryCtx, public, signed_in
+from penstock import Id, Page, PaginationOptions, QueryCtx, public, signed_in
 
 
 @app.query(access=public)
@@ -29,6 +31,11 @@ async def since(ctx: QueryCtx, year: int) -> list[Book]:
         return book.year >= year
 
     return await ctx.db.query(Book).filter(recent).take(100)  # expect: PEN002
+
+
+@app.query(access=public)
+async def author_page(ctx: QueryCtx, author: str, options: PaginationOptions) -> Page[Book]:
+    return await ctx.db.query(Book).filter(lambda book: book.author == author).paginate(options)
 
 
 @app.query(access=public)
@@ -69,6 +76,11 @@ async def mine(ctx: QueryCtx) -> list[Loan]:
     return await open_loans(ctx, patron.id)
 
 
+@app.query(access=is_patron)
+async def reviews(ctx: QueryCtx, book: Id[Book]) -> list[Review]:
+    return await ctx.db.query(Review).with_index(Review.by_book, book=book).take(50)
+
+
 @app.query(access=signed_in)
 async def stars(ctx: QueryCtx, book: Id[Book]) -> dict[str, int]:
     found = await ctx.db.query(Review).with_index(Review.by_book, book=book).take(100)
@@ -94,6 +106,13 @@ async def search(ctx: QueryCtx, words: list, limit: int = 10) -> list[str]:  # e
 async def lucky(ctx: QueryCtx) -> Book | None:
     books = await ctx.db.query(Book).take(50)
     return random.choice(books) if books else None  # expect: PEN014
+
+
+@app.query(access=signed_in)
+async def how_slow(ctx: QueryCtx) -> float:
+    begun = time.perf_counter()  # expect: PEN014
+    await ctx.db.query(Book).count()
+    return time.perf_counter() - begun  # expect: PEN014
 
 
 @app.query(access=signed_in)

@@ -6,9 +6,9 @@ from datetime import timedelta
 import httpx
 
 from library.base import app, notices, urgent
-from library.lending import pay, send_once
+from library.lending import pay, renew_quietly, send_once
 from library.schema import Fine, Loan, Patron
-from penstock import ActionCtx, Id, MutationCtx, QueryCtx, WorkId, WorkResult
+from penstock import ActionCtx, Id, MutationCtx, QueryCtx, Retry, WorkId, WorkResult
 
 log = logging.getLogger(__name__)
 
@@ -116,3 +116,14 @@ async def notice_ids(ctx: MutationCtx, patron: Id[Patron]) -> None:
     async for row in ctx.db.query(Loan).with_index(Loan.by_patron_and_due, patron=patron):
         ids.append(row.id)
     await urgent.with_options(on_complete=noticed, context=ids).enqueue(ctx, send_once, patron)  # expect: PEN020
+
+
+slow = app.workpool("slow", max_parallelism=1, default_retry=Retry(max_attempts=6, initial_backoff=20))  # expect: PEN018
+slow_but_short = app.workpool("short", max_parallelism=1, default_retry=Retry(max_attempts=2, initial_backoff=1))
+
+
+@app.internal_mutation
+async def book_keeping(ctx: MutationCtx, loan: Id[Loan]) -> None:
+    await slow.enqueue(ctx, renew_quietly, loan)
+    await slow.enqueue_batch(ctx, pay, [{"fine": "a"}])  # expect: PEN008
+    await slow_but_short.enqueue_batch(ctx, renew_quietly, [{"loan": loan}])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from penstock import Id, MutationCtx, QueryCtx
 from penstock import public as anybody
 
+from .. import core
 from ..core import is_staff, office, require_staff_email, staff_mutation
 from ..schema import Event, Order, Refund, Seat, Staff, Venue
 
@@ -15,6 +17,11 @@ from ..schema import Event, Order, Refund, Seat, Staff, Venue
 @staff_mutation
 async def add_raw(ctx: MutationCtx, event: Event) -> Id[Event]:  # expect: PEN005
     return await ctx.db.insert(event)
+
+
+@office.internal_mutation
+async def told(ctx: MutationCtx, work_id: str, result: Any, context: dict[str, Any]) -> None:
+    await core.record(ctx, "desk", "told", **context)
 
 
 @office.mutation(access=is_staff)

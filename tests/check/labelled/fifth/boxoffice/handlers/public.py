@@ -10,7 +10,8 @@ from uuid import uuid4
 import requests
 from penstock import ApplicationError, Id, MutationCtx, QueryCtx, public
 
-from boxoffice.core import member_mutation, office, open_query
+from boxoffice import seats as places
+from boxoffice.core import member_mutation, office, open_query, require_role
 from boxoffice.jobs import charge, charged
 from boxoffice.schema import Event, Order, Seat, SeatState
 from boxoffice.seats import Seats, WritableSeats
@@ -101,3 +102,9 @@ async def scan_with_nonce(ctx: MutationCtx, seat: Id[Seat], token: str) -> str:
     nonce = str(uuid4())  # expect: PEN014
     await ctx.db.patch(Seat, seat, holder=nonce)
     return nonce
+
+
+@office.mutation()
+async def lottery(ctx: MutationCtx, event: Id[Event]) -> int:
+    await require_role(ctx, "manager")
+    return places.lucky_number()

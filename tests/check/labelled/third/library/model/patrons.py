@@ -13,6 +13,11 @@ async def current_patron(ctx: QueryCtx) -> Patron:
     return found
 
 
+async def is_patron(ctx: QueryCtx) -> bool:
+    identity = await ctx.auth.get_user_identity()
+    return identity is not None
+
+
 async def must_be(ctx: QueryCtx, patron: Id[Patron], email: str) -> Patron:
     found = await ctx.db.get(Patron, patron)
     if found is None or found.email != email:

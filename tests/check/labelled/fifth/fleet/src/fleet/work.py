@@ -18,9 +18,24 @@ def store(ctx: sync.MutationCtx, plate: str, cents: int) -> None:
     ctx.db.insert(Fine(plate=plate, cents=cents))
 
 
+@app.internal_mutation
+def store_all(ctx: sync.MutationCtx, fines: list[tuple[str, int]]) -> None:
+    ctx.db.insert_many([Fine(plate=plate, cents=cents) for plate, cents in fines])
+
+
 @app.internal_query
 def plates(ctx: sync.QueryCtx) -> list[str]:
     return [car.plate for car in ctx.db.query(Vehicle)]  # expect: PEN003
+
+
+@app.internal_action
+def ask_police(ctx: sync.ActionCtx) -> int:
+    fines = []
+    for plate in ctx.run_query(plates):
+        answer = session.get(f"https://police.example.com/fines/{plate}", timeout=10)
+        fines += [(plate, one["cents"]) for one in answer.json()]
+    ctx.run_mutation(store_all, fines)
+    return len(fines)
 
 
 @app.internal_action
