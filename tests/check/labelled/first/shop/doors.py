@@ -1,7 +1,7 @@
 from typing import Any
 
 import penstock
-from penstock import ActionCtx, ApplicationError, Id, MutationCtx, QueryCtx
+from penstock import ActionCtx, ApplicationError, Id, MutationCtx, QueryCtx, signed_in
 
 from shop.program import app
 from shop.tables import Order, Tenant
@@ -14,6 +14,11 @@ async def owner(ctx: QueryCtx) -> str:
     if identity is None:
         raise ApplicationError("Sign in.")
     return identity.subject
+
+
+@app.mutation(access=signed_in)
+async def keywords(ctx: MutationCtx, order: Id[Order], **changes: str) -> None:  # expect: PEN005
+    await ctx.db.patch(Order, order, **changes)
 
 
 @app.mutation(access=open_door)

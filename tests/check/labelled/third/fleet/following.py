@@ -64,6 +64,14 @@ async def _post(url: str, parcel: Parcel) -> None:
     await client.post(url, json={}, headers={"Idempotency-Key": parcel.id})
 
 
+@app.internal_action
+async def quiet(ctx: ActionCtx, url: str) -> None:
+    try:
+        await client.get(url)
+    except Exception:
+        log.exception("%s", url)
+
+
 @app.internal_mutation
 async def ended(ctx: MutationCtx, work_id: WorkId, result: WorkResult[None], context: list[str]) -> None:
     log.info("%s", len(context))

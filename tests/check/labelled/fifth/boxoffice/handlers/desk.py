@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from penstock import Id, MutationCtx, QueryCtx
+from penstock import ActionCtx, Id, MutationCtx, QueryCtx
 from penstock import public as anybody
 
 from .. import core
@@ -83,6 +83,24 @@ async def export(ctx: MutationCtx, event: Id[Event]) -> int:
     rows = await ctx.db.query(Seat).with_index(Seat.by_event, event=event).take(1000)
     Path("/tmp/seats.csv").write_text("\n".join(row.row for row in rows))  # expect: PEN015
     return len(rows)
+
+
+@office.action(access=is_staff)
+async def close_the_day(ctx: ActionCtx, event: Id[Event]) -> int:
+    sold = await ctx.run_query(count_sold, event)
+    taken = await ctx.run_query(count_cents, event)  # expect: PEN011
+    return sold * taken
+
+
+@office.internal_query
+async def count_sold(ctx: QueryCtx, event: Id[Event]) -> int:
+    return await ctx.db.query(Seat).with_index(Seat.by_event, event=event).count()
+
+
+@office.internal_query
+async def count_cents(ctx: QueryCtx, event: Id[Event]) -> int:
+    total: int = await ctx.db.query(Order).with_index(Order.by_event, event=event).sum("cents")
+    return total
 
 
 @office.query(access=is_staff)
