@@ -146,10 +146,10 @@ async def test_work_goes_on_without_a_worker_until_it_is_completed(database_url:
             await press.complete(backend, token)
         await backend.run_until_idle()
         assert await backend.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": 4}
-        for _ in range(2):
-            backend.clock.advance(timedelta(seconds=20))
-            held = await slots(backend)
-        assert held == (0, 0)
+        backend.clock.advance(timedelta(seconds=20))
+        await slots(backend)
+        backend.clock.advance(timedelta(seconds=20))
+        assert await slots(backend) == (0, 0)
 
 
 async def test_a_failure_is_retried_and_the_next_attempt_has_a_token_of_its_own(database_url: str) -> None:
@@ -252,14 +252,12 @@ async def test_what_is_told_before_the_function_returns_counts(database_url: str
         async def canceled_meanwhile(ctx: ActionCtx) -> None:
             await press.cancel(ctx, ctx.work.id)
 
-        for number, (story, end) in enumerate(
-            (
-                (outside_is_faster, Success("quick")),
-                (answer_is_lost, Success("quick")),
-                (canceled_meanwhile, Canceled()),
-            ),
-            start=1,
-        ):
+        ends: list[tuple[Any, Success[str] | Canceled]] = [
+            (outside_is_faster, Success("quick")),
+            (answer_is_lost, Success("quick")),
+            (canceled_meanwhile, Canceled()),
+        ]
+        for number, (story, end) in enumerate(ends, start=1):
             then.append(story)
             work = await enqueue(backend, retry=True)
             assert await press.status(backend, work) == Finished(end), story.__name__

@@ -5,9 +5,8 @@ import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,6 @@ from penstock import (
     owner_of,
     public,
     signed_in,
-    sync,
 )
 
 from penstock.testing import TestApp
@@ -56,31 +54,6 @@ class Guest(Table):
     by_email = Index("email", unique=True)
 
 
-async def me(ctx: QueryCtx) -> str:
-    return (await ctx.auth.require()).token_identifier
-
-
-def guests_only(function):
-    @wraps(function)
-    async def asked(ctx, *args, **kwargs):
-        await me(ctx)
-        return await function(ctx, *args, **kwargs)
-
-    return asked
-
-
-def timed(function):
-    @wraps(function)
-    async def measured(ctx, *args, **kwargs):
-        return await function(ctx, *args, **kwargs)
-
-    return measured
-
-
-def guest_query(function):
-    return app.query(access=signed_in)(function)
-
-
 def open_query(**options):
     return app.query(**options)
 
@@ -88,28 +61,6 @@ def open_query(**options):
 def traced(function):
     log.info("declared %s", function)
     return function
-
-
-@app.query
-@guests_only
-async def asks_by_decorator(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:
-    return await ctx.db.get(Guest, guest)
-
-
-@app.query
-@timed
-async def asks_nobody(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:  # expect: PEN006
-    return await ctx.db.get(Guest, guest)
-
-
-@guest_query
-async def has_a_guard(ctx: QueryCtx, guest: Id[Guest]) -> Guest | None:
-    return await ctx.db.get(Guest, guest)
-
-
-@guest_query
-async def takes_a_row(ctx: QueryCtx, guest: Guest) -> str:  # expect: PEN005
-    return guest.email
 
 
 @open_query()
@@ -156,13 +107,6 @@ async def recommend(ctx: MutationCtx, guest: Id[Guest], owner: str) -> None:
     await ctx.db.insert(Guest(email=found.email, owner=owner))
 
 
-@app.mutation(access=public)
-async def sign_up(ctx: MutationCtx, email: str) -> None:
-    if email.strip().lower() in {"", "root"}:
-        raise ApplicationError("no such address")
-    await ctx.db.insert(Guest(email=email, owner=""))
-
-
 @app.mutation(access=signed_in)
 async def tell(ctx: MutationCtx, guest: Id[Guest]) -> str:
     row = ctx.db.get(Guest, guest)
@@ -170,12 +114,6 @@ async def tell(ctx: MutationCtx, guest: Id[Guest]) -> str:
     count = ctx.db.query(Guest).count()  # expect: PEN001
     log.info("guests %s", count)
     return f"{await counted(ctx)} and {counted(ctx)}"  # expect: PEN001
-
-
-@app.mutation(access=signed_in)
-async def check_in(ctx: MutationCtx, guest: Id[Guest]) -> None:
-    opened = time.strftime("%H:%M", ctx.now().timetuple())
-    await ctx.db.patch(Guest, guest, checked_in=opened)
 
 
 @app.mutation(access=signed_in)
@@ -287,15 +225,6 @@ async def at_the_desk(desk: Desk, guest: Id[Guest]) -> str:
     await later
     print(desk.run_mutation(tell, guest))  # expect: PEN001
     return desk.run_mutation(tell, guest)  # expect: PEN001
-
-
-def passes_on(desk: Desk, guest: Id[Guest]) -> Awaitable[None]:
-    return desk.run_mutation(clean, guest)
-
-
-def without_await(desk: sync.CallerBackend, other: sync.Backend, guest: Id[Guest]) -> None:
-    desk.run_mutation(clean, guest)
-    other.run_mutation(clean, guest)
 
 
 async def main() -> None:

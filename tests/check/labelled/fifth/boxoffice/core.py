@@ -7,24 +7,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock import AccessDenied, App, Id, MutationCtx, QueryCtx, Retry, signed_in
+from penstock import AccessDenied, App, MutationCtx, QueryCtx, signed_in
 
-from .schema import Audit, Order, Staff
+from .schema import Audit, Staff
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 office = App()
 PAYMENTS_URL = os.environ["PAYMENTS_URL"]
-ONE_AT_A_TIME = 1
 
 mails = office.workpool("mails", max_parallelism=20)
 payments = office.workpool("payments", max_parallelism=4, retry_actions_by_default=True)
-printers = office.workpool(
-    "printers",
-    max_parallelism=ONE_AT_A_TIME,
-    default_retry=Retry(max_attempts=6, initial_backoff=30, base=2),  # expect: PEN018
-)
-turnstiles = office.workpool("turnstiles", max_parallelism=1, default_retry=Retry(max_attempts=3, initial_backoff=0.1))
 
 
 async def is_staff(ctx: QueryCtx) -> bool:
@@ -32,16 +25,6 @@ async def is_staff(ctx: QueryCtx) -> bool:
     if identity is None:
         return False
     return await ctx.db.query(Staff).with_index(Staff.by_user, user=identity.token_identifier).unique() is not None
-
-
-async def is_buyer(ctx: QueryCtx, order: Id[Order]) -> bool:
-    found = await ctx.db.get(Order, order)
-    return found is not None and found.buyer == (await ctx.auth.require()).token_identifier
-
-
-async def has_email(ctx: QueryCtx, order: Id[Order], email: str) -> bool:
-    found = await ctx.db.get(Order, order)
-    return found is not None and found.email == email
 
 
 member_mutation = partial(office.mutation, access=signed_in)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from penstock import Id, MutationCtx, QueryCtx, lt
+from penstock import Id, MutationCtx, QueryCtx
 
 from .schema import Event, Seat, SeatState
 
@@ -68,15 +68,6 @@ class WritableSeats(Seats):
 
     async def drop(self, seat: Id[Seat]) -> None:
         await self.ctx.db.delete(seat)  # expect: PEN013
-
-
-async def expired(ctx: QueryCtx) -> list[Seat]:
-    return await ctx.db.query(Seat).with_index(Seat.by_held_until, held_until=lt(ctx.now())).take(200)
-
-
-async def expired_slowly(ctx: QueryCtx) -> list[Seat]:
-    now = ctx.now()
-    return await ctx.db.query(Seat).filter(lambda seat: seat.held_until is not None and seat.held_until < now).take(200)  # expect: PEN002
 
 
 def lucky_number() -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import secrets
 import socket
 import string
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Awaitable, Callable, NamedTuple
+from typing import Annotated, Any, Awaitable, Callable
 from zoneinfo import ZoneInfo
 
 import aiohttp
@@ -21,7 +20,6 @@ from penstock import (
     ApplicationError,
     Id,
     Index,
-    Message,
     MutationCtx,
     PaginationOptions,
     Page,
@@ -34,7 +32,6 @@ from penstock import (
 from pydantic import Field
 
 app = App()
-db_name = os.getenv("DB", "news.db")
 log = logging.getLogger(__name__)
 s3 = boto3.client("s3")
 ALPHABET = string.ascii_letters
@@ -63,23 +60,7 @@ class Issue(Table):
     by_author_sent = Index("author", "sent_at")
 
 
-class Delivery(Table):
-    issue: Id[Issue]
-    reader: Id[Reader]
-    opened: int = 0
-
-    by_issue = Index("issue")  # expect: PEN004
-    by_issue_reader = Index("issue", "reader", unique=True)
-    by_reader = Index("reader")
-
-
-class Stats(NamedTuple):
-    readers: int
-    issues: int
-
-
 mailer = app.workpool("mailer", max_parallelism=10, default_retry=Retry(max_attempts=5, initial_backoff=1, base=2))
-archive = app.workpool("archive", max_parallelism=2)
 
 
 class Service:
@@ -145,37 +126,12 @@ async def leave(ctx: MutationCtx, reader: Id[Reader], email: str) -> None:
             raise ApplicationError("This is not you.")
 
 
-@app.mutation(access=public)
-async def leave_by_email(ctx: MutationCtx, reader: Id[Reader], email: str) -> None:
-    row = await ctx.db.get(Reader, reader)
-    _same_or_raise(row, email)  # expect: PEN007
-    await Service(ctx).forget(reader)
-
-
-def _same_or_raise(row: Reader | None, email: str) -> None:
-    if row is None or row.email.lower() != email.lower():
-        raise ApplicationError("This is not you.")
-
-
-@app.mutation
-async def footer(ctx: MutationCtx) -> str:  # expect: PEN006
-    service = Service(ctx)
-    return f"{service.today} {service.host()}"
-
-
 @app.mutation(access=signed_in)
 async def send_to_all(ctx: MutationCtx, issue: Id[Issue]) -> int:
     readers = await Service(ctx).confirmed()
     calls = [{"email": reader.email, "issue": issue} for reader in readers]
     await mailer.with_options(retry=True).enqueue_batch(ctx, deliver, calls)
     return len(calls)
-
-
-@app.mutation(access=signed_in)
-async def send_with_context(ctx: MutationCtx, issue: Id[Issue]) -> None:
-    page = await ctx.db.query(Reader).paginate(num_items=100)
-    pool = mailer.with_options(on_complete=delivered, context={"readers": [row.id for row in page.page]})
-    await pool.enqueue(ctx, greet, issue)
 
 
 @app.mutation(access=signed_in)
@@ -188,12 +144,6 @@ async def send_with_everyone(ctx: MutationCtx, issue: Id[Issue]) -> None:
 @app.internal_mutation
 async def delivered(ctx: MutationCtx, work_id: str, result: Any, context: dict[str, Any]) -> None:
     log.info("delivered %s", context)
-
-
-@app.query(access=signed_in)
-async def stats(ctx: QueryCtx) -> Stats:
-    readers, issues = await asyncio.gather(ctx.db.query(Reader).count(), ctx.db.query(Issue).count())
-    return Stats(readers, issues)
 
 
 @app.query(access=signed_in)
@@ -217,22 +167,6 @@ async def unsent(ctx: QueryCtx) -> list[Issue]:
 
 
 @app.query(access=signed_in)
-async def opened(ctx: QueryCtx, issue: Id[Issue]) -> int:
-    return await ctx.db.query(Delivery).with_index(Delivery.by_issue, issue=issue).sum("opened")
-
-
-@app.query(access=signed_in)
-async def openings(ctx: QueryCtx, reader: Id[Reader]) -> object:  # expect: PEN005
-    return await ctx.db.query(Delivery).with_index(Delivery.by_reader, reader=reader).take(10)
-
-
-@app.query(access=signed_in)
-async def readers_since(ctx: QueryCtx, since: datetime) -> list[Reader]:
-    rows = ctx.db.query(Reader).filter(lambda row: row.joined >= since)  # expect: PEN002
-    return await rows.order("desc").take(100)
-
-
-@app.query(access=signed_in)
 async def named(ctx: QueryCtx, name: str) -> list[Reader]:
     found: list[Reader] = []
     page = await ctx.db.query(Reader).order("desc").take(50)
@@ -251,12 +185,6 @@ async def publish(ctx: MutationCtx, issue: Id[Issue], options: dict) -> None:  #
 async def publish_later(ctx: MutationCtx, issue: Id[Issue], at: datetime) -> None:
     await ctx.scheduler.run_at(at, publish, issue, {})  # expect: PEN008
     await ctx.scheduler.run_at(at, upload, issue)
-
-
-@app.mutation(access=signed_in)
-async def log_publish(ctx: MutationCtx, issue: Id[Issue]) -> None:
-    with open("published.log", "a") as file:  # expect: PEN015
-        file.write(issue)
 
 
 async def _in_session(do: Callable[[aiohttp.ClientSession], Awaitable[None]]) -> None:
@@ -285,38 +213,11 @@ async def upload(ctx: ActionCtx, issue: Id[Issue]) -> None:
     await ctx.run_mutation(uploaded, issue)
 
 
-@app.internal_action
-async def touch(ctx: ActionCtx, issues: list[Id[Issue]]) -> None:
-    bodies = [await ctx.run_query(read, issue) for issue in issues]  # expect: PEN012
-    log.info("%d bodies", len(bodies))
-
-
-@app.internal_action
-async def touch_both(ctx: ActionCtx, issue: Id[Issue]) -> None:
-    await _read_and_mark(ctx, issue)
-
-
 async def _read_and_mark(ctx: ActionCtx, issue: Id[Issue]) -> None:
     body = await ctx.run_query(read, issue)
     if not body.strip():
         raise ApplicationError("empty")
     await ctx.run_mutation(uploaded, issue)  # expect: PEN011
-
-
-@app.internal_action
-async def drain(ctx: ActionCtx, cursor: str | None = None) -> None:
-    while True:
-        cursor = await ctx.run_mutation(drain_some, cursor)
-        if cursor is None:
-            return
-
-
-@app.internal_mutation
-async def drain_some(ctx: MutationCtx, cursor: str | None) -> str | None:
-    page = await ctx.db.query(Delivery).paginate(cursor=cursor, num_items=500)
-    for row in page.page:
-        await ctx.db.delete(Delivery, row.id)
-    return None if page.is_done else page.continue_cursor
 
 
 @app.internal_query
@@ -335,67 +236,7 @@ async def uploaded(ctx: MutationCtx, issue: Id[Issue]) -> None:
     await ctx.db.patch(Issue, issue, sent_at=ctx.now())
 
 
-@app.internal_mutation
-async def uploaded_some(ctx: MutationCtx, issues: list[Id[Issue]]) -> None:
-    for issue in issues:
-        try:
-            await ctx.run_mutation(uploaded, issue)
-        except ApplicationError:
-            log.warning("not %s", issue)
-
-
 @app.internal_action
 async def upload_then_tell(ctx: ActionCtx, issue: Id[Issue]) -> None:
     await ctx.run_mutation(uploaded, issue)
     await ctx.outbox.send("uploads", {"issue": issue})  # expect: PEN016
-
-
-@app.internal_action
-async def upload_then_greet(ctx: ActionCtx, issue: Id[Issue]) -> None:
-    row = await ctx.run_mutation(uploaded, issue)
-    log.info("uploaded %s", row)
-    job = await archive.enqueue(ctx, upload, issue)  # expect: PEN016
-    log.info("job %s", job)
-
-
-@app.outbox("uploads")
-async def to_feed(ctx: ActionCtx, message: Message[dict[str, str]]) -> None:
-    async with aiohttp.ClientSession() as session:
-        await session.post("https://feed.example.com", json=message.payload)  # expect: PEN017
-
-
-@app.outbox("uploads", name="mirror", batch=10)
-async def to_mirror(ctx: ActionCtx, messages: list[Message[dict[str, str]]]) -> None:
-    async with aiohttp.ClientSession(headers={"Idempotency-Key": messages[0].id}) as session:
-        await session.post("https://mirror.example.com", json=[message.payload for message in messages])
-
-
-@app.outbox(Reader, on=("delete",))
-async def to_suppression_list(ctx: ActionCtx, reader: Reader) -> None:
-    try:
-        await asyncio.wait_for(_suppress(reader), 5)
-    except (TimeoutError, Exception) as error:  # expect: PEN019
-        log.error("not suppressed: %s", error)
-
-
-@app.outbox(Issue, name="toots")
-async def to_social(ctx: ActionCtx, message: Message[Issue]) -> None:
-    try:
-        await _toot(message)
-    except aiohttp.ClientError as error:
-        log.error("no toot: %s", error)
-        raise
-
-
-async def _suppress(reader: Reader) -> None:
-    async with aiohttp.ClientSession() as session:
-        await session.get(f"https://mail.example.com/suppress/{reader.email}")
-
-
-async def _toot(message: Message[Issue]) -> None:
-    async with aiohttp.ClientSession() as session:
-        await session.post(
-            "https://social.example.com/toots",
-            json={"text": message.row.title},
-            headers={"Idempotency-Key": message.id},
-        )

@@ -42,7 +42,6 @@ async def spoil(ctx: MutationCtx, code: Id[Coupon]) -> None:
 
 POOLS = {"mail": mails, "slow": careful, "own": app.workpool("own")}
 STEPS = {"spoil": spoil, "use": use}
-STEPS_TOO = {"steps": STEPS, "itself": STEPS}
 
 
 @app.internal_mutation
@@ -74,16 +73,3 @@ async def within(ctx: MutationCtx, codes: list[Id[Coupon]]) -> int:
         one(code)  # expect: PEN001
     ctx.db.query(Coupon).group_by("used").count()  # expect: PEN001
     return randint(0, len(found))  # expect: PEN014
-
-
-def pass_on(ctx: MutationCtx, code: Id[Coupon]):
-    return ctx.db.get(Coupon, code)
-
-
-async def pass_on_async(ctx: MutationCtx, code: Id[Coupon]) -> Coupon | None:
-    return ctx.db.get(Coupon, code)  # expect: PEN001
-
-
-@app.internal_query
-async def unused(ctx: QueryCtx) -> list[Coupon]:
-    return await ctx.db.query(Coupon).filter(lambda row: not row.used).take(20)  # an index over a bool alone is not asked for

@@ -31,23 +31,6 @@ class Order(Timed):
     same_day = Index("day", "customer")  # expect: PEN004
 
 
-class Review(Row):
-    product: Id[Product]
-    author: str
-    stars: int
-
-    by_product = Index("product")
-    by_product_and_author = Index("product", "author")
-
-
-class Setting(Row):
-    key: str
-    value: str
-
-    by_key = Index("key", unique=True)
-    by_key_and_value = Index("key", "value")
-
-
 class Tenant(penstock.Table):
     name: str
     owner: str

@@ -15,7 +15,7 @@ import aiohttp
 
 from fleet.guards import driver
 from fleet.tables import Parcel, State, Stop, Trip, Van, app, maps, texts
-from penstock import ActionCtx, Id, MutationCtx, QueryCtx, between, public, signed_in, sync
+from penstock import ActionCtx, Id, MutationCtx, QueryCtx, signed_in, sync
 
 
 class Parcels:
@@ -61,35 +61,9 @@ async def unload(ctx: MutationCtx, van: Id[Van], parcel: Id[Parcel]) -> None:
     await parcels.soon(parcel)
 
 
-@app.mutation(access=driver)
-async def arrive(ctx: MutationCtx, van: Id[Van]) -> Id[Stop]:
-    return await ctx.db.insert(Stop(van=van, at=datetime.datetime.now(datetime.timezone.utc)))  # expect: PEN014
-
-
-@app.mutation(access=driver)
-async def arrive_at(ctx: MutationCtx, van: Id[Van]) -> Id[Stop]:
-    day = datetime.date(2026, 1, 1)
-    return await ctx.db.insert(Stop(van=van, at=ctx.now(), note=day.isoformat()))
-
-
 @app.query(access=driver)
 async def latest_stop(ctx: QueryCtx, van: Id[Van]) -> Stop | None:
     return await ctx.db.query(Stop).with_index(Stop.by_van, van=van).order("desc").first()
-
-
-@app.query(access=driver)
-async def stops_between(ctx: QueryCtx, van: Id[Van], first: datetime.datetime, last: datetime.datetime) -> list[Stop]:
-    query = ctx.db.query(Stop).with_index(Stop.by_van_and_time, van=van, at=between(first, last))
-    return await query.collect()
-
-
-@app.query(access=driver)
-async def stops_filtered(ctx: QueryCtx, van: Id[Van], first: datetime.datetime) -> list[Stop]:
-    return [
-        stop
-        async for stop in ctx.db.query(Stop).with_index(Stop.by_van_and_time, van=van)
-        if stop.note.startswith("late")
-    ]
 
 
 @app.query(access=driver)
@@ -109,11 +83,6 @@ async def trips_skipped(ctx: QueryCtx, van: Id[Van]) -> int:
             continue
         km += trip.km
     return km
-
-
-@app.query(access=driver)
-async def trips_right(ctx: QueryCtx, van: Id[Van]) -> int:
-    return await ctx.db.query(Trip).with_index(Trip.by_van_and_day, van=van).sum("km") or 0
 
 
 @app.query(access=signed_in)
@@ -136,20 +105,9 @@ async def all_vans(ctx: QueryCtx) -> list[Van]:
 
 
 @app.query(access=signed_in)
-async def vans_by_plate(ctx: QueryCtx, plates: list[str]) -> list[Van]:
-    everything = await ctx.db.query(Van).collect()  # expect: PEN003
-    return list(filter(lambda van: van.plate in plates, everything))
-
-
-@app.query(access=signed_in)
 def blocking(ctx: sync.QueryCtx, van: Id[Van]) -> list[Stop]:
     ctx.db.get(Van, van)
     return ctx.db.query(Stop).with_index(Stop.by_van_and_time, van=van).take(5)
-
-
-@app.query(access=signed_in)
-def blocking_all(ctx: sync.QueryCtx) -> list[Stop]:
-    return ctx.db.query(Stop).collect()  # expect: PEN003
 
 
 @app.mutation(access=signed_in)
@@ -184,12 +142,6 @@ async def weather(ctx: QueryCtx) -> str:
         return await answer.text()
 
 
-@app.internal_action
-async def weather_now(ctx: ActionCtx) -> str:
-    async with aiohttp.ClientSession() as session, session.get("https://weather.example.com") as answer:
-        return f"{await answer.text()} at {time()} {chance.random()}"
-
-
 @app.internal_mutation
 async def set_note(ctx: MutationCtx, stop: Id[Stop], note: str) -> None:
     async def write() -> None:
@@ -202,13 +154,6 @@ async def set_note(ctx: MutationCtx, stop: Id[Stop], note: str) -> None:
 async def set_notes(ctx: MutationCtx, stops: list[Id[Stop]]) -> None:
     tasks = [asyncio.create_task(ctx.db.patch(Stop, stop, note="")) for stop in stops]
     await asyncio.wait(tasks)
-
-
-@app.internal_mutation
-async def set_some(ctx: MutationCtx, stops: list[Id[Stop]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for stop in stops:
-            group.create_task(ctx.db.patch(Stop, stop, note=""))
 
 
 @app.internal_mutation
@@ -248,25 +193,10 @@ async def plan(ctx: ActionCtx, stops: list[str]) -> list[str]:
     return await ctx.run_action(route_here, second)  # expect: PEN010
 
 
-@app.action(access=signed_in)
-async def plan_many(ctx: ActionCtx, stops: list[list[str]]) -> list[list[str]]:
-    return await asyncio.gather(*(ctx.run_action(route_here, one) for one in stops))  # expect: PEN010
-
-
-@app.action(access=signed_in)
-async def plan_many_here(ctx: ActionCtx, stops: list[list[str]]) -> list[list[str]]:
-    return [await route_here(ctx, one) for one in stops]
-
-
 @app.internal_action
 def plan_in_thread(ctx: sync.ActionCtx, stops: list[str]) -> list[str]:
     again = ctx.run_action(route_in_thread, stops)  # expect: PEN010
     return ctx.run_action(route, again)
-
-
-@app.action(access=public)
-async def plan_public(ctx: ActionCtx, stops: list) -> tuple:  # expect: PEN005
-    return tuple(stops)
 
 
 @app.action
@@ -277,25 +207,6 @@ async def plan_open(ctx: ActionCtx, options: dict[str, object]) -> None:  # expe
 @app.action(access=signed_in)
 async def plan_optional(ctx: ActionCtx, options: dict[str, Any] | None = None) -> None:  # expect: PEN005
     await maps.enqueue(ctx, route_here, list(options or {}))
-
-
-@app.mutation(access=signed_in)
-async def store_trip(
-    ctx: MutationCtx,
-    trip: Trip,  # expect: PEN005
-    km: int,
-) -> Id[Trip]:
-    return await ctx.db.insert(trip)
-
-
-@app.mutation(access=signed_in)
-async def store_trips(ctx: MutationCtx, trips: list[Trip]) -> None:  # expect: PEN005
-    await ctx.db.insert_many(trips)
-
-
-@app.internal_mutation
-async def store_inside(ctx: MutationCtx, trip: Trip, extra: Any = None):
-    await ctx.db.insert(trip)
 
 
 @app.mutation(access=signed_in)

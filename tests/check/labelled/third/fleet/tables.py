@@ -12,10 +12,6 @@ class State(StrEnum):
     DONE = "done"
 
 
-class Stamped(Table):
-    changed: datetime.datetime | None = None
-
-
 class Van(Table):
     plate: str
     depot: str
@@ -62,7 +58,4 @@ class Trip(Table):
 limit = app.rate_limit("calls", TokenBucket(rate=3, period=datetime.timedelta(minutes=1)))
 texts = app.workpool("texts", max_parallelism=4, retry_actions_by_default=True)
 maps = app.workpool("maps", max_parallelism=2)
-ledger = app.workpool("ledger", max_parallelism=1, default_retry=Retry(max_attempts=9, initial_backoff=30))  # expect: PEN018
 paced = app.workpool("paced", max_parallelism=1, default_retry=Retry.linear(datetime.timedelta(seconds=30)))  # expect: PEN018
-calm = app.workpool("calm", max_parallelism=1, default_retry=Retry.linear(1, max_attempts=3))
-capped = app.workpool("capped", max_parallelism=1, default_retry=Retry(max_attempts=9, initial_backoff=1, max_backoff=4))

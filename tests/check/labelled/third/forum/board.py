@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import os
 import typing as t
-from datetime import datetime, timedelta, timezone
 
 import httpx as web
 from penstock import *  # a forum in one file
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, public, signed_in, sync
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, public, signed_in, sync
 
 if t.TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,7 +15,6 @@ if t.TYPE_CHECKING:
 app: App = App(name="forum") if os.environ.get("FORUM") else App()
 Query, Write, Act = QueryCtx, MutationCtx, ActionCtx
 POOL = app.workpool("posts", max_parallelism=3)
-STRICT = app.workpool("strict", max_parallelism=1, default_retry=Retry(5, 60))  # expect: PEN018
 log = logging.getLogger(__name__)
 
 
@@ -62,25 +59,8 @@ async def open_topics(ctx: Query) -> list[Topic]:
 
 
 @app.query(access=public)
-async def top_topics(ctx: Query) -> list[Topic]:
-    query = ctx.db.query(Topic).with_index(Topic.by_closed_and_votes, closed=False)
-    return await query.order("desc").take(30)
-
-
-@app.query(access=public)
-async def odd_topics(ctx: Query) -> list[Topic]:
-    return await ctx.db.query(Topic).filter(lambda row: row.votes % 2 == 1).take(30)
-
-
-@app.query(access=public)
 async def newest_of(ctx: Query, author: str) -> list[Entry]:
     return await ctx.db.query(Entry).with_index(Entry.by_author, author=author).order("desc").take(5)
-
-
-@app.query(access=public)
-async def liked(ctx: Query, author: str) -> list[Entry]:
-    query = ctx.db.query(Entry).with_index(Entry.by_author_and_likes, author=author, likes=gt(10))
-    return await query.collect()
 
 
 async def entries_of(ctx: Query, topic: Id[Topic]) -> AsyncIterator[Entry]:
@@ -106,14 +86,6 @@ async def grouped(ctx: Query) -> t.Dict[str, t.Any]:  # expect: PEN005
 
 
 @app.query(access=public)
-async def counted(ctx: Query, topic: t.Optional[Id[Topic]] = None) -> int:
-    query = ctx.db.query(Entry)
-    if topic is not None:
-        query = query.with_index(Entry.by_topic, topic=topic)
-    return await query.count()
-
-
-@app.query(access=public)
 async def some(ctx: Query, *, topic: Id[Topic] | None = None, options: t.Mapping[str, t.Any]) -> int:  # expect: PEN005
     return len(options)
 
@@ -124,12 +96,6 @@ async def post(ctx: Write, topic: Id[Topic], text: str) -> Id[Entry]:
     entry = await ctx.db.insert(Entry(topic=topic, author=me.subject, text=text))
     await POOL.enqueue(ctx, ping, entry)
     return entry
-
-
-@app.mutation(access=signed_in)
-async def post_stamped(ctx: Write, topic: Id[Topic]) -> Id[Entry]:
-    text = datetime.now(timezone.utc).isoformat()  # expect: PEN014
-    return await post(ctx, topic, text)
 
 
 @app.mutation(access=signed_in)
@@ -151,18 +117,6 @@ async def like_all(ctx: Write, entries: list[Id[Entry]]) -> None:
 
 
 @app.mutation(access=signed_in)
-async def like_lambda(ctx: Write, entry: Id[Entry]) -> None:
-    doing = lambda: like(ctx, entry)
-    await doing()
-
-
-@app.mutation(access=signed_in)
-async def like_partial(ctx: Write, entry: Id[Entry]) -> None:
-    doing = functools.partial(like, ctx)
-    await doing(entry)
-
-
-@app.mutation(access=signed_in)
 async def close(ctx: Write, topic: Id[Topic]) -> Topic:
     return ctx.db.patch(Topic, topic, closed=True)  # expect: PEN001
 
@@ -178,26 +132,6 @@ async def erase(ctx: Write, entry: Id[Entry], author: str) -> None:
     row = await ctx.db.get(Entry, entry)
     if row is not None and row.author == author:  # missed: PEN007
         await ctx.db.delete(Entry, entry)
-
-
-@app.mutation
-async def erase_mine(ctx: Write, entry: Id[Entry]) -> None:
-    row, me = await ctx.db.get(Entry, entry), await ctx.auth.require()
-    if row is None or row.author != me.subject:
-        raise PermissionError
-    await ctx.db.delete(Entry, entry)
-
-
-@app.mutation
-async def erase_any(ctx: Write, entry: Id[Entry]) -> None:  # expect: PEN006
-    await ctx.db.delete(Entry, entry)
-
-
-@app.mutation(access=signed_in)
-async def notify(ctx: Write, entry: Id[Entry]) -> None:
-    web.get("https://forum.example.com", params={"entry": entry})  # expect: PEN015
-    await ctx.scheduler.run_at(ctx.now() + timedelta(minutes=1), ping, entry)
-    await ctx.scheduler.run_after(timedelta(minutes=1), like, entry)  # expect: PEN008
 
 
 @app.internal_action
@@ -230,11 +164,6 @@ class Search:
 
 
 search = Search("https://search.example.com")
-
-
-@app.outbox(Entry, name="search")
-async def to_index(ctx: ActionCtx, entry: Entry) -> None:
-    await search.send(entry.id, entry.text)
 
 
 @app.outbox(Entry, name="second search")
@@ -323,8 +252,3 @@ async def ping_few(ctx: Write, topic: Id[Topic]) -> None:
 async def who(ctx: Act) -> str:
     identity = await ctx.auth.get_user_identity()
     return identity.name or "" if identity else ""
-
-
-@app.action
-async def where(ctx: Act) -> str:  # expect: PEN006
-    return os.getcwd()

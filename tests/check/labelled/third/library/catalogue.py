@@ -3,35 +3,14 @@
 import os
 import random
 import time
-from collections import defaultdict
-from typing import Any
 
-from pydantic import BaseModel
 
 from library import schema
 from library.base import ROWS, app
 from library.model import current_patron, open_loans
 from library.model.patrons import is_patron
 from library.schema import Book, Branch, Copy, Loan, Review, Weekday
-from penstock import Id, Page, PaginationOptions, QueryCtx, gte, public, signed_in
-
-MAXIMUM = int(os.environ.get("LIBRARY_ROWS", "50"))
-
-
-class Shelf(BaseModel):
-    name: str
-    books: list[str]
-
-
-@app.query(access=public)
-async def book_of(ctx: QueryCtx, isbn: str) -> Book | None:
-    return await ctx.db.query(Book).with_index(Book.by_isbn, isbn=isbn).unique()
-
-
-@app.query(access=public)
-async def editions(ctx: QueryCtx, isbn: str, since: int) -> list[Book]:
-    query = ctx.db.query(Book).with_index(Book.by_isbn_and_year, isbn=isbn, year=gte(since))
-    return await query.collect()
+from penstock import Id, Page, PaginationOptions, QueryCtx, public, signed_in
 
 
 @app.query(access=public)
@@ -47,11 +26,6 @@ async def by_title(ctx: QueryCtx, title: str) -> list[Book]:
 
 
 @app.query(access=public)
-async def titles_with(ctx: QueryCtx, word: str) -> list[Book]:
-    return await ctx.db.query(Book).filter(lambda book: word in book.title.lower()).take(10)
-
-
-@app.query(access=public)
 async def since(ctx: QueryCtx, year: int) -> list[Book]:
     def recent(book: Book) -> bool:
         return book.year >= year
@@ -62,14 +36,6 @@ async def since(ctx: QueryCtx, year: int) -> list[Book]:
 @app.query(access=public)
 async def author_page(ctx: QueryCtx, author: str, options: PaginationOptions) -> Page[Book]:
     return await ctx.db.query(Book).filter(lambda book: book.author == author).paginate(options)
-
-
-@app.query(access=public)
-async def shelves(ctx: QueryCtx) -> list[Shelf]:
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for book in await ctx.db.query(Book).collect():  # expect: PEN003
-        grouped[book.shelf].append(book.title)
-    return [Shelf(name=name, books=books) for name, books in grouped.items()]
 
 
 @app.query(access=public)
@@ -90,16 +56,6 @@ async def lost_copies(ctx: QueryCtx, branch: Id[Branch]) -> list[Copy]:
 
 
 @app.query(access=public)
-async def all_by_shelf(ctx: QueryCtx) -> list[Book]:
-    return await ctx.db.query(Book).with_index(Book.by_shelf).collect()  # expect: PEN003
-
-
-@app.query(access=public)
-async def week(ctx: QueryCtx) -> list[Weekday]:
-    return await ctx.db.query(Weekday).collect()  # penstock: ignore[PEN003] a week has seven days
-
-
-@app.query(access=public)
 async def week_again(ctx: QueryCtx) -> list[Weekday]:
     return await ctx.db.query(Weekday).collect()  # penstock: ignore[PEN002] no filter # expect: PEN003, PEN000
 
@@ -114,11 +70,6 @@ async def count(ctx: QueryCtx) -> int:  # expect: PEN006
     return await ctx.db.query(Book).count()
 
 
-@app.query()
-async def newest(ctx: QueryCtx) -> list[Book]:  # expect: PEN006
-    return await ctx.db.query(Book).order("desc").take(5)
-
-
 @app.query
 async def mine(ctx: QueryCtx) -> list[Loan]:
     patron = await current_patron(ctx)
@@ -128,25 +79,6 @@ async def mine(ctx: QueryCtx) -> list[Loan]:
 @app.query(access=is_patron)
 async def reviews(ctx: QueryCtx, book: Id[Book]) -> list[Review]:
     return await ctx.db.query(Review).with_index(Review.by_book, book=book).take(50)
-
-
-@app.query
-async def my_reviews(ctx: QueryCtx) -> list[Review]:
-    await ctx.check_access(reviews)
-    patron = await current_patron(ctx)
-    query = ctx.db.query(Review).with_index(Review.by_patron_and_book, patron=patron.id)
-    return await query.collect()
-
-
-@app.query(access=signed_in)
-async def review(ctx: QueryCtx, review_id: Id[Review]) -> Any:  # expect: PEN005
-    return await ctx.db.get(Review, review_id)
-
-
-@app.query(access=signed_in)
-async def review_as_dict(ctx: QueryCtx, review_id: Id[Review]) -> dict[str, Any]:  # expect: PEN005
-    found = await ctx.db.get(Review, review_id)
-    return {} if found is None else found.model_dump()
 
 
 @app.query(access=signed_in)
@@ -170,21 +102,10 @@ async def search(ctx: QueryCtx, words: list, limit: int = 10) -> list[str]:  # e
     return [str(word) for word in words[:limit]]
 
 
-@app.internal_query
-async def anything(ctx: QueryCtx, filters: dict[str, Any]) -> Any:
-    return await ctx.db.query(Book).take(len(filters))
-
-
 @app.query(access=signed_in)
 async def lucky(ctx: QueryCtx) -> Book | None:
     books = await ctx.db.query(Book).take(50)
     return random.choice(books) if books else None  # expect: PEN014
-
-
-@app.query(access=signed_in)
-async def lucky_again(ctx: QueryCtx) -> Book | None:
-    books = await ctx.db.query(Book).take(MAXIMUM)
-    return ctx.random.choice(books) if books else None
 
 
 @app.query(access=signed_in)
@@ -197,26 +118,3 @@ async def how_slow(ctx: QueryCtx) -> float:
 @app.query(access=signed_in)
 async def limited(ctx: QueryCtx) -> list[Book]:
     return await ctx.db.query(Book).take(int(os.environ["LIBRARY_LIMIT"]))  # expect: PEN014
-
-
-@app.query(access=signed_in)
-async def one_copy(ctx: QueryCtx, copy: Id[Copy]) -> Copy | None:
-    return await ctx.db.get(copy)  # expect: PEN013
-
-
-@app.query(access=signed_in)
-async def two_books(ctx: QueryCtx, one: Id[Book], other: Id[Book]) -> list[Book | None]:
-    first, second = await ctx.db.get(Book, one), await ctx.db.get(schema.Book, other)
-    return [first, second]
-
-
-@app.query(access=signed_in)
-async def both(ctx: QueryCtx, isbn: str) -> int:
-    found = await ctx.run_query(book_of, isbn)  # expect: PEN008, PEN009
-    return 0 if found is None else found.year
-
-
-@app.query(access=signed_in)
-async def both_plain(ctx: QueryCtx, isbn: str) -> int:
-    found = await book_of(ctx, isbn)
-    return 0 if found is None else found.year

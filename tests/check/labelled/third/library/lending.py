@@ -1,6 +1,5 @@
 """Writing: loans, fines and patrons."""
 
-import asyncio
 import contextlib
 import datetime as dt
 import secrets
@@ -9,14 +8,13 @@ from datetime import timedelta
 from random import randint
 from urllib import request
 
-import httpx
 import requests
 
-from library.base import app, labels, notices, urgent
+from library.base import app, urgent
 from library.model import Desk, current_patron
 from library.model import loans as lending
 from library.model.patrons import must_be
-from library.schema import Address, Book, Branch, Copy, Fine, Loan, Patron, Review
+from library.schema import Book, Branch, Copy, Fine, Loan, Patron, Review
 from penstock import (
     ActionCtx,
     ApplicationError,
@@ -24,7 +22,6 @@ from penstock import (
     MutationCtx,
     QueryCtx,
     UniqueViolation,
-    WorkId,
     public,
     signed_in,
 )
@@ -37,19 +34,8 @@ async def manages(ctx: QueryCtx, branch: Id[Branch]) -> bool:
 
 
 @app.mutation(access=signed_in)
-async def borrow(ctx: MutationCtx, copy: Id[Copy]) -> Id[Loan]:
-    patron = await current_patron(ctx)
-    return await lending.lend(ctx, copy, patron.id)
-
-
-@app.mutation(access=signed_in)
 async def bring(ctx: MutationCtx, loan: Id[Loan]) -> None:
     lending.give_back(ctx, loan)  # expect: PEN001
-
-
-@app.mutation(access=signed_in)
-async def bring_many(ctx: MutationCtx, loans: list[Id[Loan]]) -> None:
-    await asyncio.gather(*[lending.give_back_at(ctx, loan, ctx.now()) for loan in loans])
 
 
 @app.mutation(access=signed_in)
@@ -90,32 +76,6 @@ async def change_email(ctx: MutationCtx, patron: Id[Patron], email: str, new: st
     await ctx.db.patch(Patron, patron, email=new)
 
 
-@app.mutation(access=public)
-async def close_card(ctx: MutationCtx, patron: Id[Patron], user: str) -> None:
-    found = await ctx.db.get(Patron, patron)
-    if found is None:
-        return
-    if user != found.user:  # expect: PEN007
-        raise ApplicationError("This is not your card.")
-    await ctx.db.delete(Patron, patron)
-
-
-@app.mutation(access=public)
-async def open_card(ctx: MutationCtx, email: str, name: str, address: Address) -> Id[Patron]:
-    known = await ctx.db.query(Patron).with_index(Patron.by_email, email=email).first()
-    if known is not None:
-        raise ApplicationError("This email has a card.")
-    return await ctx.db.insert(Patron(user="", email=email, name=name, address=address))
-
-
-@app.mutation
-async def rename_card(ctx: MutationCtx, name: str) -> None:
-    patron = await current_patron(ctx)
-    if patron.name == name:
-        raise ApplicationError("That is your name already.")
-    await ctx.db.patch(Patron, patron.id, name=name)
-
-
 @app.mutation
 async def pay(ctx: MutationCtx, fine: Id[Fine]) -> None:  # expect: PEN006
     await ctx.db.patch(Fine, fine, paid=True)
@@ -144,22 +104,10 @@ async def add_copy(ctx: MutationCtx, book: Id[Book], branch: Id[Branch]) -> Id[C
 
 
 @app.mutation(access=signed_in)
-async def add_copy_too(ctx: MutationCtx, book: Id[Book], branch: Id[Branch]) -> Id[Copy]:
-    barcode = str(uuid.UUID(int=ctx.random.getrandbits(128)))
-    return await ctx.db.insert(Copy(book=book, branch=branch, barcode=barcode))
-
-
-@app.mutation(access=signed_in)
 async def barcode(ctx: MutationCtx, copy: Id[Copy]) -> str:
     code = f"{randint(0, 999_999):06}"  # expect: PEN014
     await ctx.db.patch(Copy, copy, barcode=code)
     return code + secrets.token_hex(4)  # expect: PEN014
-
-
-@app.mutation(access=signed_in)
-async def announce(ctx: MutationCtx, email: str) -> None:
-    async with httpx.AsyncClient() as client:  # expect: PEN015
-        await client.post("https://mail.example.com", json={"to": email})
 
 
 @app.mutation(access=signed_in)
@@ -169,20 +117,9 @@ async def fetch_cover(ctx: MutationCtx, book: Id[Book]) -> None:
 
 
 @app.mutation(access=signed_in)
-async def wait_a_bit(ctx: MutationCtx, book: Id[Book]) -> None:
-    await asyncio.sleep(0.1)  # expect: PEN015
-    await ctx.db.patch(Book, book, shelf="")
-
-
-@app.mutation(access=signed_in)
 async def write_note(ctx: MutationCtx, book: Id[Book]) -> None:
     with open("/tmp/note.txt", "w") as note:  # expect: PEN015
         note.write(book)
-
-
-@app.mutation(access=signed_in)
-async def announce_later(ctx: MutationCtx, email: str) -> WorkId:
-    return await notices.enqueue(ctx, send_notice, email)
 
 
 @app.mutation(access=signed_in)
@@ -200,25 +137,9 @@ async def send_notice(ctx: ActionCtx, email: str) -> None:
 
 
 @app.internal_action
-async def send_label(ctx: ActionCtx, copy: str) -> None:
-    requests.post("https://print.example.com", json={"copy": copy}, timeout=5)  # expect: PEN022
-
-
-@app.internal_action
 async def send_once(ctx: ActionCtx, email: str) -> None:
     headers = {"Idempotency-Key": email}
     requests.post("https://mail.example.com", json={"to": email}, headers=headers, timeout=5)  # expect: PEN022
-
-
-@app.mutation(access=signed_in)
-async def label(ctx: MutationCtx, copy: Id[Copy]) -> None:
-    await labels.enqueue(ctx, send_label, copy)
-    await notices.with_options(retry=True).enqueue(ctx, send_once, copy)
-
-
-@app.mutation(access=signed_in)
-async def remind_tomorrow(ctx: MutationCtx, loan: Id[Loan]) -> None:
-    await ctx.scheduler.run_after(timedelta(days=1), renew, loan)  # expect: PEN008
 
 
 @app.mutation(access=signed_in)
@@ -245,13 +166,6 @@ async def renew_quietly(ctx: MutationCtx, loan: Id[Loan]) -> None:
 async def replace_book(ctx: MutationCtx, book: Id[Book], title: str) -> None:
     new = Book(isbn="", title=title, author="", year=2000)
     await ctx.db.replace(book, new)  # expect: PEN013
-
-
-@app.mutation(access=signed_in)
-async def patch_book(ctx: MutationCtx, book: Id[Book], title: str) -> None:
-    db = ctx.db
-    await db.patch(book, title=title)  # expect: PEN013
-    await db.patch(Book, book, shelf="new")
 
 
 HANDLERS = {"renew": renew_quietly, "extend": renew}

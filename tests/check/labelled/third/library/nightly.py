@@ -6,33 +6,17 @@ from datetime import timedelta
 import httpx
 
 from library.base import app, notices, urgent
-from library.catalogue import book_of, count
-from library.lending import pay, renew_quietly, send_notice, send_once
-from library.model import due_loans
+from library.lending import pay, renew_quietly, send_once
 from library.schema import Fine, Loan, Patron
 from penstock import ActionCtx, Id, MutationCtx, QueryCtx, Retry, WorkId, WorkResult
 
 log = logging.getLogger(__name__)
 
 
-@app.cron("0 3 * * *")
-async def overdue(ctx: MutationCtx) -> None:
-    for loan in await due_loans(ctx, ctx.now().date()):
-        await notices.enqueue(ctx, send_notice, loan.patron)
-
-
 @app.cron(timedelta(hours=1), name="hourly count")
 @app.mutation
 async def hourly(ctx: MutationCtx) -> int:  # expect: PEN006, PEN008
     return await ctx.db.query(Loan).count()
-
-
-@app.cron("0 4 * * *")
-@app.internal_mutation
-async def clean(ctx: MutationCtx) -> None:
-    old = await ctx.db.query(Loan).take(100)
-    for loan in old:
-        await ctx.db.delete(Loan, loan.id)
 
 
 @app.internal_query
@@ -45,13 +29,6 @@ async def fines_of(ctx: QueryCtx, patron: Id[Patron]) -> list[Fine]:
 async def loans_of(ctx: QueryCtx, patron: Id[Patron]) -> list[Loan]:
     query = ctx.db.query(Loan).with_index(Loan.by_patron_and_due, patron=patron)
     return await query.collect()
-
-
-@app.internal_action
-async def statement(ctx: ActionCtx, patron: Id[Patron]) -> int:
-    fines = await ctx.run_query(fines_of, patron)
-    loans = await ctx.run_query(loans_of, patron)  # expect: PEN011
-    return len(fines) + len(loans)
 
 
 @app.internal_action
@@ -82,42 +59,16 @@ async def pay_each(ctx: ActionCtx, fines: list[Id[Fine]]) -> None:
 
 
 @app.internal_action
-async def pay_each_patron(ctx: ActionCtx, patrons: list[Id[Patron]]) -> None:
-    _ = [await ctx.run_mutation(pay_all, patron) for patron in patrons]  # expect: PEN012
-
-
-@app.internal_action
 async def pay_each_outside(ctx: ActionCtx, patrons: list[Id[Patron]]) -> None:
     for patron in patrons:
         httpx.post("https://bank.example.com", json={"patron": patron})  # expect: PEN022
         await ctx.run_mutation(pay_all, patron)
 
 
-@app.internal_action
-async def sweep(ctx: ActionCtx) -> None:
-    more = True
-    while more:
-        more = await ctx.run_mutation(sweep_some)
-
-
-@app.internal_mutation
-async def sweep_some(ctx: MutationCtx) -> bool:
-    rows = await ctx.db.query(Loan).take(500)
-    for row in rows:
-        await ctx.db.delete(Loan, row.id)
-    return len(rows) == 500
-
-
 @app.internal_mutation
 async def pay_all(ctx: MutationCtx, patron: Id[Patron]) -> None:
     for fine in await fines_of(ctx, patron):
         await ctx.db.patch(Fine, fine.id, paid=True)
-
-
-@app.internal_action
-async def settle(ctx: ActionCtx, patron: Id[Patron]) -> None:
-    await ctx.run_mutation(pay_all, patron)
-    await notices.enqueue(ctx, send_once, patron)  # expect: PEN016
 
 
 @app.internal_action
@@ -131,12 +82,6 @@ async def settle_outside(ctx: ActionCtx, patron: Id[Patron]) -> None:
     await ctx.run_mutation(pay_all, patron)
     answer = httpx.get("https://bank.example.com")  # expect: PEN022
     await notices.enqueue(ctx, send_once, answer.text)
-
-
-@app.internal_mutation
-async def settle_within(ctx: MutationCtx, patron: Id[Patron]) -> None:
-    await pay_all(ctx, patron)
-    await notices.enqueue(ctx, send_once, patron)
 
 
 @app.internal_mutation
@@ -171,18 +116,6 @@ async def notice_ids(ctx: MutationCtx, patron: Id[Patron]) -> None:
     async for row in ctx.db.query(Loan).with_index(Loan.by_patron_and_due, patron=patron):
         ids.append(row.id)
     await urgent.with_options(on_complete=noticed, context=ids).enqueue(ctx, send_once, patron)  # expect: PEN020
-
-
-@app.internal_action
-async def totals(ctx: ActionCtx, isbn: str) -> None:
-    await ctx.run_query(count)  # expect: PEN008
-    await send_out(ctx, isbn)
-    await ctx.run_query(book_of, isbn)  # expect: PEN008
-
-
-async def send_out(ctx: ActionCtx, isbn: str) -> None:
-    async with httpx.AsyncClient() as client:
-        await client.get(f"https://isbn.example.com/{isbn}")
 
 
 slow = app.workpool("slow", max_parallelism=1, default_retry=Retry(max_attempts=6, initial_backoff=20))  # expect: PEN018

@@ -1,5 +1,3 @@
 """What the server offers."""
 
 from . import desk, public
-
-__all__ = ["desk", "public"]

@@ -3,5 +3,3 @@
 from .loans import due_loans as due_loans
 from .loans import open_loans
 from .patrons import Desk, current_patron
-
-__all__ = ["Desk", "current_patron", "due_loans", "open_loans"]

@@ -4,7 +4,6 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from library.schema import Copy, Loan, Patron
-from penstock import lt
 
 if TYPE_CHECKING:
     from penstock import Id, MutationCtx, QueryCtx
@@ -13,10 +12,6 @@ if TYPE_CHECKING:
 async def open_loans(ctx: QueryCtx, patron: Id[Patron]) -> list[Loan]:
     query = ctx.db.query(Loan).with_index(Loan.by_patron, patron=patron)
     return await query.order("desc").take(100)
-
-
-async def due_loans(ctx: QueryCtx, today: date) -> list[Loan]:
-    return await ctx.db.query(Loan).with_index(Loan.by_due, due=lt(today)).collect()
 
 
 async def every_loan(ctx: QueryCtx) -> list[Loan]:
@@ -44,8 +39,3 @@ async def give_back(ctx: MutationCtx, loan: Id[Loan]) -> None:
 async def give_back_at(ctx: MutationCtx, loan: Id[Loan], at: datetime) -> None:
     row = await ctx.db.patch(Loan, loan, returned_at=at)
     await ctx.db.patch(Copy, row.copy_id, state="in")
-
-
-async def late(ctx: QueryCtx, patron: Id[Patron]) -> list[Loan]:
-    today = ctx.now().date()
-    return [loan for loan in await open_loans(ctx, patron) if loan.due < today]

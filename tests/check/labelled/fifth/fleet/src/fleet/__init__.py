@@ -1,5 +1,3 @@
 from fleet.base import app as app
 from fleet.base import Trip, Vehicle
 from fleet.tools import *
-
-__all__ = ["Trip", "Vehicle", "app"]

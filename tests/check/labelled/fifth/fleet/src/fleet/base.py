@@ -45,7 +45,6 @@ class Fine(Base):
 
 
 POLICIES = {"slow": Retry.fixed(timedelta(minutes=2)), "fast": Retry(3, 0.1, 2)}
-gps = app.workpool("gps", max_parallelism=50)
 erp = app.workpool("erp", max_parallelism=1, default_retry=POLICIES["slow"])  # expect: PEN018
 garage = app.workpool("garage", max_parallelism=1, default_retry=POLICIES["fast"])
 police = app.workpool("police", max_parallelism=2).with_options(retry=True)

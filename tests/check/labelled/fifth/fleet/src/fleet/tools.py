@@ -1,16 +1,11 @@
 """Words that several modules share."""
 
 import functools
-import subprocess
-import urllib.request
 from random import choice as pick, randint
-from time import sleep as wait
 
 from penstock import ApplicationError, sync
 
 from fleet.base import Vehicle
-
-__all__ = ["drivers_only", "find", "nickname", "ping", "vehicle"]
 
 
 def drivers_only(function):
@@ -37,13 +32,3 @@ def find(ctx: sync.QueryCtx, depot: str) -> list[Vehicle]:
 
 def nickname() -> str:
     return pick(["ant", "bee", "cow"]) + str(randint(1, 9))  # expect: PEN014
-
-
-def ping(host: str) -> bool:
-    wait(0.5)  # expect: PEN015
-    return subprocess.run(["ping", "-c1", host], check=False).returncode == 0  # expect: PEN015
-
-
-def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url) as answer:
-        return answer.read()

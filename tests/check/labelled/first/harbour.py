@@ -2,7 +2,7 @@ from typing import Any
 
 from elsewhere import Watched
 
-from penstock import App, Id, Index, MutationCtx, QueryCtx, Table, UserTable, signed_in
+from penstock import App, Id, Index, MutationCtx, Table, UserTable, signed_in
 
 app = App()
 COLUMNS = ("berth", "ship")
@@ -42,12 +42,3 @@ async def moor(ctx: MutationCtx, ship: Id[Ship], pilot: Id[Pilot], crane: Id[Cra
     await ctx.db.patch(Crane, crane, lode=1)  # expect: PEN021
     changes: dict[str, Any] = {"births": 1}
     await ctx.db.patch(Ship, ship, **changes)
-
-
-@app.query(access=signed_in)
-async def ships(ctx: QueryCtx, flag: str) -> list[Ship]:
-    first = await ctx.db.query(Ship).with_index(Ship.by_flag, flagg=flag).take(5)  # expect: PEN021
-    ranged = ctx.db.query(Ship).with_index(Ship.by_flag, flag=flag, name="Ada")  # expect: PEN021
-    other = await ctx.db.query(Ship).with_index(Ship.by_berth, anything=flag).take(5)
-    right = await ctx.db.query(Ship).with_index(Ship.by_flag, flag=flag, berth=1).take(5)
-    return [*first, *other, *right, *await ranged.take(5)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 import datetime as dt
-from penstock import App, ApplicationError, Id, Index, QueryCtx, Retry, Table
+from penstock import App, Id, Index, QueryCtx, Table
 clinic = App()
-calls = clinic.workpool("calls", max_parallelism=3, retry_actions_by_default=True)
-xray = clinic.workpool("xray", max_parallelism=1, default_retry=Retry(6, 5, 2))  # expect: PEN018
 
 
 class Base(Table):
@@ -30,9 +28,3 @@ class Visit(Base):
 
 def visits_of(ctx: QueryCtx, patient: Id[Patient]):
     return ctx.db.query(Visit).with_index(Visit.by_patient_room, patient=patient)
-
-
-async def doctor_of(ctx: QueryCtx) -> str:
-    if not (who := await ctx.auth.get_user_identity()):
-        raise ApplicationError("sign in")
-    return who.subject
