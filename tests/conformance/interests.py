@@ -93,19 +93,6 @@ class Interests(Suite):
         ]
 
     @story
-    async def test_tables_of_others_with_any_columns(self, bench: Bench) -> None:
-        bytes_type, real = ("bytea", "double precision") if bench.store.dialect.schemas else ("blob", "real")
-        await make_table(bench, "thing", f"a {bytes_type} primary key, b {real}, c text")
-        await declare(bench, thing(after=["b", "c"]))
-        literal = "'\\x00ff'" if bench.store.dialect.schemas else "x'00ff'"
-        await run(bench, f"insert into thing values ({literal}, 0.1, 'tab\t\"quoted\" ☃'), ('\\x41', 1e300, null)")
-        (first, second) = await captured(bench)
-        assert first.key_values() == ("\\x00ff",)
-        assert [float(one.values("after")["b"]) for one in (first, second)] == [0.1, 1e300]
-        assert first.values("after")["c"] == 'tab\t"quoted" ☃'
-        assert second.values("after")["c"] is None
-
-    @story
     async def test_what_is_undone_was_never_told(self, bench: Bench) -> None:
         await declare(bench, note("all"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -19,16 +18,13 @@ from conformance.bench import (
     killed_before,
     lose,
     new_job,
-    patiently,
     story,
 )
-from penstock.clock import random_of
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow, TokenBucket
 from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import Backlog, PoolRow, PoolView
 from penstock.store.session import reading
-from penstock.store.store import Store
 
 
 class Pools(Suite):
@@ -182,22 +178,6 @@ class Pools(Suite):
         await bench.store.leases.rescue(two, after(31), lose(after(31)))
         assert await pools.acquire(three, "p", 9) == 4
         assert await pools.acquire(two, "p", 1) == 0, "a lease that was lost gets none"
-
-    @story
-    async def test_of_many_who_take_slots_at_once_none_gets_too_many(self, bench: Bench) -> None:
-        await bench.store.pools.declare(definitions({"p": 20}))
-        stores = [bench.store, await bench.another(), await bench.another()]
-        chance = random_of(1)
-
-        async def take_and_give(store: Store) -> None:
-            lease = await store.leases.take("conformance", timedelta(days=1), NOW)
-            for _ in range(15):
-                await patiently(lambda: store.pools.acquire(lease, "p", chance.randrange(1, 12)))
-                (view,) = await store.pools.look(lease, ["p"], 1)
-                assert view.granted <= 20
-                await patiently(lambda: store.pools.release(lease, "p", chance.randrange(1, 12)))
-
-        await asyncio.gather(*(take_and_give(store) for store in stores))
 
     # ----- claims
 

@@ -64,7 +64,9 @@ def check(said: Sequence[Said], conditions: Sequence[Condition], rows: Sequence[
 
 @PROPERTY
 @given(dice=DICE)
-def test_a_query_selects_what_python_does(things: LiteThings | PostgresThings, store: str, dice: Dice) -> None:
+def test_queries_and_triggers_select_what_python_does(
+    things: LiteThings | PostgresThings, store: str, dice: Dice
+) -> None:
     rows = [dice.thing() for _ in range(ROWS)]
     stored = things.store(rows)
     conditions = with_opposites([dice.condition() for _ in range(CONDITIONS)])
@@ -72,20 +74,12 @@ def test_a_query_selects_what_python_does(things: LiteThings | PostgresThings, s
     said = things.select(conditions, own=True)
     assert all(one.sql.exact for one in said)
     check(said, conditions, rows, wanted)
+    check(things.fire(conditions), conditions, rows, wanted)
     dialect = SQLITE if store == "sqlite" else POSTGRES
     assert [of_stored(dialect, DEFINITION, stored, condition) for condition in conditions] == wanted
     captured = things.captured()
     for condition, outcome in zip(conditions, wanted, strict=True):
         assert of_captured(dialect, DEFINITION, captured, condition) == outcome, str(condition)
-
-
-@PROPERTY
-@given(dice=DICE)
-def test_a_trigger_fires_for_what_python_selects(things: LiteThings | PostgresThings, dice: Dice) -> None:
-    rows = [dice.thing() for _ in range(ROWS)]
-    things.store(rows)
-    conditions = with_opposites([dice.condition() for _ in range(CONDITIONS)])
-    check(things.fire(conditions), conditions, rows, expected(rows, conditions))
 
 
 @PROPERTY

@@ -104,9 +104,9 @@ def seen_by_penstock(url: str, jobs: Sequence[NewJob]) -> list[JobStatus | None]
 # ----- jobs
 
 
-def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kind, app_url: str) -> None:
+def test_jobs_are_there_once_the_transaction_of_the_user_has_committed(kind: Kind, app_url: str) -> None:
     now = new_job("action", priority=-3, retry=AGAIN, args='{"text": "100% %s $1 ?1 :p1 žluť"}')
-    later = new_job(delay=60)
+    later, gone = new_job(delay=60), new_job()
     jobs = jobs_of(app_url)
     told: list[JobStatus] = []
 
@@ -114,6 +114,10 @@ def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kin
         return await jobs.find(session, job.id, NOW)
 
     async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        await inside(visit, lambda session: jobs.enqueue(session, [gone], NOW))
+        assert await inside(visit, partial(find, gone)) is not None
+        await answer(visit.rollback())
         await answer(visit.begin())
         await inside(visit, lambda session: jobs.enqueue(session, [now, later], NOW))
         await inside(visit, lambda session: jobs.request_cancel(session, [later.id], NOW))
@@ -124,7 +128,7 @@ def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kin
         await answer(visit.commit())
 
     tell(kind, app_url, story)
-    assert told == seen_by_penstock(app_url, [now, later])
+    assert [*told, None] == seen_by_penstock(app_url, [now, later, gone])
     assert [status.state for status in told] == [JobState.PENDING] * 2
     assert told[0].args == {"text": "100% %s $1 ?1 :p1 žluť"}
     assert [str(status.run_at.tzinfo) for status in told] == ["UTC"] * 2
@@ -138,20 +142,6 @@ def test_jobs_are_there_when_the_transaction_of_the_user_has_committed(kind: Kin
             return [status.id for status in found]
 
     assert asyncio.run(canceled()) == [told[1].id]
-
-
-def test_jobs_are_gone_when_the_transaction_of_the_user_is_rolled_back(kind: Kind, app_url: str) -> None:
-    job = new_job()
-    jobs = jobs_of(app_url)
-
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await inside(visit, lambda session: jobs.enqueue(session, [job], NOW))
-        assert await inside(visit, lambda session: jobs.find(session, job.id, NOW)) is not None
-        await answer(visit.rollback())
-
-    tell(kind, app_url, story)
-    assert seen_by_penstock(app_url, [job]) == [None]
 
 
 # ----- statements and values
@@ -182,7 +172,7 @@ def values_of(dialect: str) -> tuple[Statement, list[Any], list[Any]]:
     return POSTGRES_VALUES, values, [*values, ODD + ODD, *TOLD]
 
 
-def test_values_and_literals_arrive_as_they_are(kind: Kind, url: str) -> None:
+def test_statements_take_and_give_values_as_they_are(kind: Kind, url: str) -> None:
     async def story(visit: Visit) -> None:
         session = face(visit.connection)
         statement, values, row = values_of(kind.dialect)
@@ -192,31 +182,16 @@ def test_values_and_literals_arrive_as_they_are(kind: Kind, url: str) -> None:
         assert [time.tzinfo for time in times] == [UTC] * len(times)
         (literals,) = await answer(session.fetch(Statement(f"select {LITERALS}")))
         assert tuple(literals) == TOLD
-        echo = Statement("select ?" if kind.dialect == "sqlite" else "select $1::text")
-        assert [tuple(row) for row in await answer(session.fetch(echo, [LONG]))] == [(LONG,)]
-        assert [tuple(row) for row in await answer(session.fetch(echo, [Colour.RED]))] == [("the colour red",)]
-
-    tell(kind, url, story)
-
-
-def test_a_value_that_sql_cannot_hold_is_refused_before_anything_is_sent(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
-        session = face(visit.connection)
         mark = "?" if kind.dialect == "sqlite" else "$1::text"
-        for values in (["a\0b"], ["\ud800"]):
+        echo = Statement(f"select {mark}")
+        for value, found in ((LONG, LONG), (Colour.RED, "the colour red")):
+            assert [tuple(row) for row in await answer(session.fetch(echo, [value]))] == [(found,)]
+        for refused in (["a\0b"], ["\ud800"]):
             with pytest.raises(ValueInvalid, match=r"NUL character|lone surrogate"):
-                await answer(session.fetch(Statement(f"select {mark}"), values))
+                await answer(session.fetch(echo, refused))
             with pytest.raises(ValueInvalid, match=r"NUL character|lone surrogate"):
-                await answer(session.execute(Statement(f"select {mark}"), [values]))
-        assert [tuple(row) for row in await answer(session.fetch(Statement("select 1")))] == [(1,)]
-
-    tell(kind, url, story)
-
-
-def test_statements_tell_how_many_rows_they_changed(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
+                await answer(session.execute(echo, [refused]))
         await answer(visit.run("create table entry (what text primary key, number integer)"))
-        session = face(visit.connection)
         marks = "?, ?" if kind.dialect == "sqlite" else "$1, $2"
         insert = Statement(f"insert into entry (what, number) values ({marks})")
         assert await answer(session.execute(insert, ["a", -1])) == 1
@@ -230,13 +205,21 @@ def test_statements_tell_how_many_rows_they_changed(kind: Kind, url: str) -> Non
     tell(kind, url, story)
 
 
-# ----- errors
-
-
-def test_an_error_of_the_driver_leaves_as_one_of_penstocks(kind: Kind, url: str) -> None:
+def test_errors_of_the_driver_leave_as_penstocks_and_the_door_is_shut_then(kind: Kind, url: str) -> None:
     mark = "?" if kind.dialect == "sqlite" else "$1"
+    other = "postgres" if kind.dialect == "sqlite" else "sqlite"
 
     async def story(visit: Visit) -> None:
+        session = guest_session(visit.connection)
+        assert (session.dialect, session.is_async) == (kind.dialect, kind.is_async)
+        session.check_dialect(kind.dialect)
+        with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
+            session.check_dialect(other)
+        if session.is_async:
+            with pytest.raises(ContextError, match=r"is async.* Await"):
+                session.check_sync()
+        else:
+            session.check_sync()
         await answer(visit.begin())
         await answer(visit.run("create table entry (what text primary key, number integer not null)"))
         await answer(visit.run("insert into entry values ('a', 1)"))
@@ -252,29 +235,17 @@ def test_an_error_of_the_driver_leaves_as_one_of_penstocks(kind: Kind, url: str)
             assert caught.value.__cause__ is not None
             assert not isinstance(caught.value.__cause__, PenstockError)
             await answer(visit.rollback())
+        if kind.dialect == "postgres":  # a transaction on SQLite goes on after an error
+            await answer(visit.begin())
+            with pytest.raises(Exception, match="nowhere"):
+                await answer(visit.run("select * from nowhere"))
+            with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+                await answer(face(visit.connection).fetch(Statement("select 1")))
+            await answer(visit.rollback())
         assert await answer(face(visit.connection).fetch(Statement("select count(*) from entry where number = 1")))
+        await shut(visit)
 
-    tell(kind, url, story)
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.dialect == "postgres"], ids=lambda kind: kind.name, indirect=True
-)  # a transaction on SQLite goes on after an error
-def test_a_transaction_that_has_failed_takes_nothing_more(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        with pytest.raises(Exception, match="nowhere"):
-            await answer(visit.run("select * from nowhere"))
-        with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
-            await answer(face(visit.connection).fetch(Statement("select 1")))
-        await answer(visit.rollback())
-        assert await answer(face(visit.connection).fetch(Statement("select 1")))
-
-    tell(kind, url, story)
-
-
-def test_a_connection_that_was_closed_is_refused_at_the_door(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
+    async def shut(visit: Visit) -> None:
         session = face(visit.connection)
         await answer(session.fetch(Statement("select 1")))
         await answer(visit.close())
@@ -283,32 +254,5 @@ def test_a_connection_that_was_closed_is_refused_at_the_door(kind: Kind, url: st
         if "Session" not in kind.name:  # a Session tells only when it is asked for its connection
             with pytest.raises(ContextError, match=r"is not open|released"):
                 guest_session(visit.connection)
-
-    tell(kind, url, story)
-
-
-# ----- the door
-
-
-def test_a_connection_has_one_face(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
-        session = guest_session(visit.connection)
-        assert (session.dialect, session.is_async) == (kind.dialect, kind.is_async)
-        if session.is_async:
-            with pytest.raises(ContextError, match=r"is async.* Await"):
-                session.check_sync()
-        else:
-            session.check_sync()
-
-    tell(kind, url, story)
-
-
-def test_a_connection_to_another_kind_of_database_is_refused(kind: Kind, url: str) -> None:
-    async def story(visit: Visit) -> None:
-        session = guest_session(visit.connection)
-        session.check_dialect(kind.dialect)
-        other = "postgres" if kind.dialect == "sqlite" else "sqlite"
-        with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
-            session.check_dialect(other)
 
     tell(kind, url, story)

@@ -103,13 +103,28 @@ def test_a_connection_that_broke_is_told_from_one_that_was_closed(
     old.close()
 
 
-def test_a_pipeline_is_refused(postgres: psycopg.Connection[Any]) -> None:
+def test_transactions_that_cannot_write_are_told_why(postgres: psycopg.Connection[Any]) -> None:
     with postgres.pipeline(), pytest.raises(ContextError, match=r"is in a pipeline.* before or after"):
         guest_session(postgres)
     assert sync(postgres).fetch(ONE) == [(1,)]
+    postgres.execute("create table entry (id integer primary key)")
+    postgres.commit()
+    postgres.read_only = True
+    with pytest.raises(ContextError, match=r"only reads: cannot execute INSERT.* Use one that writes"):
+        sync(postgres).execute(INSERT)
+    postgres.rollback()
+    postgres.read_only = False
+    postgres.execute("set local role pg_monitor")
+    with pytest.raises(ConfigError, match=r"may not do this: permission denied.* connect as a user who has it"):
+        sync(postgres).execute(INSERT)
+    postgres.rollback()
+    postgres.execute("set statement_timeout = 20")
+    with pytest.raises(DatabaseBusy, match=r"was stopped: .* of your connection") as caught:
+        sync(postgres).fetch(Statement("select pg_sleep(30)"))
+    assert caught.value.facts["slow"]
 
 
-def test_a_serialization_failure_is_a_conflict_to_begin_again_from(
+def test_transactions_that_come_second_are_told_of_the_first(
     postgres: psycopg.Connection[Any], postgres_url: str
 ) -> None:
     postgres.execute("create table entry (id integer primary key)")
@@ -119,39 +134,10 @@ def test_a_serialization_failure_is_a_conflict_to_begin_again_from(
         other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
         for one in (postgres, other):
             one.execute("select count(*) from entry")
-        other.execute("insert into entry values (2)")
+        other.execute("insert into entry values (1)")
     with pytest.raises(Conflict, match=r"Another transaction was first: could not serialize.* run your transaction"):
-        sync(postgres).execute(INSERT)
-
-
-def test_a_transaction_that_only_reads_is_told_of(postgres: psycopg.Connection[Any]) -> None:
-    postgres.execute("create table entry (id integer primary key)")
-    postgres.commit()
-    postgres.read_only = True
-    with pytest.raises(ContextError, match=r"only reads: cannot execute INSERT.* Use one that writes"):
-        sync(postgres).execute(INSERT)
-
-
-def test_a_right_that_is_missing_is_told_of(postgres: psycopg.Connection[Any]) -> None:
-    postgres.execute("create table entry (id integer primary key)")
-    postgres.execute("set local role pg_monitor")
-    with pytest.raises(ConfigError, match=r"may not do this: permission denied.* connect as a user who has it"):
-        sync(postgres).execute(INSERT)
-
-
-def test_a_statement_that_took_too_long_is_told_of(postgres: psycopg.Connection[Any]) -> None:
-    postgres.execute("set statement_timeout = 20")
-    with pytest.raises(DatabaseBusy, match=r"was stopped: .* of your connection") as caught:
-        sync(postgres).fetch(Statement("select pg_sleep(30)"))
-    assert caught.value.facts["slow"]
-
-
-def test_a_unique_violation_tells_of_table_index_and_columns(
-    postgres: psycopg.Connection[Any], postgres_url: str
-) -> None:
-    postgres.execute("create table entry (id integer primary key)")
-    postgres.execute("insert into entry values (1)")
-    postgres.commit()
+        sync(postgres).execute(Statement("insert into entry values (2)"))
+    postgres.rollback()
 
     async def as_told_by_asyncpg() -> UniqueViolation:
         connection = await asyncpg.connect(postgres_url)
@@ -165,17 +151,11 @@ def test_a_unique_violation_tells_of_table_index_and_columns(
     assert caught.value.facts == {"table": "entry", "index": "entry_pkey", "columns": "id"}
     told = asyncio.run(as_told_by_asyncpg())
     assert (str(told), told.facts) == (str(caught.value), caught.value.facts)
-
-
-def test_a_table_that_changed_under_a_prepared_statement_is_a_conflict(
-    postgres: psycopg.Connection[Any], postgres_url: str
-) -> None:
-    postgres.execute("create table entry (id integer)")
-    postgres.commit()
+    postgres.rollback()
     postgres.prepare_threshold = 0
     postgres.autocommit = True
     query = Statement("select * from entry")
-    assert sync(postgres).fetch(query) == []
+    assert sync(postgres).fetch(query) == [(1,)]
     with psycopg.connect(postgres_url) as other:
         other.execute("alter table entry add column other integer")
     with pytest.raises(Conflict, match="A table was changed meanwhile"):
@@ -185,8 +165,10 @@ def test_a_table_that_changed_under_a_prepared_statement_is_a_conflict(
 # ----- asyncpg
 
 
-async def test_a_connection_that_does_something_else_is_refused(postgres_url: str) -> None:
+async def test_asyncpg_is_told_of_what_it_does_of_values_and_of_its_end(postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url)
+    with pytest.raises(ValueInvalid, match=r"refused a value: .*invalid UUID"):
+        await guest_session(connection).fetch(Statement("select $1::uuid"), ["x"])
     busy = asyncio.create_task(connection.execute("select pg_sleep(30)"))
     await SystemClock().sleep(0)
     with pytest.raises(ContextError, match=r"asyncpg runs nothing on this connection: .*another operation"):
@@ -194,28 +176,15 @@ async def test_a_connection_that_does_something_else_is_refused(postgres_url: st
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
     connection.terminate()
-
-
-async def test_an_answer_that_takes_too_long_is_told_of(postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url, command_timeout=0.02)
     with pytest.raises(DatabaseBusy, match=r"did not answer in time.* run your transaction again"):
         await guest_session(connection).fetch(Statement("select pg_sleep(30)"))
     connection.terminate()
-
-
-async def test_a_connection_that_the_server_ended_is_lost(postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url)
     with pytest.raises(DatabaseUnavailable, match=r"asyncpg connection to the database was lost"):
         await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
     with pytest.raises(ContextError, match="The asyncpg connection is not open"):
         guest_session(connection)
-
-
-async def test_a_value_of_the_wrong_type_is_refused(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    with pytest.raises(ValueInvalid, match=r"refused a value: .*invalid UUID"):
-        await guest_session(connection).fetch(Statement("select $1::uuid"), ["x"])
-    await connection.close()
 
 
 def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(sqlite: sqlite3.Connection) -> None:

@@ -37,19 +37,6 @@ def sync(connection: Any) -> SyncGuestSession:
 # ----- SQLAlchemy
 
 
-def test_a_library_above_a_database_that_penstock_does_not_know_is_refused() -> None:
-    engine = sqlalchemy.create_mock_engine("mysql+pymysql://", lambda *_: None)
-    connection = sqlalchemy.Connection.__new__(sqlalchemy.Connection)
-    connection.engine = engine  # type: ignore[assignment]  # no server of that kind is at hand
-    with pytest.raises(ContextError, match=r"cannot work in a connection of SQLAlchemy over mysql\+pymysql"):
-        guest_session(connection)
-
-
-def test_a_session_that_does_not_know_its_database_is_refused() -> None:
-    with pytest.raises(ContextError, match=r"sqlalchemy runs nothing on this connection: This session is not bound"):
-        guest_session(Session())
-
-
 class Base(DeclarativeBase):
     pass
 
@@ -75,16 +62,18 @@ def test_a_session_whose_flush_has_failed_is_refused(sqlite_url: str) -> None:
         assert sync(session).fetch(ONE) == [(1,)]
 
 
-def test_a_transaction_that_is_over_inside_of_its_block_is_refused(sqlite_url: str) -> None:
+def test_connections_of_sqlalchemy_that_can_run_nothing_are_refused(sqlite_url: str) -> None:
+    unknown = sqlalchemy.Connection.__new__(sqlalchemy.Connection)
+    unknown.engine = sqlalchemy.create_mock_engine("mysql+pymysql://", lambda *_: None)  # type: ignore[assignment]
+    with pytest.raises(ContextError, match=r"cannot work in a connection of SQLAlchemy over mysql\+pymysql"):
+        guest_session(unknown)
+    with pytest.raises(ContextError, match=r"sqlalchemy runs nothing on this connection: This session is not bound"):
+        guest_session(Session())
     engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
     with engine.connect() as connection, connection.begin() as begun:
         begun.rollback()
         with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: Can't operate on closed"):
             sync(connection).fetch(ONE)
-
-
-def test_a_connection_that_was_invalidated_is_refused(sqlite_url: str) -> None:
-    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("select 1"))
         connection.invalidate()

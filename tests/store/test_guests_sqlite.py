@@ -75,35 +75,27 @@ def test_in_autocommit_each_statement_commits_by_itself(sqlite_url: str) -> None
     other.close()
 
 
-def test_who_read_before_others_wrote_is_told_to_begin_at_once(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
+def test_who_cannot_write_is_told_why(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
     sqlite.execute("pragma journal_mode = wal")
     sqlite.execute("create table entry (id integer)")
     sqlite.commit()
     sqlite.execute("begin")
     sqlite.execute("select count(*) from entry").fetchall()
-    other = sqlite3.connect(sqlite_file(sqlite_url))
+    other = sqlite3.connect(sqlite_file(sqlite_url), timeout=0)
     other.execute("insert into entry values (2)")
     other.commit()
-    other.close()
     with pytest.raises(DatabaseBusy, match=r"Another connection wrote.* BEGIN IMMEDIATE"):
         sync(sqlite).execute(INSERT)
-
-
-def test_who_waited_too_long_for_the_one_writer_is_told_so(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
-    sqlite.execute("create table entry (id integer)")
+    sqlite.rollback()
     sqlite.execute("begin immediate")
-    other = sqlite3.connect(sqlite_file(sqlite_url), timeout=0)
     with pytest.raises(DatabaseBusy, match="Another process holds the write lock"):
         sync(other).execute(INSERT)
+    sqlite.rollback()
     other.close()
-
-
-def test_a_connection_that_only_reads_is_told_of(sqlite: sqlite3.Connection, sqlite_url: str) -> None:
-    sqlite.execute("create table entry (id integer)")
-    other = sqlite3.connect(f"file:{sqlite_file(sqlite_url)}?mode=ro", uri=True)
+    reader = sqlite3.connect(f"file:{sqlite_file(sqlite_url)}?mode=ro", uri=True)
     with pytest.raises(ContextError, match="is read-only"):
-        sync(other).execute(INSERT)
-    other.close()
+        sync(reader).execute(INSERT)
+    reader.close()
 
 
 class Price(Table):

@@ -27,8 +27,7 @@ POSTGRES, SQLITE = (
 
 
 @pytest.mark.parametrize("kind", ["bigint", "text"])
-@pytest.mark.parametrize("matches", [None, "{row}.whole > 0"])
-async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, kind: str, matches: str | None) -> None:
+async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, kind: str) -> None:
     lite = database_url.startswith("sqlite")
     statements = (
         TABLE.format(kind=kind),
@@ -45,18 +44,19 @@ async def test_a_page_of_older_rows_is_read_along_the_index(database_url: str, k
             async with connected(database_url) as other:
                 for statement in statements:
                     await other.execute(statement)
-        interest = Interest(
-            name="o", table="ordered", key=("number",), matches=matches, after=("whole",), order=("value",)
-        )
-        (number,) = await store.interests.declare([interest], NOW)
-        source = await store.interests.source(number)
-        assert source is not None
-        session = await store.begin_read()
-        rows = list(await session.fetch(source.first, [3]))
-        await session.rollback()
-        assert [json.loads(row[3])[1] for row in rows] == [json.loads(row[0])[0] for row in rows]
-        looked = lite_plan if lite else postgres_plan
-        await looked(database_url, source, rows[-1][3])
+        for matches in (None, "{row}.whole > 0"):
+            interest = Interest(
+                name="o", table="ordered", key=("number",), matches=matches, after=("whole",), order=("value",)
+            )
+            (number,) = await store.interests.declare([interest], NOW)
+            source = await store.interests.source(number)
+            assert source is not None
+            session = await store.begin_read()
+            rows = list(await session.fetch(source.first, [3]))
+            await session.rollback()
+            assert [json.loads(row[3])[1] for row in rows] == [json.loads(row[0])[0] for row in rows]
+            looked = lite_plan if lite else postgres_plan
+            await looked(database_url, source, rows[-1][3])
 
 
 async def lite_plan(url: str, source: Source, after: str) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg
 import pytest
-from stage.processes import Process
 from stage.pushes import closing, push
 
 from penstock import Index, Table
@@ -70,70 +68,12 @@ async def stored_names(store: Store) -> tuple[set[str], set[str]]:
 
 async def test_ten_tasks_push_at_once(database_url: str) -> None:
     config = Config(database=database_url)
-    stores = [make_store(config, SystemClock()) for _ in range(_STARTING)]
+    stores = [make_store(config, SystemClock()) for _ in range(6)]
     async with closing(*stores):
         plans = await asyncio.gather(*(push(store, Booking) for store in stores))
         assert sum(not plan.empty for plan in plans) == 1
         plans = await asyncio.gather(*(push(store, Stricter) for store in stores))
         assert sum(not plan.empty for plan in plans) == 1
-
-
-_STARTING = 6
-PROGRAM = """
-import asyncio, sys
-from penstock import Index, Table
-from penstock.clock import SystemClock
-from penstock.config import Config
-from penstock.schema.table import definition_of
-from penstock.store.push.migrate import push
-from penstock.store.open import make_store
-
-class Booking(Table):
-    customer: str
-    phone: str | None = None
-    status: str = "new"
-    by_customer = Index("customer", "phone")
-
-class Guest(Table):
-    name: str
-    by_name = Index("name", unique=True)
-
-async def main():
-    store = make_store(Config(database=sys.argv[1]), SystemClock())
-    await store.open()
-    sys.stdin.readline()
-    plan = await push(store, [definition_of(Booking), definition_of(Guest)])
-    await store.close()
-    print(len(plan.migrations), len(plan.sql))
-
-asyncio.run(main())
-"""
-
-
-class Starting(Process):
-    """A process that pushes once it is told to go."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        program = folder / "program.py"
-        program.write_text(PROGRAM)
-        self._start(str(program), [url], {})
-
-    def said(self) -> str:
-        """What it has printed at its end."""
-        return self._said.read().strip()
-
-
-def test_processes_start_at_once(database_url: str, tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(contextlib.closing(Starting(tmp_path, database_url))) for _ in range(_STARTING)
-        ]
-        for process in processes:
-            process.go()
-        said = [process.said() for process in processes]
-        assert [process.wait() for process in processes] == [0] * _STARTING
-    migrations = len(migrate.load_migrations("sqlite" if database_url.startswith("sqlite") else "postgres"))
-    assert sorted(said) == ["0 0"] * (_STARTING - 1) + [f"{migrations} 4"]
 
 
 async def test_two_different_schemas_at_once_get_the_answers_of_some_order(store: Store, database_url: str) -> None:
@@ -212,41 +152,40 @@ def race(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[None
     monkeypatch.setattr(PostgresSchemaLock, "apply", apply_after)
 
 
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ([("1", "gone")], ("status", "", 1)),
-        ([(None, "paid")], ("phone", "", 1)),
-        ([("1", "paid"), ("1", "paid")], ("phone", "by_phone", 2)),
-    ],
-)
 async def test_rows_that_come_after_the_count_are_still_found_and_nothing_broken_is_left(
-    postgres_store: Store,
-    sql: Sql,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: list[tuple[str | None, str]],
-    problem: tuple[str, str, int],
+    postgres_store: Store, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = postgres_store
+    store, written = postgres_store, list[tuple[str | None, str]]()
 
     async def others_write() -> None:
-        for number, (phone, status) in enumerate(rows):
+        for number, (phone, status) in enumerate(written):
             await insert(sql, number, phone, status)
 
     async with closing(store):
-        await push(store, Booking)
-        race(monkeypatch, others_write)
-        with pytest.raises(SchemaMismatch) as caught:
+        for rows, problem in (
+            ([("1", "gone")], ("status", "", 1)),
+            ([(None, "paid")], ("phone", "", 1)),
+            ([("1", "paid"), ("1", "paid")], ("phone", "by_phone", 2)),
+        ):
+            written[:] = rows
+            await sql("drop table if exists booking")
+            await push(store, Booking)
+            with monkeypatch.context() as patch:
+                race(patch, others_write)
+                with pytest.raises(SchemaMismatch) as caught:
+                    await push(store, Stricter)
+            (found,) = caught.value.facts["problems"]
+            assert (found["column"], found["index"], found["rows"]) == problem
+            indexes, checks = await stored_names(store)
+            assert indexes <= {"booking_by_customer", "booking_by_phone"}, problem
+            assert checks == {"booking_status_choices"}, problem
+            await sql("delete from booking")
             await push(store, Stricter)
-        (found,) = caught.value.facts["problems"]
-        assert (found["column"], found["index"], found["rows"]) == problem
-        indexes, checks = await stored_names(store)
-        assert indexes <= {"booking_by_customer", "booking_by_phone"}
-        assert checks == {"booking_status_choices"}
-        await sql("delete from booking")
-        await push(store, Stricter)
-        assert (await push(store, Stricter)).empty
-        assert await stored_names(store) == ({"booking_by_customer", "booking_by_phone"}, {"booking_status_choices"})
+            assert (await push(store, Stricter)).empty
+            assert await stored_names(store) == (
+                {"booking_by_customer", "booking_by_phone"},
+                {"booking_status_choices"},
+            )
 
 
 async def test_writers_go_on_while_a_big_table_is_changed(postgres_store: Store, sql: Sql, postgres_url: str) -> None:
@@ -376,42 +315,6 @@ async def test_a_push_killed_after_any_of_its_changes_is_finished_by_the_next(
 async def until(sql: Sql, question: str) -> None:
     while not (await sql(question))[0][0]:
         await SystemClock().sleep(0.01)
-
-
-async def test_a_process_killed_while_it_builds_an_index(
-    postgres_store: Store, postgres_url: str, sql: Sql, tmp_path: Path
-) -> None:
-    store = postgres_store
-
-    class Before(Table, name="booking"):
-        customer: str
-        phone: str | None = None
-        status: str = "new"
-
-    async with closing(store):
-        await push(store, Before)
-        connection = await asyncpg.connect(postgres_url)
-        transaction = connection.transaction(isolation="repeatable_read")
-        await transaction.start()
-        await connection.execute("select 1")  # an old snapshot, for which the index has to wait
-        process = Starting(tmp_path, postgres_url)
-        process.go()
-        await until(sql, "select count(*) from pg_stat_progress_create_index where current_locker_pid > 0")
-        process.kill()
-        process.close()
-        assert not (await store.catalog.read_tables(["booking"]))["booking"].indexes["booking_by_customer"].valid
-        await transaction.rollback()
-        await connection.close()
-
-        class Booking(Table):
-            customer: str
-            phone: str | None = None
-            status: str = "new"
-            by_customer = Index("customer", "phone")
-
-        await push(store, Booking)
-        assert (await push(store, Booking)).empty
-        assert (await stored_names(store))[0] == {"booking_by_customer"}
 
 
 async def test_a_push_that_is_cancelled_while_it_builds_an_index(

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
@@ -69,29 +69,15 @@ async def test_every_way_to_write_is_captured(postgres_url: str) -> None:
         old = other.get_server_version().major < 15
         await other.execute("update orders set status = 'open' where id = 2" if old else merge)
         await other.execute("with gone as (delete from orders where id = 0 returning id) select * from gone")
-        await other.execute("update orders set note = 'not watched'")
+        await other.execute("update orders set note = 'not watched'; set session_replication_role = replica")
+        await other.copy_records_to_table("orders", records=[(n, "paid", n, None) for n in range(7, 9)])
         assert await kinds(store) == [
             *(("enter", n) for n in range(3)),
             ("change", 1),
             ("leave", 2),
             ("delete", 0),
-        ]
-
-
-async def test_a_session_that_applies_the_writes_of_others_is_captured(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("set session_replication_role = replica")
-        await other.execute("insert into orders values (1)")
-        await other.execute("truncate orders")
-        assert await kinds(store) == [("enter", 1), ("truncate", None)]
-
-
-async def test_rows_that_are_loaded_as_a_replica_are_captured_once(postgres_url: str) -> None:
-    """A subscription applies rows without firing triggers of statements, and copies tables with firing them."""
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("set session_replication_role = replica")
-        await other.copy_records_to_table("orders", records=[(n, None, n, None) for n in range(3)])
-        assert await kinds(store) == [("enter", n) for n in range(3)]
+            *(("enter", n) for n in range(7, 9)),
+        ], "also what a replica loads, which fires other triggers"
 
 
 async def test_all_rows_of_one_insert_are_captured_by_one_call(postgres_url: str) -> None:
@@ -152,14 +138,6 @@ def _spelled(columns: list[str], *values: Any) -> str:
     return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)} : {value}' for name, value in pairs)}}}"
 
 
-async def test_an_insert_of_nothing_tells_nothing(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("insert into orders select 1 where false; insert into orders values (1)")
-        await other.execute("insert into orders values (1) on conflict do nothing")
-        await other.execute("insert into orders values (1), (2) on conflict (id) do update set amount = 5")
-        assert await kinds(store) == [("enter", 1), ("change", 1), ("enter", 2)]
-
-
 async def test_a_statement_that_puts_a_row_in_the_place_of_another_tells_so_in_order(postgres_url: str) -> None:
     async with captured(postgres_url, ALL) as (store, other):
         await other.execute("insert into orders values (1), (2)")
@@ -178,85 +156,257 @@ async def test_a_statement_that_puts_a_row_in_the_place_of_another_tells_so_in_o
         assert [kind for kind, key in found if key == 2] == ["delete", "enter"]
 
 
-async def test_cascades_of_foreign_keys_are_captured(postgres_url: str) -> None:
-    async with captured(postgres_url, table="create table person (id integer primary key)") as (store, other):
+class Case(NamedTuple):
+    """What other programs do to a table, and the kinds and keys that are told of it."""
+
+    statements: tuple[str, ...]
+    told: list[tuple[str, str | None]]
+    interest: Interest = ALL
+    table: str = ORDERS
+    state: str = "ok"
+
+
+CASES = {
+    "the writes of others are applied": Case(
+        ("set session_replication_role = replica", "insert into orders values (1)", "truncate orders"),
+        [("enter", "[1]"), ("truncate", None)],
+    ),
+    "an insert of nothing tells nothing": Case(
+        (
+            "insert into orders select 1 where false; insert into orders values (1)",
+            "insert into orders values (1) on conflict do nothing",
+            "insert into orders values (1), (2) on conflict (id) do update set amount = 5",
+        ),
+        [("enter", "[1]"), ("change", "[1]"), ("enter", "[2]")],
+    ),
+    "foreign keys cascade": Case(
+        (
+            "insert into person values (1), (2); insert into orders values (7, 1), (8, 2)",
+            "update person set id = 3 where id = 1; delete from person where id = 2",
+        ),
+        [("enter", "[7]"), ("enter", "[8]"), ("change", "[7]"), ("delete", "[8]")],
+        replace(ALL, after=["owner"]),
+        "create table person (id integer primary key); create table orders (id integer primary key,"
+        " owner integer references person on delete cascade on update cascade)",
+    ),
+    "a trigger of others changes the row before": Case(
+        (
+            (
+                "create function pay() returns trigger language plpgsql as"
+                " $$ begin new.status := 'paid'; return new; end $$;"
+                "create trigger zz before insert on orders for each row execute function pay()"
+            ),
+            "insert into orders values (1, 'open', 1)",
+        ),
+        [("enter", "[1]")],
+        PAID,
+    ),
+    "an error undoes what was captured": Case(
+        (
+            (
+                "do $$ begin insert into orders values (1), (2), (1);"
+                " exception when unique_violation then null; end $$; insert into orders values (3)"
+            ),
+        ),
+        [("enter", "[3]")],
+    ),
+    "keys that are equal but not alike are two": Case(
+        ("insert into orders values (1.0); update orders set id = 1.00; update orders set id = 1.00",),
+        [("enter", "[1.0]"), ("delete", "[1.0]"), ("enter", "[1.00]")],
+        table="create table orders (id numeric primary key)",
+    ),
+    "a writer needs no right of penstock's": Case(
+        (
+            (
+                "do $$ begin create role feed_guest; exception when duplicate_object then null; end $$;"
+                "grant select, insert, update, delete on orders to feed_guest; set role feed_guest"
+            ),
+            "insert into orders values (1); update orders set amount = 2; delete from orders",
+            (
+                "do $$ begin insert into penstock.change_reader values ('x', 'x', null, now(), now()); raise 'it may';"
+                " exception when insufficient_privilege then null; end $$"
+            ),
+            "reset role; drop owned by feed_guest; drop role feed_guest",
+        ),
+        [("enter", "[1]"), ("change", "[1]"), ("delete", "[1]")],
+    ),
+    "the settings of a writer change nothing": Case(
+        (
+            "insert into orders values ('2030-01-01T00:00:00.5Z', '\\x00ff')",
+            (
+                "set timezone = 'Asia/Tokyo'; set bytea_output = 'escape'; set standard_conforming_strings = off;"
+                "set search_path = ''; set datestyle = 'SQL, DMY'; set backslash_quote = on; delete from public.orders"
+            ),
+        ),
+        [(kind, '["2030-01-01T00:00:00.5", "\\\\x00ff"]') for kind in ("enter", "delete")],
+        replace(ALL, key=["id", "part"], matches="{row}.id = {row}.id"),
+        "create table orders (id timestamptz, part bytea, primary key (id, part))",
+    ),
+    "backslashes escape for a writer": Case(
+        (
+            "set standard_conforming_strings = off; set escape_string_warning = off",
+            "insert into orders (id, note) values (1, '12'), (2, 'dd')",
+            "update orders set amount = 1; update orders set note = 'x'",
+        ),
+        [("enter", "[1]"), ("change", "[1]"), ("leave", "[1]")],
+        replace(ALL, matches=r"{row}.note ~ '^\d+$'"),
+    ),
+    "a writer puts a schema before the search path": Case(
+        (
+            (
+                "create schema evil;"
+                "create function evil.never(text, text) returns boolean language sql as 'select false';"
+                "create operator evil.= (leftarg = text, rightarg = text, function = evil.never);"
+                "set search_path = evil, public, pg_catalog"
+            ),
+            "insert into public.orders values (1, 'paid', 1)",
+            "update public.orders set amount = 2",
+        ),
+        [("enter", "[1]"), ("change", "[1]")],
+        PAID,
+    ),
+    "a key of a domain is spelled as its type is": Case(
+        (
+            "set timezone = 'Asia/Tokyo'; insert into orders values ('2030-01-01T00:00:00Z', 1)",
+            "set timezone = 'UTC'; update orders set amount = 2",
+        ),
+        [(kind, '["2030-01-01T00:00:00"]') for kind in ("enter", "change")],
+        table="create domain moment as timestamptz; create table orders (id moment primary key, amount integer)",
+    ),
+    "a table in another schema has odd names": Case(
+        ("""insert into "My Shop"."Order" values (9007199254740993, '00000000-0000-0000-0000-000000000001')""",),
+        [("enter", '[9007199254740993, "00000000-0000-0000-0000-000000000001"]')],
+        Interest(name="odd", table="My Shop.Order", key=["Id", "B c"], matches='{row}."Id" > 0'),
+        'create schema "My Shop"; create table "My Shop"."Order" ("Id" bigint, "B c" uuid, primary key ("Id", "B c"))',
+    ),
+    "a captured column is gone": Case(
+        (
+            "insert into orders values (1)",
+            "alter table orders drop column note",
+            "insert into orders values (2); update orders set amount = 1; delete from orders",
+        ),
+        [("enter", "[1]"), *[("lost", None)] * 3, ("delete", "[1]"), ("delete", "[2]")],
+        replace(ALL, after=["note"]),
+        state="altered",
+    ),
+    "a watched column has another name": Case(
+        (
+            "insert into orders values (1, 'paid', 1); alter table orders rename amount to total",
+            "update orders set total = 2; update orders set status = 'open'; update orders set total = 3",
+        ),
+        [("enter", "[1]"), ("lost", None), ("lost", None)],
+        PAID,
+        state="altered",
+    ),
+    "a column of a condition is dropped": Case(
+        (
+            (
+                "do $$ begin alter table orders drop column status; raise 'dropped by mistake';"
+                " exception when dependent_objects_still_exist then null; end $$"
+            ),
+            "alter table orders drop column status cascade; insert into orders values (1, 5)",
+        ),
+        [],
+        PAID,
+        state="missing",
+    ),
+}
+CLEAR = "reset all; drop table if exists orders, person cascade; drop schema if exists evil cascade"
+
+
+async def test_whatever_other_programs_do_is_told(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        for name, case in CASES.items():
+            await other.execute(CLEAR)
+            await other.execute(case.table)
+            (number,) = await store.interests.declare([case.interest], NOW)
+            for statement in case.statements:
+                await other.execute(statement)
+            found = [(one.kind, one.key) for one in (await store.changes.read(BEGINNING, 1000, [number])).changes]
+            assert found == case.told, name
+            assert await states(store) == [case.state], name
+            await store.interests.drop([number])
+
+
+async def test_keys_of_any_type_are_others_if_their_bytes_are(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        for type_name, key, alike in (
+            ("integer", "1", "01"),
+            ("numeric", "1.0", "1.00"),
+            ("text", "a", "A"),
+            ("varchar(9)", "a", "A"),
+            ("uuid", "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000A"),
+            ("double precision", "0", "-0"),
+        ):
+            await other.execute(f"drop table orders; create table orders (id {type_name} primary key, status text)")
+            paid = replace(ALL, matches="{row}.status = 'paid'", kinds=["enter", "delete"])
+            (number,) = await store.interests.declare([paid], NOW)
+            await other.execute(f"insert into orders values ('{key}', 'paid'); update orders set id = '{alike}'")
+            told = (await store.changes.read(BEGINNING, 1000, [number])).changes
+            (before, *after) = [(one.kind, one.key) for one in told]
+            same = type_name in {"integer", "uuid"}
+            assert [kind for kind, _ in after] == ([] if same else ["delete", "enter"]), type_name
+            assert all((key_ == before[1]) == (kind == "delete") for kind, key_ in after), type_name
+            await store.interests.drop([number])
+
+
+async def test_columns_of_any_type_and_number_are_captured(postgres_url: str) -> None:
+    names = [f"c{number}" for number in range(130)]
+    table = f"create table orders (id integer primary key, {', '.join(f'{name} integer' for name in names)})"
+    odd = '{"b": "\\u0000", "b": 1e400000,  "a": 1}'
+    async with captured(postgres_url, table=table) as (store, other):
+        await store.interests.declare([replace(ALL, after=names)], NOW)
+        await other.execute("insert into orders (id, c0, c129) values (1, 5, 6)")
+        (one,) = await changes(store)
+        wide = one.values("after")
+        assert (len(wide), wide["c0"], wide["c1"], wide["c129"]) == (130, 5, None, 6)
+        await store.interests.drop([one.interest])
+        await other.execute("alter table orders add column j json")
+        await store.interests.declare([replace(ALL, after=["j", *names[:60]])], NOW)
+        await other.execute("insert into orders (id, j) values (2, $1)", odd)
+        await other.execute("update orders set c0 = 1 where id = 2")
+        (entered, changed) = (await changes(store))[1:]
+        assert odd in str(entered.after), "as it was written, though jsonb refuses it"
+        assert (changed.kind, changed.values("after")["c0"]) == ("change", 1)
         await other.execute(
-            "create table pet (id integer primary key,"
-            " owner integer references person on delete cascade on update cascade)"
+            "drop table orders cascade;"
+            "create table orders (id integer primary key, a json, b point, c xml, d integer[])"
         )
-        await store.interests.declare([Interest(name="pets", table="pet", key=["id"], after=["owner"])], NOW)
-        await other.execute("insert into person values (1), (2); insert into pet values (7, 1), (8, 2)")
-        await other.execute("update person set id = 3 where id = 1; delete from person where id = 2")
-        assert await kinds(store) == [("enter", 7), ("enter", 8), ("change", 7), ("delete", 8)]
+        await store.interests.declare([replace(ALL, name="any", before=["a", "d"], after=["a", "b", "d"])], NOW)
+        await other.execute("""insert into orders values (1, '{"x": [1]}', '(1,2)', null, '{1,2}')""")
+        await other.execute("""update orders set a = '{"x": [1]}'; update orders set a = '{"x": [2]}', d = null""")
+        first, second = (await changes(store))[3:]
+        assert first.values("after") == {"a": {"x": [1]}, "b": "(1,2)", "d": [1, 2]}
+        assert (second.values("before")["a"], second.values("after")["a"]) == ({"x": [1]}, {"x": [2]})
 
 
-async def test_triggers_of_others_that_change_the_row_are_seen(postgres_url: str) -> None:
-    async with captured(postgres_url, PAID) as (store, other):
+async def test_what_cannot_be_captured_is_refused_at_the_door(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
         await other.execute(
-            "create function pay() returns trigger language plpgsql as"
-            " $$ begin new.status := 'paid'; return new; end $$;"
-            "create trigger zz before insert on orders for each row execute function pay()"
+            "create materialized view seen as select * from orders; create sequence numbers;"
+            "create table parent (id integer primary key); create table child () inherits (parent)"
         )
-        await other.execute("insert into orders values (1, 'open', 1)")
-        assert await kinds(store) == [("enter", 1)]
-
-
-async def test_an_error_undoes_what_was_captured(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        with pytest.raises(asyncpg.UniqueViolationError):
-            await other.execute("insert into orders values (1), (2), (1)")
-        assert await kinds(store) == []
-
-
-async def test_many_rows_of_one_statement(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("insert into orders select n from generate_series(1, 5000) n")
-        await other.execute("update orders set amount = 1")
-        position, numbers = BEGINNING, []
-        while True:
-            batch = await store.changes.read(position, 999)
-            numbers += [one.key_values()[0] for one in batch.changes]
-            position = batch.position
-            if batch.complete:
-                break
-        assert numbers[:5000] == list(range(1, 5001))
-        assert sorted(numbers[5000:]) == list(range(1, 5001))
-
-
-async def test_keys_that_are_equal_but_not_alike_are_two(postgres_url: str) -> None:
-    interest = Interest(name="n", table="orders", key=["id"])
-    async with captured(postgres_url, interest, table="create table orders (id numeric primary key)") as (store, other):
-        await other.execute("insert into orders values (1.0); update orders set id = 1.00; update orders set id = 1.00")
-        assert [(one.kind, one.key) for one in await changes(store)] == [
-            ("enter", "[1.0]"),
-            ("delete", "[1.0]"),
-            ("enter", "[1.00]"),
+        refused = [
+            (Interest(name=name, table=name, key=["id"]), r"\w") for name in ("seen", "numbers", "parent", "no.table")
         ]
-
-
-@pytest.mark.parametrize(
-    ("type_name", "key", "alike"),
-    [
-        ("integer", "1", "01"),
-        ("numeric", "1.0", "1.00"),
-        ("text", "a", "A"),
-        ("varchar(9)", "a", "A"),
-        ("uuid", "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000A"),
-        ("double precision", "0", "-0"),
-    ],
-)
-async def test_a_key_is_another_if_its_bytes_are(postgres_url: str, type_name: str, key: str, alike: str) -> None:
-    table = f"create table orders (id {type_name} primary key, status text)"
-    interest = Interest(
-        name="n", table="orders", key=["id"], matches="{row}.status = 'paid'", kinds=["enter", "delete"]
-    )
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        await other.execute(f"insert into orders values ('{key}', 'paid'); update orders set id = '{alike}'")
-        (before, *after) = [(one.kind, one.key) for one in await changes(store)]
-        same = await other.fetchval(f"select '{key}'::{type_name}::text = '{alike}'::{type_name}::text collate \"C\"")
-        assert [kind for kind, _ in after] == ([] if same else ["delete", "enter"])
-        assert (type_name in {"integer", "uuid"}) == same
-        assert all((key_ == before[1]) == (kind == "delete") for kind, key_ in after)
+        refused.append((replace(ALL, matches="exists (select 1)"), "subquer"))
+        watches = ("{row}.nothing", "no_such_function({row}.amount)", "{row}.amount +", "(select 1)")
+        refused += [(replace(ALL, matches="{row}.id > 0", watches=[watch]), r"\w") for watch in watches]
+        if other.get_server_version().major >= 18:  # the first that computes columns when they are read
+            await other.execute("alter table orders add column twice integer generated always as (amount * 2) virtual")
+            unseen = "no trigger sees twice of orders"
+            refused += [
+                (replace(ALL, after=["twice"]), unseen),
+                (replace(ALL, matches='{row}."twice" > 1'), unseen),
+                (replace(ALL, watches=['{row}."twice"']), unseen),
+            ]
+        for interest, message in refused:
+            with pytest.raises(DeclarationError, match=message):
+                await store.interests.declare([interest], NOW)
+        assert await store.interests.list() == []
+        await store.interests.declare([TOLD], NOW)
+        await other.execute("insert into orders values (1); update orders set amount = 2; delete from orders")
+        assert await kinds(store) == [("enter", 1), ("change", 1), ("delete", 1)]
 
 
 # ----- triggers of others
@@ -273,27 +423,36 @@ async def add_trigger(other: Any, name: str, when: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["add_one", "zzz"])
-@pytest.mark.parametrize("interest", [TOLD, SOME, replace(PAID, watches=None)], ids=["all", "some", "paid"])
-async def test_what_a_trigger_makes_of_a_row_is_told_after_the_row(
-    postgres_url: str, interest: Interest, name: str
-) -> None:
-    async with captured(postgres_url, interest) as (store, other):
-        await add_trigger(other, name, "insert or update or delete")
-        await store.interests.mend(1)
-        await other.execute("insert into orders values (1, 'paid', 1)")
-        await other.execute("update orders set amount = 2")
-        told = await changes(store)
-        assert [one.kind for one in told] == ["enter", *["change"] * 8]
-        assert [one.values("after")["amount"] for one in told] == [1, 2, 3, 4, 5, 2, 3, 4, 5]
-        await other.execute("delete from orders")
-        assert [kind for kind, _ in (await kinds(store))[-2:]] == (
-            ["change", "delete"] if interest.name == "paid" else ["delete", "enter"]
-        )
+async def test_what_a_trigger_makes_of_a_row_is_told_after_the_row(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        for interest in (TOLD, SOME, replace(PAID, watches=None)):
+            for name in ("add_one", "zzz"):
+                await other.execute(CLEAR)
+                await other.execute(ORDERS)
+                (number,) = await store.interests.declare([interest], NOW)
+                await add_trigger(other, name, "insert or update or delete")
+                await store.interests.mend(number)
+                await other.execute("insert into orders values (1, 'paid', 1)")
+                await other.execute("update orders set amount = 2")
+                told = (await store.changes.read(BEGINNING, 1000, [number])).changes
+                assert [one.kind for one in told] == ["enter", *["change"] * 8], (interest, name)
+                assert [one.values("after")["amount"] for one in told] == [1, 2, 3, 4, 5, 2, 3, 4, 5], (interest, name)
+                await other.execute("delete from orders")
+                told = (await store.changes.read(BEGINNING, 1000, [number])).changes
+                last = ["change", "delete"] if interest.name == "paid" else ["delete", "enter"]
+                assert [one.kind for one in told[-2:]] == last, (interest, name)
+                await store.interests.drop([number])
 
 
-async def test_a_trigger_that_is_made_later_is_noticed_and_one_that_is_gone_is_no_matter(postgres_url: str) -> None:
+async def test_triggers_that_are_not_as_they_were_made_are_noticed_and_mended(postgres_url: str) -> None:
     async with captured(postgres_url, TOLD) as (store, other):
+        enabled = await other.fetch("select tgname, tgenabled from pg_trigger where tgname like '_penstock%'")
+        fires = dict.fromkeys(("update", "delete", "truncate"), b"A") | {"insert": b"O", "applied": b"R"}
+        assert dict(enabled) == {f"_penstock_change_1_{name}": when for name, when in fires.items()}, (
+            "as a dump has them"
+        )
+        body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
+        assert "SECURITY DEFINER" in body
         await add_trigger(other, "later", "insert")
         assert await states(store) == ["altered"], "what it makes of an inserted row would be told before the row"
         assert await store.interests.mend(1)
@@ -301,57 +460,75 @@ async def test_a_trigger_that_is_made_later_is_noticed_and_one_that_is_gone_is_n
         assert await states(store) == ["ok"]
         await other.execute("insert into orders values (1, 'paid', 1)")
         assert await kinds(store) == [("enter", 1)], "nothing was lost"
-
-
-# ----- who writes
-
-
-async def test_a_writer_needs_no_right_of_penstocks(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
+        for statement in (
+            "disable trigger all",
+            "enable replica trigger _penstock_change_1_insert",
+            "enable trigger all",
+        ):
+            await other.execute(f"alter table orders {statement}")
+            assert await states(store) == ["disabled"], statement
+        await store.interests.declare([TOLD], NOW)
+        assert await states(store) == ["ok"]
         await other.execute(
-            "do $$ begin create role feed_guest; exception when duplicate_object then null; end $$;"
-            "grant select, insert, update, delete on orders to feed_guest; set role feed_guest"
+            "alter table orders alter column amount type text; insert into orders values (2, 'a', 'two')"
         )
-        await other.execute("insert into orders values (1); update orders set amount = 2; delete from orders")
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await other.execute("insert into penstock.change_reader values ('x', 'x', null, now(), now())")
-        await other.execute("reset role; drop owned by feed_guest; drop role feed_guest")
-        assert await kinds(store) == [("enter", 1), ("change", 1), ("delete", 1)]
+        assert await states(store) == ["altered"]
+        await store.interests.declare([TOLD], NOW)
+        await other.execute("insert into orders values (3, 'paid', 'three')")
+        assert ((await changes(store))[-1].values("after"), await states(store)) == ({"amount": "three"}, ["ok"])
+        await other.execute("drop function penstock.change_1_insert() cascade; insert into orders values (4)")
+        assert await states(store) == ["missing"]
+        told = len(await changes(store))
+        await store.interests.mend(1)
+        await other.execute("alter table orders rename to bookings; insert into bookings values (5)")
+        assert [one.kind for one in (await changes(store))[told:]] == ["lost", "enter"]
+        assert await states(store) == ["gone"]
+        await store.interests.drop([1])
+        await other.execute("insert into bookings values (6)")
+        assert len(await changes(store)) == told + 2, "its triggers are found wherever they are"
 
 
-async def test_the_settings_of_a_writer_change_nothing_of_what_is_captured(postgres_url: str) -> None:
-    table = "create table orders (id timestamptz, part bytea, primary key (id, part))"
-    interest = Interest(name="odd", table="orders", key=["id", "part"], matches="{row}.id = {row}.id")
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        await other.execute("insert into orders values ('2030-01-01T00:00:00.5Z', '\\x00ff')")
+async def test_who_died_before_its_triggers_were_made_is_mended_once_the_table_is_free(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "TABLE_LOCK_WAIT", 0.05)
+    monkeypatch.setattr(catalog, "TABLE_LOCK_ATTEMPTS", 2)
+    async with captured(postgres_url) as (store, other):
+        await other.execute("begin; insert into orders values (1)")
+        with pytest.raises(DatabaseBusy):
+            await store.interests.declare([ALL], NOW)
+        assert await store.interests.list() == []
+        await other.execute("commit")
         await other.execute(
-            "set timezone = 'Asia/Tokyo'; set bytea_output = 'escape'; set standard_conforming_strings = off;"
-            "set search_path = ''; set datestyle = 'SQL, DMY'; set backslash_quote = on; delete from public.orders"
+            "insert into penstock.interest (name, digest, source, spec, declared_at) values ($1, $2, $3, $4, now())",
+            ALL.name,
+            ALL.digest,
+            '"orders"',
+            ALL.text(),
         )
-        one, other_change = await changes(store)
-        assert one.key == other_change.key
-        assert one.key_values() == ("2030-01-01T00:00:00.5", "\\x00ff")
+        assert await states(store) == ["missing"]
+        assert len(await store.interests.declare([ALL], NOW)) == 1
+        assert await states(store) == ["ok"]
 
 
-async def test_a_writer_for_whom_backslashes_escape_means_the_same(postgres_url: str) -> None:
-    digits = Interest(name="d", table="orders", key=["id"], matches=r"{row}.note ~ '^\d+$'")
-    async with captured(postgres_url, digits) as (store, other):
-        await other.execute("set standard_conforming_strings = off; set escape_string_warning = off")
-        await other.execute("insert into orders (id, note) values (1, '12'), (2, 'dd')")
-        await other.execute("update orders set amount = 1; update orders set note = 'x'")
-        assert await kinds(store) == [("enter", 1), ("change", 1), ("leave", 1)]
-
-
-async def test_what_a_writer_puts_before_the_search_path_is_not_used(postgres_url: str) -> None:
-    async with captured(postgres_url, PAID) as (store, other):
+async def test_others_may_neither_capture_nor_see_what_they_have_no_right_to(postgres_url: str) -> None:
+    async with captured(postgres_url) as (store, other):
+        name = "feed_stranger"
         await other.execute(
-            "create schema evil; create function evil.never(text, text) returns boolean language sql as 'select false';"
-            "create operator evil.= (leftarg = text, rightarg = text, function = evil.never);"
-            "set search_path = evil, public, pg_catalog"
+            f"create role {name} login; grant all on schema penstock to {name};"
+            f"grant all on all tables in schema penstock to {name}; grant all on schema public to {name}"
         )
-        await other.execute("insert into public.orders values (1, 'paid', 1)")
-        await other.execute("update public.orders set amount = 2")
-        assert await kinds(store) == [("enter", 1), ("change", 1)]
+        try:
+            async with opened(as_user(postgres_url, name)) as stranger:
+                with pytest.raises(ConfigError):
+                    await stranger.interests.declare([ALL], NOW)
+                assert await store.interests.list() == []
+                await other.execute("begin; insert into orders values (1)")
+                assert await store.changes.oldest_transaction() is not None
+                await other.execute("commit")
+                assert await stranger.changes.oldest_transaction() is None
+        finally:
+            await other.execute(f"drop owned by {name}; drop role {name}")
 
 
 # ----- partitions, inheritance, schemas
@@ -415,260 +592,3 @@ async def test_a_table_that_becomes_a_partition_is_noticed_and_captured_as_one(p
         assert await states(store) == ["ok"], "triggers of rows capture all the same"
         await other.execute("insert into orders values (4)")
         assert (await kinds(store))[-1] == ("enter", 4)
-
-
-async def test_tables_in_other_schemas_with_odd_names(postgres_url: str) -> None:
-    table = (
-        'create schema "My Shop"; create table "My Shop"."Order" ("Id" bigint, "B c" uuid, primary key ("Id", "B c"))'
-    )
-    interest = Interest(name="odd", table="My Shop.Order", key=["Id", "B c"], matches='{row}."Id" > 0')
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        await other.execute(
-            """insert into "My Shop"."Order" values (9007199254740993, '00000000-0000-0000-0000-000000000001')"""
-        )
-        (one,) = await changes(store)
-        assert one.key_values() == (9007199254740993, "00000000-0000-0000-0000-000000000001")
-        assert await states(store) == ["ok"]
-
-
-async def test_what_is_no_table_of_its_own_is_refused(postgres_url: str) -> None:
-    async with captured(postgres_url) as (store, other):
-        await other.execute(
-            "create materialized view seen as select * from orders; create sequence numbers;"
-            "create table parent (id integer primary key); create table child () inherits (parent)"
-        )
-        for name in ("seen", "numbers", "parent", "no_schema.no_table"):
-            with pytest.raises(DeclarationError):
-                await store.interests.declare([Interest(name=name, table=name, key=["id"])], NOW)
-        with pytest.raises(DeclarationError, match="subquer"):
-            await store.interests.declare(
-                [Interest(name="asks", table="orders", key=["id"], matches="exists (select 1)")], NOW
-            )
-        assert await store.interests.list() == []
-
-
-async def test_columns_of_any_type_can_be_watched_all_together(postgres_url: str) -> None:
-    table = "create table orders (id integer primary key, a json, b point, c xml, d integer[])"
-    interest = Interest(name="any", table="orders", key=["id"], before=["a", "d"], after=["a", "b", "d"])
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        await other.execute("""insert into orders values (1, '{"x": [1]}', '(1,2)', null, '{1,2}')""")
-        await other.execute("""update orders set a = '{"x": [1]}'; update orders set a = '{"x": [2]}', d = null""")
-        first, second = await changes(store)
-        assert first.values("after") == {"a": {"x": [1]}, "b": "(1,2)", "d": [1, 2]}
-        assert (second.values("before")["a"], second.values("after")["a"]) == ({"x": [1]}, {"x": [2]})
-
-
-async def test_json_that_jsonb_refuses_breaks_no_write_however_many_columns_there_are(postgres_url: str) -> None:
-    names = [f"c{number}" for number in range(60)]
-    table = f"create table orders (id integer primary key, j json, {', '.join(f'{name} integer' for name in names)})"
-    interest = Interest(name="wide", table="orders", key=["id"], after=["j", *names])
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        odd = '{"b": "\\u0000", "b": 1e400000,  "a": 1}'
-        await other.execute("insert into orders (id, j) values (1, $1)", odd)
-        await other.execute("update orders set c0 = 1")
-        (entered, changed) = await changes(store)
-        assert odd in str(entered.after), "as it was written"
-        assert (changed.kind, changed.values("after")["c0"]) == ("change", 1)
-
-
-async def test_a_column_that_is_computed_when_it_is_read_is_refused(postgres_url: str) -> None:
-    """No trigger sees its value: it would be NULL there, or the write would fail."""
-    virtual = "twice integer generated always as (amount * 2) virtual"
-    async with captured(postgres_url, table="create table orders (id integer primary key, amount integer)") as (
-        store,
-        other,
-    ):
-        if other.get_server_version().major < 18:
-            pytest.skip("PostgreSQL 18 is the first that has such columns.")
-        await other.execute(f"alter table orders add column {virtual}")
-        told = replace(ALL, after=["amount"])
-        for refused in (
-            replace(ALL, after=["twice"]),
-            replace(ALL, matches='{row}."twice" > 1'),
-            replace(ALL, watches=['{row}."twice"']),
-        ):
-            with pytest.raises(DeclarationError, match="no trigger sees twice of orders"):
-                await store.interests.declare([refused], NOW)
-        await store.interests.declare([told], NOW)
-        await other.execute("insert into orders values (1, 1); update orders set amount = 2; delete from orders")
-        assert await kinds(store) == [("enter", 1), ("change", 1), ("delete", 1)]
-
-
-async def test_a_key_of_a_domain_is_spelled_as_its_type_is(postgres_url: str) -> None:
-    table = "create domain moment as timestamptz; create table orders (id moment primary key, amount integer)"
-    async with captured(postgres_url, ALL, table=table) as (store, other):
-        await other.execute("set timezone = 'Asia/Tokyo'; insert into orders values ('2030-01-01T00:00:00Z', 1)")
-        await other.execute("set timezone = 'UTC'; update orders set amount = 2")
-        assert {one.key for one in await changes(store)} == {'["2030-01-01T00:00:00"]'}
-
-
-async def test_very_many_columns_are_captured(postgres_url: str) -> None:
-    names = [f"c{number}" for number in range(130)]
-    table = f"create table orders (id integer primary key, {', '.join(f'{name} integer' for name in names)})"
-    interest = Interest(name="wide", table="orders", key=["id"], after=names)
-    async with captured(postgres_url, interest, table=table) as (store, other):
-        await other.execute("insert into orders (id, c0, c129) values (1, 5, 6)")
-        (one,) = await changes(store)
-        values = one.values("after")
-        assert (len(values), values["c0"], values["c1"], values["c129"]) == (130, 5, None, 6)
-
-
-# ----- changes of the table
-
-
-async def test_no_write_fails_as_a_captured_column_is_gone(postgres_url: str) -> None:
-    async with captured(postgres_url, Interest(name="all", table="orders", key=["id"], after=["note"])) as (
-        store,
-        other,
-    ):
-        await other.execute("insert into orders values (1)")
-        await other.execute("alter table orders drop column note")
-        await other.execute("insert into orders values (2); update orders set amount = 1; delete from orders")
-        assert [kind for kind, _ in await kinds(store)] == ["enter", *["lost"] * 3, "delete", "delete"]
-        assert await states(store) == ["altered"]
-
-
-async def test_no_write_fails_as_a_watched_column_has_another_name(postgres_url: str) -> None:
-    async with captured(postgres_url, PAID) as (store, other):
-        await other.execute("insert into orders values (1, 'paid', 1); alter table orders rename amount to total")
-        assert await states(store) == ["altered"]
-        await other.execute(
-            "update orders set total = 2; update orders set status = 'open'; update orders set total = 3"
-        )
-        assert [kind for kind, _ in await kinds(store)] == ["enter", "lost", "lost"]
-
-
-@pytest.mark.parametrize("watch", ["{row}.nothing", "no_such_function({row}.amount)", "{row}.amount +", "(select 1)"])
-async def test_a_watch_that_cannot_be_is_refused_at_the_door(postgres_url: str, watch: str) -> None:
-    async with captured(postgres_url) as (store, other):
-        with pytest.raises(DeclarationError):
-            await store.interests.declare(
-                [Interest(name="w", table="orders", key=["id"], matches="{row}.id > 0", watches=[watch])], NOW
-            )
-        await other.execute("insert into orders values (1); update orders set amount = 1")
-        assert await store.interests.list() == []
-
-
-async def test_a_column_of_a_condition_is_not_dropped_by_mistake(postgres_url: str) -> None:
-    async with captured(postgres_url, PAID) as (store, other):
-        with pytest.raises(asyncpg.DependentObjectsStillExistError, match="_penstock_change_1"):
-            await other.execute("alter table orders drop column status")
-        await other.execute("alter table orders drop column status cascade")
-        await other.execute("insert into orders values (1, 5)")
-        assert await states(store) == ["missing"]
-
-
-async def test_no_write_fails_as_a_column_has_another_type(postgres_url: str) -> None:
-    async with captured(postgres_url, Interest(name="all", table="orders", key=["id"], after=["amount"])) as (
-        store,
-        other,
-    ):
-        await other.execute("insert into orders values (1, 'paid', 1)")
-        await other.execute("alter table orders alter column amount type text")
-        await other.execute("insert into orders values (2, 'paid', 'two')")
-        assert await states(store) == ["altered"]
-        await store.interests.declare([Interest(name="all", table="orders", key=["id"], after=["amount"])], NOW)
-        await other.execute("insert into orders values (3, 'paid', 'three')")
-        assert (await changes(store))[-1].values("after") == {"amount": "three"}
-        assert await states(store) == ["ok"]
-
-
-async def test_a_renamed_table_goes_on_and_is_noticed(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("alter table orders rename to bookings; insert into bookings values (1)")
-        assert await kinds(store) == [("enter", 1)]
-        assert await states(store) == ["gone"]
-        (row,) = await store.interests.list()
-        await store.interests.drop([row.id])
-        await other.execute("insert into bookings values (2)")
-        assert await kinds(store) == [("enter", 1)], "its triggers are found wherever they are"
-
-
-async def test_triggers_that_are_switched_off_are_noticed_and_mended(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        for statement in (
-            "disable trigger all",
-            "enable replica trigger _penstock_change_1_insert",
-            "enable trigger all",
-        ):
-            await other.execute(f"alter table orders {statement}")
-            assert await states(store) == ["disabled"], statement
-        await store.interests.declare([ALL], NOW)
-        assert await states(store) == ["ok"]
-        await other.execute("drop function penstock.change_1_insert() cascade; insert into orders values (1)")
-        assert await states(store) == ["missing"]
-
-
-async def test_a_dump_brings_the_triggers_along(postgres_url: str) -> None:
-    """What a restored dump holds is what the catalog tells of it: the function, then the triggers, as they fire."""
-    async with captured(postgres_url, ALL) as (_store, other):
-        enabled = await other.fetch("select tgname, tgenabled from pg_trigger where tgname like '_penstock%'")
-        fires = dict.fromkeys(("update", "delete", "truncate"), b"A") | {"insert": b"O", "applied": b"R"}
-        assert dict(enabled) == {f"_penstock_change_1_{name}": when for name, when in fires.items()}
-        body = await other.fetchval("select pg_get_functiondef('penstock.change_1_insert'::regproc)")
-        assert "SECURITY DEFINER" in body
-
-
-async def test_who_died_before_its_triggers_were_made_is_mended(postgres_url: str) -> None:
-    async with captured(postgres_url) as (store, other):
-        await other.execute(
-            "insert into penstock.interest (name, digest, source, spec, declared_at) values ($1, $2, $3, $4, now())",
-            ALL.name,
-            ALL.digest,
-            '"orders"',
-            ALL.text(),
-        )
-        assert await states(store) == ["missing"]
-        assert await store.interests.declare([ALL], NOW) == [1]
-        assert await states(store) == ["ok"]
-
-
-async def test_a_table_of_somebody_else_is_refused_with_the_right_that_is_missing(postgres_url: str) -> None:
-    async with captured(postgres_url) as (store, other):
-        name = "feed_stranger"
-        await other.execute(
-            f"create role {name} login; grant all on schema penstock to {name};"
-            f"grant all on all tables in schema penstock to {name}; grant all on schema public to {name}"
-        )
-        try:
-            async with opened(as_user(postgres_url, name)) as stranger:
-                with pytest.raises(ConfigError):
-                    await stranger.interests.declare([ALL], NOW)
-            assert await store.interests.list() == []
-            await other.execute("insert into orders values (1)")
-        finally:
-            await other.execute(f"drop owned by {name}; drop role {name}")
-
-
-# ----- locks
-
-
-async def test_a_table_in_use_is_waited_for_and_holds_up_nobody(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "TABLE_LOCK_WAIT", 0.05)
-    monkeypatch.setattr(catalog, "TABLE_LOCK_ATTEMPTS", 2)
-    async with captured(postgres_url) as (store, other):
-        await other.execute("begin; insert into orders values (1)")
-        with pytest.raises(DatabaseBusy):
-            await store.interests.declare([ALL], NOW)
-        assert await store.interests.list() == []
-        await other.execute("commit")
-        await store.interests.declare([ALL], NOW)
-        assert await states(store) == ["ok"]
-
-
-async def test_what_nobody_may_read_of_others_is_not_told(postgres_url: str) -> None:
-    async with captured(postgres_url, ALL) as (store, other):
-        await other.execute("begin; insert into orders values (1)")
-        assert await store.changes.oldest_transaction() is not None
-        name = "feed_lowly"
-        await other.execute(
-            f"commit; create role {name} login; grant usage on schema penstock to {name};"
-            f"grant select on all tables in schema penstock to {name}"
-        )
-        try:
-            async with opened(as_user(postgres_url, name)) as lowly:
-                assert await lowly.changes.oldest_transaction() is None
-        finally:
-            await other.execute(f"drop owned by {name}; drop role {name}")
