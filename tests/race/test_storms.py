@@ -16,7 +16,7 @@ from stage.processes import processes
 from stage.storms import LEASE, MACHINE, History, Program, Storm, freeze, kill, serving, stop, storm
 from stage.waits import until
 
-from penstock import Failed, Finished, Id, Running, Success
+from penstock import Failed, Finished, Id, Running, Success, WorkId
 from penstock.app import Backend
 from penstock.store.nouns.leases import OUTSIDE
 from penstock.store.session import Statement, reading
@@ -308,12 +308,13 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
     database_url: str, tmp_path: Path, kind: str
 ) -> None:
     times = 2 if kind in {"work again", "action", "mutation"} else 1
+    works: list[WorkId] = []
     async with mortal.app.open(database_url) as backend:
         if "work" in kind:
             retry = mortal.TWICE if kind == "work again" else None
             pool = mortal.deadly.with_options(retry=retry, on_complete=mortal.tell, context="buried", priority=1)
-            poison = await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path))
-            behind = await mortal.deadly.enqueue(backend, mortal.works)
+            works.append(await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path)))
+            works.append(await mortal.deadly.enqueue(backend, mortal.works))
         else:
             await backend.run_mutation(mortal.add, kind, str(tmp_path))
         with ExitStack() as stack:
@@ -332,9 +333,9 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
         assert (job.state.value, job.attempt, (job.error or "")[:10]) == ("failed", times, "WorkerLost")
         assert [one.what for one in job.attempts] == ["lost"] * (times - 1) + ["abandoned"]
         if "work" in kind:
-            assert isinstance(await mortal.deadly.result(backend, poison), Failed)
-            assert await mortal.deadly.result(backend, behind) == Success("done"), "the one slot came back"
-            assert await backend.run_query(mortal.told) == [(poison, "failed", "buried")]
+            assert isinstance(await mortal.deadly.result(backend, works[0]), Failed)
+            assert await mortal.deadly.result(backend, works[1]) == Success("done"), "the one slot came back"
+            assert await backend.run_query(mortal.told) == [(works[0], "failed", "buried")]
 
 
 async def are_all_ended(backend: Backend) -> bool:
