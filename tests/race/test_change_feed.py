@@ -1,4 +1,4 @@
-"""The change feed on PostgreSQL while transactions overlap in every way: all is read, once, and causes come first."""
+"""The change feed while transactions overlap in every way: all is read, once, and causes come first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage.databases import connected
 from stage.examples import examples
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
-from stage.server import copy_database, server
+from stage.outboxes import OutboxStage, drain, run_sql
+from stage.server import server
+from stage.waits import until
 
-from penstock.changes.position import BEGINNING, Position, Snapshot
+from penstock import Table
+from penstock.changes.position import BEGINNING, Position
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.nouns.changes import Rotation
+from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF, Rotation
+from penstock.store.postgres import signals
 from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
 from penstock.store.session import Statement
@@ -75,19 +80,6 @@ async def test_24_writers_that_hold_their_transactions_open(postgres_url: str, l
         check(reader.changes, written.entries, set(written.tallies))
 
 
-async def test_an_early_transaction_that_writes_a_row_late(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [early, late]:
-        await early.execute("begin; select pg_current_xact_id()")
-        await late.execute("update tally set n = 1 where id = 0")
-        first = await store.changes.read(BEGINNING, 10)
-        await early.execute("update tally set n = 2 where id = 0; commit")
-        second = await store.changes.read(first.position, 10)
-        values = [one.values("after")["n"] for batch in (first, second) for one in batch.changes]
-        assert values == [1, 2]
-        both = await store.changes.read(BEGINNING, 10)
-        assert [one.values("after")["n"] for one in both.changes] == [1, 2], "and if both are read at once"
-
-
 async def test_one_that_stays_open_keeps_back_only_its_own(postgres_url: str) -> None:
     async with feed(postgres_url) as store, connections(postgres_url, 2) as [slow, quick]:
         await slow.execute(f"begin; {entry(1, 1)}")
@@ -105,36 +97,10 @@ async def test_one_that_stays_open_keeps_back_only_its_own(postgres_url: str) ->
         assert (await read_all(store, position))[0] == ["1.1"]
 
 
-async def test_a_batch_under_way_takes_in_nothing_that_ends_meanwhile(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 3) as [slow, other, quick]:
-        await slow.execute(f"begin; {entry(1, 1)}")
-        await quick.execute(entry(2, 1))
-        await other.execute(f"begin; {entry(3, 1)}")
-        await quick.execute(f"{entry(2, 2)}; {entry(2, 3)}")
-        first = await store.changes.read(BEGINNING, 2)
-        assert told(first) == ["2.1", "2.2"]
-        await slow.execute("commit")
-        await other.execute("commit")
-        await quick.execute(entry(2, 4))
-        second = await store.changes.read(first.position, 10)
-        assert told(second) == ["2.3", "1.1", "3.1", "2.4"], "the rest of the batch, and then what came later"
-        assert second.complete
-
-
-async def test_numbers_that_are_missing_and_savepoints_that_are_undone(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 1) as [own]:
-        await own.execute(f"begin; {entry(1, 1)}; rollback")
-        await own.execute(
-            f"begin; savepoint a; {entry(1, 2)}; savepoint b; {entry(1, 3)}; rollback to b; {entry(1, 4)}; commit"
-        )
-        found, position = await read_all(store, BEGINNING)
-        assert found == ["1.2", "1.4"]
-        assert (await read_all(store, position))[0] == []
-
-
 async def test_a_prepared_transaction_is_read_once_it_is_committed() -> None:
     with server() as own:
-        await administer(own.url, "alter system set max_prepared_transactions = 5")
+        async with connected(own.url) as connection:
+            await connection.execute("alter system set max_prepared_transactions = 5")
         await own.restart()
         async with feed(own.url) as store, connections(own.url, 1) as [connection]:
             await connection.execute(f"begin; {entry(1, 1)}; prepare transaction 'one'")
@@ -206,6 +172,9 @@ async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_ur
         assert found == ["1.1"]
         assert await move(store, lease, BEGINNING, position)
         await turn(store)
+        await quick.execute("begin; select * from penstock.change_0")
+        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "it is in use"
+        await quick.execute("commit")
         await old.execute(INTO_SLOT_0)  # as a trigger that is still about to do what it was told to before
         await quick.execute(entry(1, 2))
         assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "it has not ended"
@@ -220,46 +189,8 @@ async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_ur
         assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
         assert await own_rows(quick, 0) == 0
         assert await own_rows(quick, 1) == 1
-
-
-async def test_writers_follow_to_the_slot_that_is_current(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
-        await quick.execute(entry(1, 1))
-        await old.execute(f"begin isolation level repeatable read; {entry(2, 1)}")
-        for slot in (1, 2, 3, 0):
-            await turn(store, slot)
-            await quick.execute(entry(1, slot + 10))
-            await old.execute(entry(2, slot + 10))
-        await old.execute("commit")
-        assert [await own_rows(quick, slot) for slot in range(4)] == [4, 2, 2, 2]
-        assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
-
-
-async def test_one_that_writes_into_an_emptied_slot_is_read_all_the_same(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [old, quick]:
-        lease = await lease_of(store)
-        await quick.execute(entry(1, 1))
-        await old.execute("begin isolation level repeatable read; select 1 from penstock.interest")
-        _, position = await read_all(store, BEGINNING)
-        assert await move(store, lease, BEGINNING, position)
-        await turn(store)
-        assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
-        await old.execute(f"{INTO_SLOT_0}; commit")
-        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
-        assert (await read_all(store, position))[0] == ["2.1"]
-
-
-async def test_nobody_waits_long_for_a_slot_that_is_in_use(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [user, quick]:
-        await quick.execute(entry(1, 1))
-        await turn(store)
-        await store.changes.forget(READER)
-        await user.execute("begin; select * from penstock.change_0")
-        assert await store.changes.rotate(NOW, 9) == Rotation(kept=1)
-        await quick.execute(entry(1, 2))
-        assert len((await store.changes.read(BEGINNING, 9)).changes) == 2
-        await user.execute("commit")
-        assert await store.changes.rotate(NOW, 9) == Rotation(emptied=1)
+        await old.execute(f"begin isolation level repeatable read; {INTO_SLOT_0}; commit")
+        assert (await read_all(store, last))[0] == ["2.1"], "one that writes into an emptied slot is read all the same"
 
 
 async def test_serializable_writers_do_not_conflict_by_being_captured(postgres_url: str) -> None:
@@ -276,29 +207,6 @@ async def test_serializable_writers_do_not_conflict_by_being_captured(postgres_u
             await one.execute("commit")
             await other.execute("commit")
         assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
-
-
-# ----- fences
-
-
-async def test_of_two_who_read_at_once_one_moves_the_reader(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, opened(postgres_url) as another:
-        first = await lease_of(store)
-        await write(store, entry(1, 1))
-        session = await store.begin_write()
-        try:
-            batch = await store.changes.read(BEGINNING, 10)
-            await session.execute(Statement("select 1"))
-            await store.leases.give_back(first)
-            second = await another.leases.take("another", TTL, NOW)
-            taking = await another.changes.take(READER, second)
-            assert taking == BEGINNING
-            with pytest.raises(Conflict):  # run again, it is told that it has lost
-                await store.changes.move(session, READER, first, BEGINNING, batch.position, NOW)
-        finally:
-            await session.rollback()
-        assert not await move(store, first, BEGINNING, batch.position)
-        assert await move(another, second, BEGINNING, batch.position)
 
 
 # ----- another server
@@ -352,41 +260,6 @@ async def test_a_position_of_another_server_is_noticed_while_reading(postgres_ur
         position_now = await store.changes.take(READER, await lease_of(store, take=False))
         assert position_now is not None
         assert await to_the_end(store, position_now) == ["1.2"]
-
-
-async def test_a_feed_in_a_schema_of_its_own_fits_another_server_too(postgres_url: str) -> None:
-    async with feed(postgres_url, schema="shop") as store, connections(postgres_url, 1) as [one]:
-        await one.execute(entry(1, 1))
-        await one.execute("update shop.change_slot set origin = 'elsewhere'")
-        position = await store.changes.take(READER, await lease_of(store, take=False))
-        assert position is not None
-        assert await to_the_end(store, position) == ["1.1"]
-
-
-async def test_a_dump_is_restored_on_a_new_server() -> None:
-    """Whose transactions are counted from the beginning, far below those of the dump."""
-    with server() as source, server(own_identifier=True) as target:
-        async with feed(source.url) as store, connections(source.url, 2) as [one, slow]:
-            await one.execute(
-                "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
-            )
-            lease = await lease_of(store)
-            await slow.execute(f"begin; {entry(9, 1)}")
-            await one.execute(f"{entry(1, 1)}; {entry(1, 2)}")
-            batch = await store.changes.read(BEGINNING, 100)
-            assert await move(store, lease, BEGINNING, batch.position)
-            await slow.execute("commit")
-            await one.execute(entry(1, 3))
-            await asyncio.to_thread(copy_database, source, target)
-        async with opened(target.url) as store, connections(target.url, 1) as [one]:
-            assert [row.state for row in await store.interests.list()] == ["ok", "ok"]
-            await one.execute(entry(1, 4))
-            position = await store.changes.take(READER, lease)
-            assert position is not None
-            await one.execute(entry(1, 5))
-            found, position = await read_all(store, position)
-            assert found == ["9.1", "1.3", "1.4", "1.5"]
-            assert (await read_all(store, position))[0] == []
 
 
 async def test_a_server_that_has_crashed_takes_no_position_that_was_read_before() -> None:
@@ -452,12 +325,67 @@ async def own_rows(connection: Any, slot: int) -> int:
     return count
 
 
-async def administer(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    await connection.execute(statement)
-    await connection.close()
+class Item(Table, source="item", key="number", managed=False):
+    number: int
 
 
-def test_a_snapshot_reads_as_postgres_writes_it() -> None:
-    assert str(Snapshot.parse("10:20:10,14,15")) == "10:20:10,14,15"
-    assert str(Snapshot.parse("20:20:")) == "20:20:"
+async def listening(store: Store, reader: asyncio.Event) -> None:
+    """Have a reader that has read all there is told of what is written from now on."""
+    store.signals.subscribe(reader)
+    position = (await store.changes.read(BEGINNING, 10)).position
+    await until(lambda: store.signals.until_fed(reader, position) == BACKSTOP)
+    reader.clear()
+
+
+async def test_a_reader_is_woken_by_what_another_program_writes(empty_database_url: str) -> None:
+    async with feed(empty_database_url) as store, opened(empty_database_url) as other:
+        reader = asyncio.Event()
+        await listening(store, reader)
+        await write(other, "insert into entry values (1, 1, '')")
+        async with asyncio.timeout(BACKSTOP * 5):
+            await reader.wait()
+
+
+async def test_a_reader_looks_by_itself_while_somebody_writes_who_has_not_committed(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, opened(postgres_url) as other:
+        reader = asyncio.Event()
+        position = (await store.changes.read(BEGINNING, 10)).position
+        assert store.signals.until_fed(reader, position) == BY_ITSELF, "it does not listen"
+        await listening(store, reader)
+        session = await other.begin_write()
+        try:
+            await session.execute(Statement("insert into entry values (1, 1, '')"))
+            async with asyncio.timeout(BACKSTOP * 5):
+                await reader.wait()
+            seen = await store.changes.read(BEGINNING, 10)
+            assert (seen.changes, store.signals.until_fed(reader, seen.position)) == ([], BY_ITSELF)
+            await session.commit()
+        finally:
+            await session.rollback()
+        seen = await store.changes.read(seen.position, 10)
+        assert len(seen.changes) == 1
+
+
+async def test_an_idle_outbox_is_told_of_what_another_program_writes(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_READS", 0.1)  # so that it counts as idle soon after the last write
+    stage = OutboxStage(Item)
+    stage.outbox(Item, start="end")
+    await run_sql(empty_database_url, "create table item (number integer primary key)")
+    async with stage.open(empty_database_url) as test:
+        await run_sql(empty_database_url, "insert into item values (1)")
+        await drain(test)
+        (outbox,) = test.relay.outboxes
+        test.engine.store.signals.subscribe(outbox.wake)
+
+        async def is_idle() -> bool:
+            return await outbox.tick() == BACKSTOP
+
+        await until(is_idle)
+        monkeypatch.setattr(signals, "_READS", 60)
+        await outbox.tick()
+        outbox.wake.clear()
+        await run_sql(empty_database_url, "insert into item values (2)")
+        async with asyncio.timeout(BACKSTOP * 5):
+            await outbox.wake.wait()

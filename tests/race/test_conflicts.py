@@ -1,20 +1,28 @@
-"""Calls that want the same rows at the same time: every sum is right, and nobody notices."""
+"""Calls that want the same rows or locks at once: every sum is right, and who has lost a lock changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage import ledger
+from stage.administrators import administrator, end_all_connections
 from stage.databases import connected
 from stage.processes import processes
+from stage.proxy import Moment, Proxy
+from stage.server import server
+from stage.told import events
 from stage.waits import SOON, until
 
 from penstock.app import Backend
-from penstock.errors import Conflict, DatabaseUnavailable, PenstockError, UniqueViolation
-from penstock.testing import gate, raising
+from penstock.errors import Conflict, DatabaseUnavailable, LockLost, UniqueViolation
+from penstock.store.nouns.locks import LockRow
+from penstock.store.session import reading
+from penstock.testing import TestClock, gate, raising
 from penstock.testing.gates import Gate
 
 OPENED = ledger.app
@@ -160,28 +168,6 @@ async def test_callers_that_had_conflicts_queue_across_processes_and_functions(p
         assert await balances(other, "ada", "bob") == [6, FEW], "calls for other rows do not wait for one that queues"
 
 
-async def test_functions_that_conflict_in_their_own_queues_wait_for_all_of_them(postgres_url: str) -> None:
-    async with (
-        ledger.app.open(postgres_url, max_connections=2) as first,
-        ledger.app.open(postgres_url, max_connections=2) as second,
-        ledger.app.open(postgres_url) as other,
-    ):
-        for owner in ("ada", "bob"):
-            await other.run_mutation(ledger.open_account, owner=owner)
-        await conflict(ledger.transfer, first, other, times=1, source="ada", target="bob", amount=1)
-        await conflict(ledger.add, second, other, times=3, owner="ada", amount=1)
-        with ledger.held_between(2) as held:
-            calls = [
-                asyncio.create_task(first.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)),
-                asyncio.create_task(second.run_mutation(ledger.add, owner="ada", amount=1)),
-            ]
-            await until(lambda: have_begun(postgres_url, held, waiting=1))
-            assert len(held.arrivals) == 1
-            held.open()
-            await asyncio.gather(*calls)
-        assert await balances(other, "ada", "bob") == [1, 2]
-
-
 async def test_a_conflict_without_end_is_told(postgres_url: str) -> None:
     async with ledger.app.open(postgres_url, conflict_attempts=3) as backend:
         await backend.run_mutation(ledger.open_account, owner="ada")
@@ -226,41 +212,6 @@ async def test_a_caller_that_is_cancelled_leaves_no_trace(database_url: str) -> 
         assert await balances(backend, "ada") == [5]
 
 
-@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before"])
-async def test_whoever_waits_while_many_are_cancelled_is_served(database_url: str, moment: str) -> None:
-    async with ledger.app.open(database_url, max_connections=2) as backend:
-        with gate(moment, most=2) as held:
-            calls = [
-                asyncio.create_task(backend.run_mutation(ledger.enter, what="call", number=number))
-                for number in range(20)
-            ]
-            await held.arrived()
-            for call in calls[:-1]:
-                call.cancel()
-            held.open()
-        outcomes = await outcomes_of(calls)
-        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[:-1])
-        assert outcomes[-1] is None
-        assert 19 in await backend.run_query(ledger.entries, what="call")
-
-
-async def test_errors_of_the_user_undo_all_and_harm_nobody_else(database_url: str) -> None:
-    async with ledger.app.open(database_url) as backend:
-        outcomes = await asyncio.gather(
-            *(
-                backend.run_mutation(ledger.fail_after_entering, number=number)
-                if number % 3 == 0
-                else backend.run_mutation(ledger.enter, what="group", number=number)
-                for number in range(30)
-            ),
-            return_exceptions=True,
-        )
-        assert [isinstance(one, ZeroDivisionError) for one in outcomes] == [number % 3 == 0 for number in range(30)]
-        assert not any(isinstance(outcome, PenstockError) for outcome in outcomes)
-        entered = await backend.run_query(ledger.entries, what="group")
-        assert entered == [number for number in range(30) if number % 3]
-
-
 async def test_a_function_that_queues_still_waits_between_attempts_at_a_database_that_is_away(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,3 +234,172 @@ async def test_a_function_that_queues_still_waits_between_attempts_at_a_database
             await backend.run_mutation(ledger.add, owner="ada", amount=1)
         assert len(waits) == 3
         assert await balances(backend, "ada") == [3]
+
+
+AT_ONCE = timedelta(0)
+LEASE = timedelta(seconds=15)
+SHORT_LEASE = timedelta(seconds=1)
+LONG = timedelta(seconds=30)
+
+
+async def row_of(backend: Backend, key: str = "k") -> LockRow | None:
+    async with reading(backend.engine.store.begin_read) as session:
+        rows = await backend.engine.store.locks.list(session, 10)
+    return next((row for row in rows if row.key == key), None)
+
+
+async def held_row(backend: Backend) -> LockRow:
+    row = await row_of(backend)
+    assert row is not None
+    return row
+
+
+async def take(backend: Backend, wait: timedelta = LONG, key: str = "k") -> int:
+    async with backend.with_lock(key, wait=wait) as lock:
+        return lock.fence
+
+
+@asynccontextmanager
+async def holding(backend: Backend) -> AsyncIterator[tuple[asyncio.Task[None], asyncio.Event]]:
+    """A task that holds the lock until an event, or until it is lost."""
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with backend.with_lock("k"):
+            entered.set()
+            await leave.wait()
+
+    task = asyncio.create_task(hold())
+    await entered.wait()
+    yield task, leave
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# ----- processes
+
+
+async def test_the_lock_of_a_process_is_renewed_and_free_once_it_is_frozen_or_killed(database_url: str) -> None:
+    async with ledger.app.open(database_url) as backend:
+        with processes(1, "lock", database_url, "k", "1") as (first,):
+            before = await held_row(backend)
+            assert before.holder.endswith(f":{first.number}")
+
+            async def is_renewed_twice() -> bool:
+                return (await held_row(backend)).expires_at >= before.expires_at + SHORT_LEASE
+
+            await until(is_renewed_twice)
+            first.freeze()
+            async with backend.with_lock("k", wait=LONG) as lock:
+                first.thaw()
+                first.go()
+                for word in ("lost", "refused"):
+                    await asyncio.to_thread(first.expect, word)
+                assert await asyncio.to_thread(first.wait) == 0
+                assert (await held_row(backend)).fence == lock.fence > before.fence
+                await backend.run_mutation(ledger.enter_under_lock, what="locked", key="k", fence=lock.fence)
+        assert await backend.run_query(ledger.entries, what="locked") == [lock.fence]
+        with processes(1, "lock", database_url, "k", "1") as (second,):
+            waiter = asyncio.create_task(take(backend))
+            await asyncio.to_thread(second.kill)
+            assert await waiter > lock.fence
+
+
+# ----- the database
+
+
+async def test_a_lock_outlives_connections_that_are_cut(postgres_url: str) -> None:
+    clock = TestClock()
+    async with ledger.app.open(postgres_url, clock=clock) as backend, administrator(postgres_url) as admin:
+        async with holding(backend) as (task, leave):
+            before = await held_row(backend)
+            await end_all_connections(admin)
+            clock.advance(LEASE / 3)
+
+            async def is_renewed() -> bool:
+                return (await held_row(backend)).expires_at > before.expires_at
+
+            await until(is_renewed)
+            await end_all_connections(admin)
+            leave.set()
+            await task
+        assert await row_of(backend) is None
+
+
+async def test_what_is_done_under_a_lock_ends_when_the_database_is_away_for_too_long() -> None:
+    clock = TestClock()
+    with server() as own:
+        async with ledger.app.open(own.url, clock=clock, database_wait=1.0) as backend, holding(backend) as (task, _):
+            await own.stop()
+            with gate("lock.renew") as held:
+                held.open()
+                clock.advance(LEASE / 2)
+                await backend.engine.machine.sleep(0)
+                assert not task.done()
+                clock.advance(LEASE / 3)
+                with pytest.raises(LockLost):
+                    await task
+            await own.start()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_an_answer_that_is_lost_costs_no_lock(postgres_url: str, moment: Moment) -> None:
+    async with (
+        Proxy(postgres_url).running() as proxy,
+        ledger.app.open(proxy.url, clock=TestClock()) as backend,
+        ledger.app.open(postgres_url) as other,
+    ):
+        await take(backend)
+        for number, wait in enumerate((AT_ONCE, LONG), start=1):
+            proxy.cut(moment, word=b"precious")
+            task = asyncio.create_task(take(backend, wait, "precious"))
+            if wait:  # it looks again after a pause, and time does not pass by itself
+                await until(lambda: proxy.cuts == number)  # noqa: B023 - it is awaited here
+                while not task.done():
+                    await backend.engine.machine.sleep(0.001)
+                    assert isinstance(backend.engine.clock, TestClock)
+                    backend.engine.clock.advance(timedelta(milliseconds=10))
+            await task
+            assert proxy.cuts == number
+            assert await row_of(other, "precious") is None
+        async with backend.with_lock("precious") as lock:
+            proxy.cut(moment, word=b"precious")
+        assert (proxy.cuts, lock.lost) == (3, False), "it was given back, and nobody heard of it"
+        assert await row_of(other, "precious") is None
+
+
+# ----- moments
+
+
+async def test_a_renewal_that_comes_behind_the_release_or_too_late_changes_nothing(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = TestClock()
+    async with (
+        ledger.app.open(database_url, clock=clock) as backend,
+        ledger.app.open(database_url, clock=clock) as other,
+    ):
+        with gate("lock.renew", most=1) as held:
+            async with holding(backend) as (task, leave):
+                clock.advance(LEASE / 3)
+                await held.arrived()
+                leave.set()
+                await task
+                async with backend.with_lock("k", wait=AT_ONCE) as lock:
+                    held.open()
+                    for _ in range(20):
+                        await backend.engine.machine.sleep(0.001)
+                    assert (await held_row(backend)).fence == lock.fence
+                    lock.check()
+        assert not events(caplog, "lock.lost")
+        with gate("lock.renew", most=1) as held:
+            async with holding(backend) as (task, _):
+                clock.advance(LEASE / 3)
+                await held.arrived()
+                clock.advance(LEASE)
+                fence = await take(other, AT_ONCE)
+                async with other.with_lock("k", wait=AT_ONCE) as lock:
+                    held.open()
+                    with pytest.raises(LockLost):
+                        await task
+                    assert (await held_row(other)).fence == lock.fence > fence

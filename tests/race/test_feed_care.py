@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
+import psycopg
 import pytest
 from conformance.outboxes import PLAN
 from conformance.taskbench import SPEC, task_plan
@@ -19,36 +20,30 @@ from stage.examples import examples
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
+from penstock.api.holding import held
 from penstock.changes import rotation
 from penstock.changes.interest import Interest
-from penstock.changes.lag import LARGE
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
+from penstock.errors import ContextError
 from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import FeedTruncation, Pruner
-from penstock.store.session import Statement
 from penstock.store.store import Store
 from penstock.testing import TestApp, TestClock
 
-WRITERS, ROWS = 4, examples(3000)
+WRITERS, ROWS = 4, examples(1500)
 MINUTE = timedelta(minutes=1)
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
     """The facts of events of one name, with their levels; they are forgotten."""
     found = [
-        {"level": record.levelname, **record.facts}  # type: ignore[attr-defined]
+        {"level": record.levelname, **vars(record)["facts"]}
         for record in caplog.records
         if getattr(record, "event", None) == name
     ]
     caplog.clear()
     return found
-
-
-async def test_the_database_of_a_test_is_not_taken_for_one_that_was_restored(postgres_url: str) -> None:
-    """Its tables are copied; whoever read its feed first would lock it, and write it anew, beside all other tests."""
-    async with connected(postgres_url) as connection:
-        assert await connection.fetchval("select origin = penstock.origin() from penstock.change_slot")
 
 
 # ----- room
@@ -91,36 +86,16 @@ async def test_the_room_stays_bounded_while_readers_pass_and_nothing_unread_is_l
 
 
 async def while_writing(store: Store, first: int, care: Any) -> None:
-    """Let writers write, and look after the feed beside them."""
-    writing = [asyncio.create_task(write_many(store, first + number)) for number in range(WRITERS)]
+    """Let writers write rows, ten in a transaction, and look after the feed beside them."""
+
+    async def write_many(writer: int) -> None:
+        for n in range(0, ROWS, 10):
+            await write(store, *(entry(writer, n + step) for step in range(10)))
+
+    writing = [asyncio.create_task(write_many(first + number)) for number in range(WRITERS)]
     while not all(task.done() for task in writing):
         await care()
     await asyncio.gather(*writing)
-
-
-async def write_many(store: Store, writer: int) -> None:
-    """Write rows, ten in a transaction."""
-    for n in range(0, ROWS, 10):
-        await write(store, *(entry(writer, n + step) for step in range(10)))
-
-
-async def test_who_has_nothing_to_empty_looks_rarely(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "penstock")
-    async with feed(database_url) as store:
-        room = FeedTruncation(store.changes, SystemClock())
-        assert [await room.look() for _ in range(3)] == [rotation.LATEST] * 3
-        assert not events(caplog, "changes.rotated")
-        await write(store, entry(1, 1))
-        lease = await store.leases.take("reader", timedelta(hours=1), NOW)
-        await Reader(store, lease, 10).step()
-        clock = TestClock(SystemClock().now() + timedelta(hours=2))
-        room = FeedTruncation(store.changes, clock)
-        told_of = []
-        for _ in range(3):
-            await room.look()
-            told_of += events(caplog, "changes.rotated")
-        assert sum(one["emptied"] for one in told_of) == 1
-        assert (await store.changes.read(BEGINNING, 10)).changes == []
 
 
 # ----- the pruner
@@ -128,23 +103,52 @@ async def test_who_has_nothing_to_empty_looks_rarely(database_url: str, caplog: 
 app = OPENED = App()
 
 
-@asynccontextmanager
-async def pruned(url: str, **settings: Any) -> AsyncIterator[tuple[TestApp, Pruner]]:
+class Care:
     """A backend with a captured table, a reader of it, and a pruner that was not started."""
-    async with TestApp(app, url, clock=TestClock(SystemClock().now()), **settings) as backend:
-        store = backend.engine.store
-        await write(store, "create table entry (writer integer, n integer, saw text, primary key (writer, n))")
-        await store.interests.declare([ENTRIES], backend.clock.now())
-        pruner = backend.make_service("pruner")
-        assert isinstance(pruner, Pruner)
-        yield backend, pruner
+
+    def __init__(self, test: TestApp, pruner: Pruner, caplog: pytest.LogCaptureFixture) -> None:
+        self.test, self.pruner, self.store = test, pruner, test.engine.store
+        self._caplog = caplog
+
+    async def tells(self, event: str, passing: timedelta = MINUTE, times: int = 1) -> list[dict[str, Any]]:
+        """What is told once a time has passed."""
+        for _ in range(times):
+            self.test.clock.advance(passing)
+            await self.pruner.tick()
+        return events(self._caplog, event)
+
+    async def broken(self, times: int = 1) -> list[tuple[str, bool]]:
+        """The states of interests that are told to be broken, and whether they were mended."""
+        told = await self.tells("changes.interest_broken", times=times)
+        assert all((one["table"], one["interest"]) == ("entry", ENTRIES.name) for one in told)
+        return [(one["state"], one["mended"]) for one in told]
+
+    async def states(self) -> list[str]:
+        return [row.state for row in await self.store.interests.list()]
 
 
-async def test_a_part_that_fails_keeps_no_other_from_its_time(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def pruned(caplog: pytest.LogCaptureFixture) -> Any:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Care]:
+        async with TestApp(app, url, clock=TestClock(SystemClock().now()), metrics_token="t") as test:
+            await write(
+                test.engine.store, "create table entry (writer integer, n integer, saw text, primary key (writer, n))"
+            )
+            await test.engine.store.interests.declare([ENTRIES], test.clock.now())
+            pruner = test.make_service("pruner")
+            assert isinstance(pruner, Pruner)
+            yield Care(test, pruner, caplog)
+
+    return opened
+
+
+async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_its_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
 ) -> None:
-    async with pruned(database_url) as (backend, _):
+    async with pruned(database_url) as care:
         looked: list[str] = []
+        assert 0 < await care.pruner.tick() <= rotation.LATEST
 
         async def fail(self: Any) -> float:
             looked.append("room")
@@ -156,140 +160,79 @@ async def test_a_part_that_fails_keeps_no_other_from_its_time(
 
         monkeypatch.setattr(FeedTruncation, "look", fail)
         monkeypatch.setattr(FeedWatch, "look", look)
-        pruner = backend.make_service("pruner")
+        assert 0 < await care.pruner._guarded_tick() <= rotation.LATEST
+        assert looked == [], "the signal that comes with each job hurries nothing"
+        pruner = care.test.make_service("pruner")
         with pytest.raises(RuntimeError, match="no room"):
             await pruner.tick()
         assert 0 < await pruner._safe_tick() <= 5
-        assert looked == ["room", "watch"], "the signal that comes with each job hurries nothing"
-        backend.clock.advance(timedelta(seconds=5))
+        assert looked == ["room", "watch"]
+        care.test.clock.advance(timedelta(seconds=5))
         with pytest.raises(RuntimeError, match="no room"):
             await pruner.tick()
         assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
-        backend.clock.advance(MINUTE)
+        care.test.clock.advance(MINUTE)
         assert 0 < await pruner._safe_tick() <= 5
         assert looked[3:] == ["room", "watch"]
         assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]
 
 
-async def test_a_signal_alone_makes_no_look(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with pruned(database_url) as (backend, pruner):
-        assert 0 < await pruner.tick() <= rotation.LATEST
-        looks: list[Any] = []
-
-        async def tick(self: Any) -> float:
-            looks.append(self)
-            return 1.0
-
-        monkeypatch.setattr(Pruner, "tick", tick)
-        assert 0 < await pruner._safe_tick() <= rotation.LATEST
-        assert looks == []
-        backend.clock.advance(MINUTE)
-        assert await pruner._safe_tick() == 1.0
-        assert len(looks) == 1
-
-
-# ----- readers
-
-
 async def test_a_reader_that_has_stopped_is_told_of_once(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
 ) -> None:
-    async with pruned(database_url) as (backend, pruner):
-        store = backend.engine.store
-        assert await store.changes.register("mail", backend.clock.now())
-        await write(store, entry(1, 1), entry(1, 2))
-        await pruner.tick()
-        assert not events(caplog, "changes.reader_behind"), "it may still come"
-        backend.clock.advance(2 * MINUTE)
-        await pruner.tick()
-        (found,) = events(caplog, "changes.reader_behind")
+    async with pruned(database_url) as care:
+        changes, clock = care.store.changes, care.test.clock
+        assert await changes.register("mail", clock.now())
+        await write(care.store, entry(1, 1), entry(1, 2))
+        assert not await care.tells("changes.reader_behind", timedelta(0)), "it may still come"
+        (found,) = await care.tells("changes.reader_behind", 2 * MINUTE)
         assert (found["level"], found["reader"], found["rows"], found["stopped"]) == ("WARNING", "mail", 2, True)
         assert 60 <= found["seconds"] <= 130
         assert found["bytes"] > 0
         assert "penstock changes drop mail" in found["fix"]
-        backend.clock.advance(2 * MINUTE)
-        await pruner.tick()
-        assert not events(caplog, "changes.reader_behind")
+        assert not await care.tells("changes.reader_behind", 2 * MINUTE)
         monkeypatch.setattr("penstock.changes.lag.FULL", 1)
-        backend.clock.advance(2 * MINUTE)
-        await pruner.tick()
-        assert [one["level"] for one in events(caplog, "changes.reader_behind")] == ["ERROR"]
-        backend.clock.advance(timedelta(hours=1))
-        await pruner.tick()
-        assert [one["level"] for one in events(caplog, "changes.reader_behind")] == ["ERROR"], "a reminder"
+        for passing in (2 * MINUTE, timedelta(hours=1)):  # then comes a reminder
+            assert [one["level"] for one in await care.tells("changes.reader_behind", passing)] == ["ERROR"]
         caplog.set_level(logging.INFO, "penstock")
-        await store.changes.place("mail", backend.clock.now())
-        backend.clock.advance(2 * MINUTE)
-        await pruner.tick()
-        assert [one["reader"] for one in events(caplog, "changes.reader_caught_up")] == ["mail"]
-        await store.changes.forget("mail")
-        backend.clock.advance(2 * MINUTE)
-        await pruner.tick()
-        assert not events(caplog, "changes.reader_behind")
-
-
-def test_a_feed_that_readers_pass_is_never_large() -> None:
-    assert LARGE >= 2 * 4 * rotation.SLOT_BYTES
+        await changes.place("mail", clock.now())
+        assert [one["reader"] for one in await care.tells("changes.reader_caught_up", 2 * MINUTE)] == ["mail"]
+        await changes.forget("mail")
+        assert not await care.tells("changes.reader_behind", 2 * MINUTE)
 
 
 # ----- interests
 
 
-async def test_an_interest_that_does_not_capture_is_told_of_and_mended(
-    database_url: str, caplog: pytest.LogCaptureFixture
+async def test_an_interest_that_does_not_capture_is_told_of_and_mended_where_it_can_be(
+    database_url: str, caplog: pytest.LogCaptureFixture, pruned: Any
 ) -> None:
-    async with pruned(database_url, metrics_token="t") as (backend, pruner):
-        store = backend.engine.store
-        assert backend.engine.journal.meters is not None
-        gauge = backend.engine.journal.meters.gauges["penstock_interests_broken"]
-        await pruner.tick()
-        assert (events(caplog, "changes.interest_broken"), gauge()) == ([], {})
-        (row,) = await store.interests.list()
-        on = " on entry" if store.dialect.schemas else ""
-        await write(store, f"drop trigger _penstock_change_{row.id}_insert{on}", entry(1, 1))
-        backend.clock.advance(MINUTE)
-        await pruner.tick()
-        (found,) = events(caplog, "changes.interest_broken")
-        assert (found["level"], found["table"], found["state"], found["mended"]) == ("ERROR", "entry", "missing", True)
-        assert found["interest"] == ENTRIES.name
-        assert gauge() == {}
-        await write(store, entry(1, 2))
-        kinds = [one.kind for one in (await store.changes.read(BEGINNING, 10)).changes]
+    async with pruned(database_url) as care:
+        assert care.test.engine.journal.meters is not None
+        gauge = care.test.engine.journal.meters.gauges["penstock_interests_broken"]
+        assert (await care.broken(), gauge()) == ([], {})
+        (row,) = await care.store.interests.list()
+        on = " on entry" if care.store.dialect.schemas else ""
+        await write(care.store, f"drop trigger _penstock_change_{row.id}_insert{on}", entry(1, 1))
+        assert (await care.broken(), gauge()) == ([("missing", True)], {})
+        await write(care.store, entry(1, 2))
+        kinds = [one.kind for one in (await care.store.changes.read(BEGINNING, 10)).changes]
         assert kinds == ["lost", "enter"], "who reads it knows that there is a gap, and looks at the table"
-        await write(store, "drop table entry")
-        for _ in range(3):
-            backend.clock.advance(MINUTE)
-            await pruner.tick()
-        (found,) = events(caplog, "changes.interest_broken")
-        assert (found["state"], found["mended"]) == ("gone", False)
-        assert gauge() == {"gone": 1}
-
-
-async def test_one_that_cannot_be_mended_is_told_of_with_its_reason(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with pruned(database_url) as (backend, pruner):
-        store = backend.engine.store
-        await write(store, "alter table entry rename column saw to seen")
-        for _ in range(4):
-            await pruner.tick()
-            backend.clock.advance(MINUTE)
-        (found,) = events(caplog, "changes.interest_broken")
-        assert (found["state"], found["mended"]) == ("altered", False)
+        await write(care.store, "alter table entry rename column saw to seen")
+        (found,) = await care.tells("changes.interest_broken", times=4)
+        assert (found["level"], found["state"], found["mended"]) == ("ERROR", "altered", False)
         assert "no column saw" in str(found["error"])
-        await write(store, "alter table entry rename column seen to saw")
-        await write(store, entry(3, 3))
-        for _ in range(3):
-            await pruner.tick()
-            backend.clock.advance(MINUTE)
-        assert [row.state for row in await store.interests.list()] == ["ok"]
+        await write(care.store, "alter table entry rename column seen to saw")
+        await write(care.store, entry(3, 3))
+        await care.broken(3)
+        assert await care.states() == ["ok"]
+        await write(care.store, "drop table entry")
+        assert (await care.broken(3), gauge()) == ([("gone", False)], {"gone": 1})
 
 
-async def test_tasks_and_outboxes_without_an_interest_are_told_of(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with pruned(database_url) as (backend, pruner):
-        store, now = backend.engine.store, backend.clock.now()
+async def test_tasks_and_outboxes_without_an_interest_are_told_of(database_url: str, pruned: Any) -> None:
+    async with pruned(database_url) as care:
+        store, now = care.store, care.test.clock.now()
         (number,) = [row.id for row in await store.interests.list()]
         fine = replace(ENTRIES, name="task:fine")
         plans = [task_plan("deaf"), task_plan("fine", spec=replace(SPEC, interest=fine.digest))]
@@ -304,59 +247,50 @@ async def test_tasks_and_outboxes_without_an_interest_are_told_of(
             await store.outboxes.capture(row.id, numbers)
             await store.outboxes.note_prepared(row.id)
         await store.outboxes.declare(replace(PLAN, name="not yet"), None, now)
-        told = []
-        for _ in range(4):
-            await pruner.tick()
-            told.append([(one["level"], one["reader"]) for one in events(caplog, "changes.no_interest")])
-            backend.clock.advance(MINUTE)
-        assert told == [[], [("ERROR", "task:deaf"), ("ERROR", "task:other"), ("ERROR", "outbox:deaf")], [], []]
+        told = [await care.tells("changes.no_interest", passing) for passing in (timedelta(0), MINUTE, MINUTE, MINUTE)]
+        found = [[(one["level"], one["reader"]) for one in each] for each in told]
+        assert found == [[], [("ERROR", "task:deaf"), ("ERROR", "task:other"), ("ERROR", "outbox:deaf")], [], []]
 
 
-async def test_mending_waits_for_nobody(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with pruned(postgres_url) as (backend, pruner):
-        store = backend.engine.store
-        (row,) = await store.interests.list()
-        await write(store, f"alter table entry disable trigger _penstock_change_{row.id}_insert")
-        other = await asyncpg.connect(postgres_url)
-        try:
-            await other.execute("begin; select * from entry")
-            begun = SystemClock().monotonic()
-            await pruner.tick()
-            assert SystemClock().monotonic() - begun < 20, "statements of others wait for 27 seconds"
-            assert not events(caplog, "changes.interest_broken"), "it may be that it is being declared"
-            backend.clock.advance(MINUTE)
-            await pruner.tick()
-            (found,) = events(caplog, "changes.interest_broken")
-            assert (found["state"], found["mended"]) == ("disabled", False)
-            assert found["error"].startswith("DatabaseBusy: ")
-            await other.execute("commit")
-        finally:
-            await other.close()
-        backend.clock.advance(MINUTE)
-        await pruner.tick()
-        (found,) = events(caplog, "changes.interest_broken")
-        assert (found["state"], found["mended"]) == ("disabled", True)
-        assert [one.state for one in await store.interests.list()] == ["ok"]
+async def test_mending_waits_for_nobody_and_one_that_is_being_declared_is_no_alarm(
+    postgres_url: str, pruned: Any
+) -> None:
+    async with pruned(postgres_url) as care, connected(postgres_url) as other:
+        (row,) = await care.store.interests.list()
+        await write(care.store, f"alter table entry disable trigger _penstock_change_{row.id}_insert")
+        await other.execute("begin; select * from entry")
+        begun = SystemClock().monotonic()
+        assert not await care.broken(), "it may be that it is being declared"
+        assert SystemClock().monotonic() - begun < 20, "statements of others wait for 27 seconds"
+        (found,) = await care.tells("changes.interest_broken")
+        assert (found["state"], found["mended"]) == ("disabled", False)
+        assert found["error"].startswith("DatabaseBusy: ")
+        await other.execute("commit")
+        assert await care.broken() == [("disabled", True)]
+        assert await care.states() == ["ok"]
+        before = len((await care.store.changes.read(BEGINNING, 10)).changes)
+        await other.execute("begin; lock table entry in share mode")
+        second = Interest(name="second", table="entry", key=["writer", "n"])
+        declaring = asyncio.create_task(care.store.interests.declare([second], care.test.clock.now()))
+        while await other.fetchval("select count(*) from penstock.interest") < 2:
+            await SystemClock().sleep(0)
+        assert not await care.broken()
+        await other.execute("commit")
+        await declaring
+        assert not await care.broken()
+        assert len((await care.store.changes.read(BEGINNING, 10)).changes) == before
 
 
-async def test_one_that_is_being_declared_is_no_alarm(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with pruned(postgres_url) as (backend, pruner):
-        other = await asyncpg.connect(postgres_url)
-        try:
-            await other.execute("begin; lock table entry in share mode")
-            second = Interest(name="second", table="entry", key=["writer", "n"])
-            declaring = asyncio.create_task(backend.engine.store.interests.declare([second], backend.clock.now()))
-            while await other.fetchval("select count(*) from penstock.interest") < 2:
-                await SystemClock().sleep(0)
-            await pruner.tick()
-            assert not events(caplog, "changes.interest_broken")
-            await other.execute("commit")
-            await declaring
-        finally:
-            await other.close()
-        backend.clock.advance(MINUTE)
-        await pruner.tick()
-        assert not events(caplog, "changes.interest_broken")
-        session = await backend.engine.store.begin_read()
-        assert not await session.fetch(Statement("select 1 from penstock.change"))
-        await session.rollback()
+def test_a_hold_on_a_connection_that_commits_each_statement_by_itself_is_refused(database_url: str) -> None:
+    file = database_url.removeprefix("sqlite:///")
+    if file == database_url:
+        connection: Any = psycopg.connect(database_url, autocommit=True)
+    else:
+        connection = sqlite3.connect(file, isolation_level=None)
+    with closing(connection):
+        with pytest.raises(ContextError, match="commits each statement by itself"), held(connection, "shop"):
+            """Nothing."""
+        connection.execute("begin")
+        with held(connection, "shop"):
+            """Nothing."""
+        connection.execute("commit")

@@ -113,7 +113,7 @@ async def finish(backend: Backend, worker: Worker, clock: TestClock, work: WorkI
     return status.result
 
 
-CASES = {
+CASES: dict[str, tuple[Any, Retry | None, str]] = {
     "action": (act, None, "failed"),  # whether it reached the outside world is not known
     "retried action": (act, Retry(max_attempts=3, initial_backoff=0), "success"),
     "mutation": (write, None, "success"),  # its ending is kept with its effects

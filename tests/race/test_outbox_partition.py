@@ -13,14 +13,13 @@ import pytest
 from stage import severed
 from stage.examples import LONG
 from stage.needs import INSISTS
-from stage.network import Machine, RefusedError, machine, refusal, run, tried
+from stage.network import Machine, machine, refusal
 from stage.outboxes import outbox_row
 from stage.processes import Process
 from stage.server import server
 from stage.severed import HELD
+from stage.storms import serving
 from stage.waits import until
-
-from penstock.app import Backend
 
 LEASE = 3.0
 PARCELS = 12
@@ -36,43 +35,43 @@ def other() -> Iterator[Machine]:
         yield made
 
 
-async def delivered(backend: Backend, count: int) -> bool:
-    """Whether both outboxes have come so far."""
-    return all([(await outbox_row(backend, name)).delivered >= count for name in ("label", "dispatch")])
-
-
-def told(folder: Path) -> list[list[str]]:
-    """What the outside world was told, in order: which parcel, and the id of the message."""
-    return [line.split() for line in (folder / "outside").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(
-    ("holds", "moment"),
-    [("label", "interrupted"), ("label", "cut off"), ("dispatch", "back"), *([("label", "back")] if LONG else [])],
+    "case", ["label, interrupted", "label, cut off", "dispatch, back", *(["label, back"] if LONG else [])]
 )
 async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_and_does_nothing_more(
-    other: Machine, holds: str, moment: str, tmp_path: Path
+    other: Machine, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handler is interrupted; or will not be, and ends while it is cut off, or when it is back."""
+    holds, moment = case.split(", ")
+    for name, value in {"FOLDER": str(tmp_path), "HOLDS": "", "STUBBORN": ""}.items():
+        monkeypatch.setenv(f"SEVERED_{name}", value)
     with server() as own, ExitStack() as stack:
         away = await own.listen(other.here, guests=other.there)
-        settings: dict[str, Any] = {"lease": LEASE, "folder": tmp_path, "statement_timeout": 2.0}
 
         def relay(url: str, **more: Any) -> Process:
-            made = Process("relay", url, program="stage.severed", **settings, **more)
-            stack.callback(made.close)
-            made.expect("ready")
-            return made
+            return serving("stage.severed:app", "relay", url, stack, lease=LEASE, statement_timeout=2.0, **more)
 
         async with severed.app.open(own.url) as backend:
-            cut = relay(away, within=other.command, holds=holds, stubborn="" if moment == "interrupted" else "yes")
-            await backend.run_mutation(severed.put, 0, 1)
-            await until(lambda: delivered(backend, 1))
-            near = relay(own.url)
+
+            async def put(last: int) -> None:
+                """Write parcels up to a number, and wait until both outboxes have come so far."""
+                await backend.run_mutation(severed.put, place, last)
+                await until(lambda: are_delivered(last))
+
+            async def are_delivered(count: int) -> bool:
+                return all([(await outbox_row(backend, name)).delivered >= count for name in ("label", "dispatch")])
+
+            place = 0
+            with monkeypatch.context() as patch:
+                patch.setenv("SEVERED_HOLDS", holds)
+                patch.setenv("SEVERED_STUBBORN", "" if moment == "interrupted" else "yes")
+                cut = relay(away, within=other.command)
+            await put(1)
+            near, place = relay(own.url), 1
             await backend.run_mutation(severed.put, 1, PARCELS)
             cut.expect("held")
             other.unplug()
-            await until(lambda: delivered(backend, PARCELS))  # though the other one had locked what it writes
+            await until(lambda: are_delivered(PARCELS))  # though the other one had locked what it writes
             if moment != "back":
                 if moment == "cut off":
                     (tmp_path / "go").touch()
@@ -81,27 +80,17 @@ async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_an
             if moment == "back":
                 (tmp_path / "go").touch()
                 cut.expect("let go")
-            await backend.run_mutation(severed.put, PARCELS, 2 * PARCELS)
-            await until(lambda: delivered(backend, 2 * PARCELS))
+            place = PARCELS
+            await put(2 * PARCELS)
             assert near.stop() == 0
-            await backend.run_mutation(severed.put, 2 * PARCELS, 3 * PARCELS)
-            await until(lambda: delivered(backend, 3 * PARCELS))
+            place = 2 * PARCELS
+            await put(3 * PARCELS)
             assert cut.stop() == 0, "it has gone on"
             numbers = list(range(3 * PARCELS))
             assert await backend.run_query(severed.labels) == (numbers, len(numbers)), "each once, and in order"
-            came = told(tmp_path)
-            assert list(dict.fromkeys(number for number, _ in came)) == [str(number) for number in numbers]
-            assert len({id_ for _, id_ in came}) == len(numbers), "with the same id each time"
-            again = {number for number, count in Counter(number for number, _ in came).items() if count > 1}
-            under_way = HELD + 1 if holds == "dispatch" else PARCELS  # by the time that it was cut off
-            assert again <= {str(number) for number in range(under_way)}
-
-
-def test_a_machine_that_cannot_be_made_whole_says_why_and_leaves_nothing_behind(other: Machine) -> None:
-    number = os.getpid() + 2**22  # which no process has
-    taken = Machine(number)
-    run("link", "add", f"{taken.cable}a", "type", "veth", "peer", "name", f"{taken.cable}c")
-    with pytest.raises(RefusedError, match="link add"), machine(number):
-        pytest.fail("Its cable is there already, and is another one's.")
-    assert tried("netns", "delete", taken.name), "it is gone"
-    assert not tried("netns", "pids", other.name), "the other one is there"
+    came = [line.split() for line in (tmp_path / "outside").read_text().splitlines()]
+    assert list(dict.fromkeys(number for number, _ in came)) == [str(number) for number in numbers]
+    assert len({id_ for _, id_ in came}) == len(numbers), "with the same id each time"
+    again = {number for number, count in Counter(number for number, _ in came).items() if count > 1}
+    under_way = HELD + 1 if holds == "dispatch" else PARCELS  # by the time that it was cut off
+    assert again <= {str(number) for number in range(under_way)}

@@ -1,30 +1,31 @@
-"""PostgreSQL goes away while an outbox hands over: what a mutation writes, and how far it has come, stay one."""
+"""PostgreSQL goes away, or is restored, while outboxes hand over: what is written, and how far they are, stay one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
-from stage.outboxes import OutboxStage, outbox_row, relaying
+from stage.databases import connected
+from stage.outboxes import OutboxStage, aside, outbox_row, relaying, run_sql
 from stage.proxy import Moment, Proxy
-from stage.server import Server, server
+from stage.server import Server, copy_database, server
+from stage.storms import held
 from stage.waits import SOON, until
 
 from penstock import Retry, Table
 from penstock.app import Backend
-from penstock.errors import TryAgain
+from penstock.errors import CursorInvalid, TryAgain
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
-from penstock.testing import TestClock, gate
+from penstock.testing import TestClock
 
 NOTES = [f"{number:02}" for number in range(30)]
 ANYHOW = Retry(max_attempts=None, initial_backoff=0.001)
-Ends = Callable[[Server], Awaitable[None]]
 
 
 class Item(Table):
@@ -32,10 +33,13 @@ class Item(Table):
 
 
 def staged(**options: Any) -> OutboxStage:
-    """An outbox whose handler writes."""
     stage = OutboxStage(Item)
-    stage.outbox(Item, start="end", mutation=True, retry=ANYHOW, **options)
+    stage.outbox(Item, start="end", **{"mutation": True, "retry": ANYHOW, **options})
     return stage
+
+
+async def put(stage: OutboxStage, backend: Backend, *notes: str) -> None:
+    await stage.insert(backend, *[Item(note=note) for note in notes])
 
 
 async def once(relay: Relay) -> None:
@@ -60,26 +64,20 @@ async def crash(own: Server) -> None:
     watching: list[Any] = []
 
     async def is_up() -> bool:
-        try:
+        with contextlib.suppress(OSError, asyncpg.PostgresError):
             watching.append(await asyncpg.connect(own.url))
-        except (OSError, asyncpg.PostgresError):
-            return False
-        return True
-
-    async def is_down() -> bool:
-        closed: bool = watching[0].is_closed()
-        return closed
+        return bool(watching)
 
     await until(is_up)
     await own.crash()
-    await until(is_down)
+    await until(watching[0].is_closed)
 
 
-@pytest.mark.parametrize("options", [{}, {"batch": 4}], ids=["one by one", "batches"])
-@pytest.mark.parametrize("ends", [Server.restart, crash], ids=["restart", "crash"])
-async def test_a_server_that_dies_around_the_commit_of_a_mutation(options: dict[str, Any], ends: Ends) -> None:
+@pytest.mark.parametrize("how", ["restart", "crash"])
+async def test_a_server_that_dies_around_the_commit_of_a_mutation(how: str) -> None:
     """In the middle of the handler, before the commit, and after it."""
-    stage, clock = staged(**options), TestClock()
+    ends = crash if how == "crash" else Server.restart
+    stage, clock = staged(**({"batch": 4} if how == "crash" else {})), TestClock()
     with server() as own:
         async with relaying(stage.app, own.url, clock) as (backend, relay):
             await relay.drain()
@@ -91,13 +89,9 @@ async def test_a_server_that_dies_around_the_commit_of_a_mutation(options: dict[
 
             stage.during = during
             for part, moment in enumerate(("mutation.ran", "commit.before", "commit.after")):
-                await stage.insert(backend, *[Item(note=note) for note in NOTES[part * 10 : part * 10 + 10]])
-                with gate(moment, most=1) as held:
-                    ticking = asyncio.create_task(once(relay))
-                    await held.arrived()
+                await put(stage, backend, *NOTES[part * 10 : part * 10 + 10])
+                async with held(moment, once(relay)):
                     await ends(own)
-                    held.open()
-                    await ticking
                 assert await drained(stage, backend, relay, clock, part * 10 + 10) == NOTES[: part * 10 + 10]
             assert (await outbox_row(backend)).delivered == len(NOTES), "each once"
 
@@ -108,52 +102,154 @@ async def test_a_commit_whose_answer_is_lost(postgres_url: str, moment: Moment, 
     stage, clock = staged(**options), TestClock()
     async with Proxy(postgres_url).running() as proxy, relaying(stage.app, proxy.url, clock) as (backend, relay):
         await relay.drain()
-        await stage.insert(backend, *[Item(note=note) for note in NOTES])
+        await put(stage, backend, *NOTES)
         proxy.cut(moment, times=3)
         assert await drained(stage, backend, relay, clock, len(NOTES)) == NOTES
         assert (await outbox_row(backend)).delivered == len(NOTES)
         assert proxy.cuts >= 1
 
 
-@pytest.mark.parametrize("ends", [Server.restart, crash], ids=["restart", "crash"])
-async def test_a_server_gives_numbers_of_undone_transactions_anew_after_it_died(ends: Ends) -> None:
-    """A relay had read past them, and has not written that: they were not on the disk."""
-    stage, clock = staged(), TestClock()
-    with server("wal_writer_delay = '10s'\n") as own:
-        async with relaying(stage.app, own.url, clock) as (backend, relay):
-            await relay.drain()
-            await own.spend_numbers(200, "rollback")
-            await relay.drain()
-            await ends(own)
-            for note in NOTES[:3]:
-                await stage.insert(backend, Item(note=note))
-            await own.spend_numbers(300, "commit")  # all of those numbers are given
-            assert await drained(stage, backend, relay, clock, 3) == NOTES[:3]
-
-
 @pytest.mark.parametrize("mutation", [False, True], ids=["action", "mutation"])
-async def test_a_server_that_dies_while_messages_are_delivered_that_were_read_beside_undone_transactions(
+async def test_a_server_that_dies_gives_numbers_of_undone_transactions_anew_and_nothing_is_lost(
     *, mutation: bool
 ) -> None:
-    stage, clock = OutboxStage(Item), TestClock()
-    stage.outbox(Item, start="end", mutation=mutation, retry=ANYHOW)
+    """A relay had read past them, and has not written that: they were not on the disk."""
+    stage, clock = staged(mutation=mutation), TestClock()
     with server("wal_writer_delay = '10s'\n") as own:
         async with relaying(stage.app, own.url, clock) as (backend, relay):
             await relay.drain()
-            await stage.insert(backend, Item(note=NOTES[0]))
+            await put(stage, backend, NOTES[0])
             await own.spend_numbers(200, "rollback")
-            with gate("outbox.next", most=1) as held:
-                ticking = asyncio.create_task(once(relay))
-                await held.arrived()
+            async with held("outbox.next", once(relay)):
                 await own.restart()
                 for note in NOTES[1:3]:  # and all connections are new ones
-                    await stage.insert(backend, Item(note=note))
+                    await put(stage, backend, note)
                 await own.spend_numbers(300, "commit")  # all of those numbers are given
-                held.open()
-                await ticking
             told = set[str]()
             async with asyncio.timeout(SOON):
                 while told != set(NOTES[:3]):
                     clock.advance(timedelta(seconds=1))
                     await once(relay)
                     told |= set(await stage.written(backend) if mutation else stage.texts())
+
+
+LOST = timedelta(seconds=31)
+ONCE = Retry.fixed(timedelta(seconds=5), max_attempts=1, jitter=0)
+BURN = "do $$ begin for n in 1..3000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+TABLE = "create table item (number integer primary key, note text not null, lane integer not null)"
+BEFORE, LATER = range(1, 11), range(11, 13)
+SLOW = 100
+OLDER = range(201, 204)  # rows that are there before the outboxes
+
+
+class Numbered(Table, source="item", key="number", managed=False):
+    number: int
+    note: str
+    lane: int
+
+
+def inserts(*numbers: int) -> list[str]:
+    """Inserts items, one by one."""
+    return [f"insert into item values ({number}, '{number}', {number % 3})" for number in numbers]
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Server, Server]]:
+    """One, and another."""
+    with server() as source, server(own_identifier=True) as target:
+        yield source, target
+
+
+class Told:
+    """What outboxes have handed over: of each the notes, in order, with the ids of their messages."""
+
+    def __init__(self, messages: list[Message[Any]]) -> None:
+        self.ids = {(one.outbox, one.row.note): one.id for one in messages if one.row}
+        self.notes: dict[str, list[int]] = {}
+        for one in messages:
+            if one.row is not None:
+                self.notes.setdefault(one.outbox, []).append(int(one.row.note))
+
+
+def of_each_kind() -> OutboxStage:
+    """Outboxes of each kind, of which some fail."""
+    stage = OutboxStage(Numbered)
+    stage.outbox(Numbered, "halts", start="end", retry=ONCE)
+    stage.outbox(Numbered, "parks", start="end", on_failure="park", retry=ONCE)
+    stage.outbox(Numbered, "holds", start="end", on_failure="halt_key", partition_by="lane", retry=ONCE)
+    stage.outbox(Numbered, "writes", start="end", mutation=True)
+    stage.outbox(Numbered, "older", retry=ONCE)
+    bad = {("older", "202"), ("halts", "6"), ("parks", "3"), ("holds", "4")}
+    stage.fails = lambda one: ValueError("no") if one.row and (one.outbox, one.row.note) in bad else None
+    return stage
+
+
+async def hand_over(stage: OutboxStage, relay: Relay, clock: TestClock) -> Told:
+    """Hand over all there is, after a lease."""
+    clock.advance(LOST)
+    for _ in range(4):
+        clock.advance(timedelta(seconds=2))
+        await relay.drain()
+    got, stage.got[:] = list(stage.got), []
+    return Told(got)
+
+
+@pytest.mark.parametrize("further", ["the old server", "the new one"])
+async def test_outboxes_of_a_restored_database_go_on_from_where_they_were(
+    servers: tuple[Server, Server], further: str
+) -> None:
+    """Whose transactions are counted from far below, or far above, those of the dump."""
+    source, target = servers
+    stage, clock = of_each_kind(), TestClock()
+    await run_sql(source.url, TABLE, *inserts(*OLDER))
+    await run_do((source if further == "the old server" else target).url, BURN)
+    async with relaying(stage.app, source.url, clock) as (backend, relay), connected(source.url) as slow:
+        await relay.drain()
+        await slow.execute(f"begin; {inserts(SLOW)[0]}")
+        for statement in inserts(*BEFORE):
+            await run_sql(source.url, statement)
+        first = await hand_over(stage, relay, clock)
+        assert first.notes == {
+            "halts": [1, 2, 3, 4, 5],
+            "parks": [1, 2, 4, 5, 6, 7, 8, 9, 10],
+            "holds": [1, 2, 3, 5, 6, 8, 9],
+            "older": [201],
+        }
+        await slow.execute("commit")
+        for statement in inserts(*LATER):
+            await run_sql(source.url, statement)
+        readers = await backend.engine.store.changes.readers()
+        await asyncio.to_thread(copy_database, source, target)
+        stage.fails = lambda _message: None
+        gone_on = await hand_over(stage, relay, clock)  # after the dump, so the restored database knows nothing of it
+        assert gone_on.notes == {
+            "halts": [6, 7, 8, 9, 10, SLOW, 11, 12],
+            "parks": [SLOW, 11, 12],
+            "holds": [4, 7, 10, SLOW, 11, 12],
+            "older": [202, 203, SLOW, *BEFORE, *LATER],
+        }
+    await run_sql(target.url, *inserts(13))  # before anybody reads there
+    async with relaying(stage.app, target.url, clock) as (backend, relay):
+        store = backend.engine.store.outboxes
+        assert [(one.state, one.change.key) for one in await aside(backend, "parks")] == [("parked", "[3]")]
+        restored = await hand_over(stage, relay, clock)
+        assert restored.notes == {name: [*notes, 13] for name, notes in gone_on.notes.items()}
+        assert {what: restored.ids[what] for what in gone_on.ids} == gone_on.ids, "with the same ids"
+        assert first.ids.items().isdisjoint(restored.ids.items())
+        await run_sql(target.url, *inserts(14, 15))
+        assert await store.retry("parks", clock.now()) == 1
+        last = await hand_over(stage, relay, clock)
+        assert last.notes == {"halts": [14, 15], "parks": [3, 14, 15], "holds": [14, 15], "older": [14, 15]}
+        assert len({*first.ids.values(), *restored.ids.values(), *last.ids.values()}) == 4 * 16 + len(OLDER)
+        written = sorted(map(int, await stage.written(backend)))
+        assert written == [*BEFORE, *LATER, 13, 14, 15, SLOW], "each once"
+        assert (await outbox_row(backend, "writes")).delivered == 16
+        if further == "the old server":  # a place that was told there
+            with pytest.raises(CursorInvalid):
+                await store.place("halts", readers[0].position, None, clock.now())
+
+
+async def run_do(url: str, statement: str) -> None:
+    """Run a statement that makes transactions of its own."""
+    async with connected(url) as connection:
+        await connection.execute(statement)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from penstock.store.postgres import replica as replica_module
 from penstock.store.postgres import store as store_module
 from penstock.store.postgres.replica import PostgresReplica
 from penstock.store.postgres.session import PostgresSession
+from penstock.testing.gates import Gate
 
 app = App()
 WHOLE = 100
@@ -49,17 +50,12 @@ async def amount(ctx: QueryCtx, name: str, again: int = 0) -> int:
     return row.amount
 
 
-class Held:
-    """Lets a slow query go on."""
-
-    begun = asyncio.Event()
-    opened = asyncio.Event()
+between: list[Gate] = []
 
 
 @app.query
 async def slow(ctx: QueryCtx) -> int:
-    Held.begun.set()
-    await Held.opened.wait()
+    await between[-1].pass_through()
     return await amount(ctx, "two")
 
 
@@ -100,11 +96,7 @@ class Watcher:
 
     async def returns(self) -> None:
         """Wait until its process reads on the replica again."""
-
-        async def is_used() -> bool:
-            return self.replica._is_used
-
-        await until(is_used)
+        await until(lambda: self.replica._is_used)
 
     def join(self) -> None:
         self.view: View = self.live.view()
@@ -145,10 +137,8 @@ async def test_each_tick_shows_all_that_is_committed_however_far_the_replica_is_
             other, *writers = [await stack.enter_async_context(connected(primary.url)) for _ in range(4)]
             await other.execute("create table elsewhere (id int)")
             is_open, is_paused, total, inside = [False] * 3, False, WHOLE // 2, 0
-            for _ in range(300):
-                match choice.choice(
-                    ["write", "write", "write", "elsewhere", "tick", "tick", "tick", "leave", "replay"]
-                ):
+            for _ in range(200):
+                match choice.choice(STEPS):
                     case "write":
                         number = choice.randrange(3)
                         by = choice.randint(-3, 3)
@@ -179,14 +169,15 @@ async def test_each_tick_shows_all_that_is_committed_however_far_the_replica_is_
     assert {"primary", "replica"} == set(read_at)
 
 
+@dataclass
 class Show:
     """A primary, its replica, a watcher, and two who write on the primary."""
 
-    def __init__(self, primary: Server, standby: Replica, watcher: Watcher, writers: Sequence[Any]) -> None:
-        self.primary = primary
-        self.standby = standby
-        self.watcher = watcher
-        self.writer, self.other = writers
+    primary: Server
+    standby: Replica
+    watcher: Watcher
+    writer: Any
+    other: Any
 
     async def flush(self) -> None:
         """Make durable what was written."""
@@ -204,7 +195,7 @@ async def show(settings: str = "") -> AsyncIterator[Show]:
             connected(primary.url) as other,
         ):
             await other.execute("create table elsewhere (id int)")
-            yield Show(primary, standby, Watcher(backend), (writer, other))
+            yield Show(primary, standby, Watcher(backend), writer, other)
 
 
 @pytest.fixture
@@ -288,7 +279,7 @@ async def test_what_the_primary_showed_before_it_was_durable_is_shown_on() -> No
 
 async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: pytest.LogCaptureFixture) -> None:
     """It cancels a slow query, is killed, comes back, and becomes a primary, whose data nobody sees."""
-    Held.begun, Held.opened = asyncio.Event(), asyncio.Event()
+    between.append(Gate(1))
 
     def was_left() -> bool:
         told = events(caplog, "live.replica_left")
@@ -310,12 +301,12 @@ async def test_who_watches_does_not_notice_what_becomes_of_the_replica(caplog: p
         caplog.clear()
         watcher.view.add(2, slow, {})
         await watcher.live.tick()
-        await Held.begun.wait()
+        await between[-1].arrived()
         for statement in (moved(1), "vacuum account"):
             await other.execute(statement)
         await stage.flush()
         await standby.follow(stage.primary)
-        Held.opened.set()
+        between[-1].open()
         assert (await watcher.look())[0] == watcher.seen[2] == 51
         assert was_left()
 

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from race.test_workers import EXPIRED, NOW, SHORT_LEASE, answer, ended, make_worker, stalled_and_rescuer, state
 from stage import crowd, ledger
+from stage.crews import crew
+from stage.outboxes import OutboxStage, drain, sql
 from stage.processes import processes
+from stage.reacting import booking, done
+from stage.storms import held
 from stage.waits import SOON, until
 
-from penstock import Id
+from penstock import App, Id, MutationCtx, Table
 from penstock.app import Backend
 from penstock.calls.jobs import group
+from penstock.calls.jobs.group import Groups
+from penstock.clock import SystemClock
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
 from penstock.services.worker.executor import Executor
 from penstock.services.worker.worker import Worker
-from penstock.testing import gate, raising
+from penstock.store.postgres.session import PostgresSession
+from penstock.store.session import Statement
+from penstock.testing import TestApp, gate, raising
+from penstock.transaction.shared import Shared
 
 OPENED = ledger.app
 
@@ -141,6 +152,22 @@ async def test_sub_transactions_and_jobs_of_those_who_share_are_their_own(databa
         assert await backend.run_query(ledger.entries, what="passed on") == passed
 
 
+@pytest.mark.parametrize("clock", ["fast", "still"])
+async def test_how_many_share_a_transaction_follows_from_jobs_and_not_from_clocks(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """The clock runs a hundred times too fast, or stands still."""
+    real, far = SystemClock.monotonic, 80_000.0  # seconds, which a clock that is fast does not end
+    monkeypatch.setattr(SystemClock, "monotonic", lambda self: 100 * real(self) if clock == "fast" else 1.0)
+    patience: dict[str, Any] = {"lease": far, "database_wait": far, "statement_timeout": far}
+    async with TestApp(ledger.app, database_url, **patience) as backend:
+        for jobs, most in ((MANY, 3), (2 * MANY, 4)):
+            await bumps(backend, await backend.run_mutation(ledger.open_account, owner=str(jobs)), jobs)
+            with commits() as made:
+                await backend.run_until_idle(plan=False)
+            assert len(made) <= most
+
+
 # ----- those that run alone
 
 
@@ -160,23 +187,6 @@ async def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
             held.open()
             await drained(worker)
         assert await backend.run_query(crowd.balances) == [1] * FEW
-
-
-async def test_after_jobs_were_stopped_one_that_comes_alone_runs_alone_again(
-    database_url: str, alone: list[int]
-) -> None:
-    """In a shared transaction one that takes long is stopped, and begins a second time."""
-    async with working(database_url) as (backend, worker):
-        ada = await account(backend)
-        await bumps(backend, ada, 1)
-        with gate("mutation.ran", most=1) as ran:
-            await worker.tick()
-            await ran.arrived()
-            await worker._stop_jobs()  # as it does when its lease is lost
-        alone.clear()
-        await backend.scheduler.run_after(NOW, crowd.bump, account=ada, number=1)
-        await drained(worker)
-        assert alone == [1]
 
 
 async def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
@@ -330,3 +340,181 @@ async def test_if_the_process_dies_of_one_of_them_each_takes_effect_once(databas
         assert {one.state.value for one in found} == {"success"}
         assert await backend.run_query(ledger.entries, what="beside") == list(range(2 * FEW))
         assert await backend.run_query(ledger.entries, what="died") == [0]
+
+
+old = App()
+
+
+class Thing(Table, name="thing"):
+    note: str = ""
+    calls: int = 0
+
+
+@old.internal_mutation
+async def add(ctx: MutationCtx, count: int) -> list[Id[Thing]]:
+    return await ctx.db.insert_many(Thing(note=str(one)) for one in range(count))
+
+
+@old.internal_mutation
+async def call(ctx: MutationCtx, item: Id[Thing]) -> None:
+    row = await ctx.db.get(Thing, item)
+    assert row is not None
+    await ctx.db.patch(Thing, item, calls=row.calls + 1)
+
+
+@old.internal_mutation
+async def there_and_back(ctx: MutationCtx, item: Id[Thing]) -> None:
+    await ctx.db.patch(Thing, item, note="away")
+    await ctx.db.patch(Thing, item, note="0")
+
+
+@old.internal_mutation
+async def replace(ctx: MutationCtx, item: Id[Thing]) -> None:
+    await ctx.db.insert(Thing(note="new"))
+    await ctx.db.delete(Thing, item)
+
+
+def declared(name: str = "send") -> OutboxStage:
+    """Another program, with an outbox of the table."""
+    stage = OutboxStage(Thing)
+    stage.outbox(Thing, name, on=("insert", "update", "delete"), start="end")
+    return stage
+
+
+async def calls(backend: Backend, *items: Id[Thing]) -> None:
+    for item in items:
+        await backend.scheduler.run_after(NOW, call, item)
+
+
+def told(stage: OutboxStage) -> list[tuple[str, str, int]]:
+    found: list[tuple[str, str, int]] = [
+        (one.kind, one.row.note, one.row.calls) for one in stage.got if one.row is not None
+    ]
+    stage.got.clear()
+    return found
+
+
+async def test_changes_by_jobs_that_share_a_transaction_are_told_each_and_in_order(database_url: str) -> None:
+    async with TestApp(old, database_url) as one:
+        worker = make_worker(one)
+        a, b = await one.run_mutation(add, 2)
+        await calls(one, *[a] * 5)
+        await drained(worker)  # merged, as nobody counts them
+        stage = declared()
+        async with stage.open(database_url, clock=one.clock) as two:
+            assert "thing" not in one.engine.statements.ordered
+            await drain(two)
+            await calls(one, a, b, a, b, a)
+            await one.scheduler.run_after(NOW, there_and_back, a)
+            await drained(worker)
+            await drain(two)
+            notes = ["0", "1", "0", "1", "0", "away", "0"]
+            assert told(stage) == [("update", *one) for one in zip(notes, [6, 1, 7, 2, 8, 8, 8], strict=True)]
+            for item in (a, b):
+                await one.scheduler.run_after(NOW, replace, item)
+            await drained(worker)
+            await drain(two)
+            assert [one.kind for one in stage.got] == ["insert", "delete"] * 2
+        await worker.finish()
+
+
+async def test_a_worker_learns_of_outboxes_when_it_renews_its_lease(database_url: str) -> None:
+    async with TestApp(old, database_url) as one:
+        worker = make_worker(one)
+        await worker.tick()
+        async with declared().open(database_url, clock=one.clock):
+            assert "thing" not in one.engine.statements.ordered
+            one.clock.advance(timedelta(seconds=one.config.lease * 0.3))
+            await worker.tick()
+            assert "thing" in one.engine.statements.ordered
+        await worker.finish()
+
+
+async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot shows nothing of the outbox; on SQLite nobody declares while a transaction is open."""
+    begun, goes_on, know = asyncio.Event(), asyncio.Event(), Groups._know
+
+    async def held(group: Groups, shared: Shared, *rest: Any) -> Any:
+        assert not await shared.session.fetch(Statement("select * from penstock.outbox"))
+        begun.set()
+        await goes_on.wait()
+        return await know(group, shared, *rest)
+
+    async with TestApp(old, postgres_url) as one:
+        worker = make_worker(one)
+        (item,) = await one.run_mutation(add, 1)
+        await calls(one, *[item] * MANY)
+        stage = declared()
+        monkeypatch.setattr(Groups, "_know", held)
+        working = asyncio.ensure_future(drained(worker))
+        await begun.wait()
+        async with stage.open(postgres_url, clock=one.clock) as two:
+            goes_on.set()
+            await working
+            await drain(two)
+            assert told(stage) == [("update", "0", number + 1) for number in range(MANY)]
+        await worker.finish()
+
+
+async def test_updates_are_merged_again_when_the_last_outbox_of_the_table_is_gone(postgres_url: str) -> None:
+    marker = "select count(*) from pg_proc where pronamespace = 'penstock'::regnamespace and proname ~ '^each_'"
+
+    async def is_marked(test: TestApp) -> bool:
+        return bool((await sql(test, marker))[0][0])
+
+    first, second = declared("a"), declared("b")
+    async with first.open(postgres_url) as one, second.open(postgres_url, clock=one.clock) as two:
+        assert await is_marked(one)
+        await first.app.outboxes.drop(one, "a")
+        assert await is_marked(one)
+        await second.app.outboxes.drop(two, "b")
+        assert not await is_marked(one)
+    async with declared("a").open(postgres_url, clock=one.clock) as three:
+        assert await is_marked(three)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often PostgreSQL was asked for rows of a table within transactions."""
+    counts: Counter[str] = Counter()
+    fetch = PostgresSession.fetch
+
+    async def counting(session: PostgresSession, statement: Any, args: Any = ()) -> Any:
+        for name in ('"item"', "penstock.task_record where"):
+            counts[name] += statement.sql.startswith("select") and f"from {name}" in statement.sql
+        return await fetch(session, statement, args)
+
+    monkeypatch.setattr(PostgresSession, "fetch", counting)
+    return counts
+
+
+async def test_rows_and_records_of_runs_are_read_together(database_url: str, asked: Counter[str]) -> None:
+    async with crew(booking, database_url) as one:
+        await one.run("put", value=0)
+        await one.settle_down()  # from now on it is known that the handler asks for its row
+        items = [await one.run("put", value=1) for _ in range(MANY)]
+        await one.plan()
+        asked.clear()
+        await drained(one.worker)
+        assert asked['"item"'] < MANY / 2
+        assert asked["penstock.task_record where"] == 0, "in a serializable transaction it is a reason for a conflict"
+        assert [await one.backend.run_query(done, item=str(item)) for item in items] == [[1]] * MANY
+
+
+async def test_a_row_that_changes_while_its_run_waits_for_others_is_handled_as_it_is_then(database_url: str) -> None:
+    async with crew(booking, database_url) as one:
+        items = [await one.run("put", value=1) for _ in range(3)]
+        await one.settle_down()
+        for item in items:
+            await one.run("patch", item=item, value=2)
+        await one.plan()
+        async with held("task.begun", drained(one.worker)):
+            for item in items:
+                await one.run("patch", item=item, value=3)
+        await one.settle_down()
+        for item in items:
+            found = await one.backend.run_query(done, item=str(item))
+            assert {1, 3} <= set(found)
+            assert len(found) == len(set(found)), "each state once"

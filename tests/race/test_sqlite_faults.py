@@ -113,13 +113,14 @@ async def has_entered(backend: Backend, what: str, count: int) -> bool:
 
 
 async def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the_loop(sqlite_url: str) -> None:
+    turns = 0
+
     async def count_turns() -> None:
         nonlocal turns
         while True:
             await SystemClock().sleep(0.01)
             turns += 1
 
-    turns = 0
     await opened(sqlite_url)
     with other_program(sqlite_url) as other:
         other.execute("pragma locking_mode = exclusive")

@@ -16,7 +16,7 @@ from stage.processes import processes
 from stage.storms import LEASE, MACHINE, History, Program, Storm, freeze, kill, serving, stop, storm
 from stage.waits import until
 
-from penstock import Failed, Finished, Id, Running, Success
+from penstock import Failed, Finished, Id, Running, Success, WorkId
 from penstock.app import Backend
 from penstock.store.nouns.leases import OUTSIDE
 from penstock.store.session import Statement, reading
@@ -224,19 +224,6 @@ async def test_when_the_process_that_plans_is_killed_another_goes_on_though_none
             assert await lease_of(backend, "tasks") not in {dead, ""}
 
 
-async def test_one_slot_is_shared_by_workers_in_turns(database_url: str, tmp_path: Path) -> None:
-    history = History(tmp_path / "history", [(0.0, 1)])
-    async with ledger.app.open(database_url) as backend:
-        await ledger.crew.set_max_parallelism(backend, 1)
-        with processes(2, "work", database_url) as workers:
-            await ledger.crew.enqueue_batch(backend, ledger.occupy, arguments(history, 40))
-            await until(lambda: all_succeeded(backend, 40))
-            for worker in workers:
-                assert worker.stop() == 0
-    assert history.most() == 1
-    assert len({line.split()[1] for line in history.file.read_text().splitlines()}) == 2, "each had a turn"
-
-
 async def test_nothing_starts_beyond_a_changed_limit_once_the_call_has_returned(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -272,30 +259,9 @@ async def test_nothing_starts_beyond_a_changed_limit_once_the_call_has_returned(
     assert 4 < history.most() <= 8
 
 
-async def all_succeeded(backend: Backend, count: int) -> bool:
-    return (await backend.job_counts()).get("success", 0) == count
-
-
 async def is_state(backend: Backend, job: Any, state: str) -> bool:
     found = await backend.job(job)
     return found is not None and found.state.value == state
-
-
-async def test_a_rate_limit_holds_over_processes(database_url: str, tmp_path: Path) -> None:
-    history = History(tmp_path / "paced", [(0.0, 100)])
-    async with ledger.app.open(database_url) as backend:
-        with processes(2, "work", database_url) as workers:
-            await ledger.paced.enqueue_batch(backend, ledger.occupy, arguments(history, 100))
-            await until(lambda: all_succeeded(backend, 100))
-            for worker in workers:
-                assert worker.stop() == 0
-    begun = [moment for moment, step in history.moves() if step > 0]
-    late = 0.25  # what was let through together may begin a little later, and so closer to what follows
-    for first, moment in enumerate(begun):
-        for last in range(first, len(begun)):
-            window = begun[last] - moment + late
-            assert last - first + 1 <= 5 + 50 * window + 1, f"{last - first + 1} began within {window} s"
-    assert begun[-1] - begun[0] >= (100 - 5) / 50 - late
 
 
 # ----- work that is done outside
@@ -342,12 +308,13 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
     database_url: str, tmp_path: Path, kind: str
 ) -> None:
     times = 2 if kind in {"work again", "action", "mutation"} else 1
+    works: list[WorkId] = []
     async with mortal.app.open(database_url) as backend:
         if "work" in kind:
             retry = mortal.TWICE if kind == "work again" else None
             pool = mortal.deadly.with_options(retry=retry, on_complete=mortal.tell, context="buried", priority=1)
-            poison = await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path))
-            behind = await mortal.deadly.enqueue(backend, mortal.works)
+            works.append(await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path)))
+            works.append(await mortal.deadly.enqueue(backend, mortal.works))
         else:
             await backend.run_mutation(mortal.add, kind, str(tmp_path))
         with ExitStack() as stack:
@@ -366,9 +333,9 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
         assert (job.state.value, job.attempt, (job.error or "")[:10]) == ("failed", times, "WorkerLost")
         assert [one.what for one in job.attempts] == ["lost"] * (times - 1) + ["abandoned"]
         if "work" in kind:
-            assert isinstance(await mortal.deadly.result(backend, poison), Failed)
-            assert await mortal.deadly.result(backend, behind) == Success("done"), "the one slot came back"
-            assert await backend.run_query(mortal.told) == [(poison, "failed", "buried")]
+            assert isinstance(await mortal.deadly.result(backend, works[0]), Failed)
+            assert await mortal.deadly.result(backend, works[1]) == Success("done"), "the one slot came back"
+            assert await backend.run_query(mortal.told) == [(works[0], "failed", "buried")]
 
 
 async def are_all_ended(backend: Backend) -> bool:

@@ -1,7 +1,9 @@
-"""Rows of one key of a task, with several workers, some of which die: one at a time, and in order all the same."""
+"""Rows of one key of a task, and whoever looks after tasks, beside workers that die: in order, and nothing is lost."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,12 +11,28 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-import asyncpg
 import pytest
+from stage.databases import connected
 from stage.reactive import Stage
-from stage.waits import until
+from stage.told import events
+from stage.waits import SOON, until
 
-from penstock import ActionCtx, MutationTaskCtx, Retry, Table, TaskCtx
+from penstock import (
+    ActionCtx,
+    App,
+    Id,
+    JobState,
+    MutationCtx,
+    MutationTaskCtx,
+    QueryCtx,
+    Retry,
+    Table,
+    TaskCtx,
+    TaskFilter,
+)
+from penstock.errors import TryAgain
+from penstock.jobs.job import job_uuid
+from penstock.services.planner.planner import Planner
 from penstock.store.postgres import jobs as postgres_jobs
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
@@ -69,29 +87,12 @@ async def two_on(stage: Stage, url: str, **settings: Any) -> AsyncIterator[tuple
         yield one, two
 
 
-async def test_two_workers_run_one_row_of_a_key_at_a_time(database_url: str) -> None:
+async def test_a_row_whose_worker_dies_is_told_of_and_run_again_before_the_next_of_its_key(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = Keyed()
     async with two_on(stage, database_url) as (one, two):
-        await stage.insert(one, *(Item(number=number) for number in range(4)))
-        await one.plan()
-        with gate("task.begun") as held:
-            for number in range(4):
-                for test in (one, two):
-                    await test.worker.tick()
-                await held.arrived(number + 1)
-                assert len(one.worker.running) + len(two.worker.running) == 1
-                assert (await one.job_counts())["running"] == 1
-                held.let_pass()
-                for test in (one, two):
-                    await test.worker.wait_for_jobs()
-                    await test.worker.tick()
-        assert stage.order("a") == [0, 1, 2, 3]
-
-
-async def test_a_row_whose_worker_dies_is_run_again_before_the_next_of_its_key(database_url: str) -> None:
-    stage = Keyed()
-    async with two_on(stage, database_url) as (one, two):
-        await stage.insert(one, *(Item(number=number) for number in range(3)))
+        first, *_ = await stage.insert(one, *(Item(number=number) for number in range(3)))
         await one.plan()
         with gate("task.begun", most=1) as held:
             await one.worker.tick()
@@ -102,11 +103,24 @@ async def test_a_row_whose_worker_dies_is_run_again_before_the_next_of_its_key(d
             await two.run_until_idle()
         assert stage.order("a") == [0, 1, 2]
         assert [ran.attempt for ran in stage.taken()] == [2, 1, 1]
+        (told,) = events(caplog, "job.failed")
+        assert (told["task"], told["key"], told["attempt"]) == ("react", f'["{first}"]', 1)
+        assert told["error"] == "WorkerLost: the worker that ran this job died or lost its lease"
 
 
-async def stopped_amid_the_first(stage: Stage, url: str) -> None:
-    """A worker stops while it runs the first of three rows of a key, and another one goes on."""
-    async with two_on(stage, url, grace=0.05) as (one, two):
+@pytest.mark.parametrize("kind", ["action", "mutation"])
+async def test_a_row_whose_worker_stops_amid_it_is_run_again_before_the_next_of_its_key(
+    database_url: str, kind: str
+) -> None:
+    stage, ran = Keyed() if kind == "action" else Stage(Item), list[tuple[int, int]]()
+    if kind == "mutation":
+        pool = stage.app.workpool("keyed", max_parallelism=20, key_parallelism=1)
+
+        @stage.app.reactive_task(Item, watch=("number",), key="owner", pool=pool)
+        async def note(ctx: MutationTaskCtx[Item]) -> None:
+            ran.append(((await ctx.get_document()).number, ctx.attempt))
+
+    async with two_on(stage, database_url, grace=0.05) as (one, two):
         await stage.insert(one, *(Item(number=number) for number in range(3)))
         await one.plan()
         with gate("task.begun", most=1) as held:
@@ -115,26 +129,10 @@ async def stopped_amid_the_first(stage: Stage, url: str) -> None:
             await one.worker.finish()
             held.open()
             await two.run_until_idle()
-
-
-async def test_a_row_whose_worker_stops_amid_it_is_run_again_before_the_next_of_its_key(database_url: str) -> None:
-    stage = Keyed()
-    await stopped_amid_the_first(stage, database_url)
-    assert stage.order("a") == [0, 1, 2]
-    assert [ran.attempt for ran in stage.taken()] == [2, 1, 1], "nobody knows what its action has done"
-
-
-async def test_a_row_that_a_worker_hands_back_is_run_before_the_next_of_its_key(database_url: str) -> None:
-    stage = Stage(Item)
-    pool = stage.app.workpool("keyed", max_parallelism=20, key_parallelism=1)
-    ran: list[tuple[int, int]] = []
-
-    @stage.app.reactive_task(Item, watch=("number",), key="owner", pool=pool)
-    async def note(ctx: MutationTaskCtx[Item]) -> None:
-        ran.append(((await ctx.get_document()).number, ctx.attempt))
-
-    await stopped_amid_the_first(stage, database_url)
-    assert ran == [(0, 1), (1, 1), (2, 1)], "a mutation that did not commit has done nothing"
+    if kind == "mutation":
+        assert ran == [(0, 1), (1, 1), (2, 1)], "a mutation that did not commit has done nothing"
+    else:
+        assert [(one.values["number"], one.attempt) for one in stage.taken()] == [(0, 2), (1, 1), (2, 1)]
 
 
 async def test_the_order_holds_with_many_keys_failures_and_workers(database_url: str) -> None:
@@ -150,11 +148,7 @@ async def test_the_order_holds_with_many_keys_failures_and_workers(database_url:
             await stage.insert(
                 (one, two)[number % 4 // 2], *(Item(number=number + n, owner=o) for n in range(2) for o in KEYS)
             )
-
-        async def done() -> bool:
-            return len(stage.ran) == len(KEYS) * ROWS
-
-        await until(done)
+        await until(lambda: len(stage.ran) == len(KEYS) * ROWS)
     assert stage.most == 1
     assert {owner: stage.order(owner) for owner in KEYS} == {owner: [*range(ROWS)] for owner in KEYS}
     assert len(stage.begun) == attempts
@@ -166,13 +160,9 @@ async def test_the_order_holds_with_many_keys_failures_and_workers(database_url:
 @asynccontextmanager
 async def in_hand(url: str, statement: str, *args: Any) -> AsyncIterator[None]:
     """A statement of somebody else, whose transaction is open for the time of a block."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.execute(statement, *args)
-            yield
-    finally:
-        await connection.close()
+    async with connected(url) as connection, connection.transaction():
+        await connection.execute(statement, *args)
+        yield
 
 
 async def look(test: TestApp) -> None:
@@ -189,10 +179,7 @@ def locking(place: int) -> str:
 
 
 async def test_a_row_that_another_worker_is_about_to_let_wait_keeps_its_turn(postgres_url: str) -> None:
-    stage, promote = (
-        Keyed(debounce=timedelta(seconds=5)),
-        load_queries("moves", POSTGRES)["promote"],
-    )
+    stage, promote = Keyed(debounce=timedelta(seconds=5)), load_queries("moves", POSTGRES)["promote"]
     async with stage.open(postgres_url) as test:
         for owner, number in (("a", 0), ("a", 1), ("b", 2), ("a", 3)):
             await stage.insert(test, Item(number=number, owner=owner))
@@ -225,22 +212,18 @@ async def test_a_row_that_is_due_before_all_that_are_due_can_be_let_wait_keeps_i
         assert stage.order("a") == [0, 1]
 
 
-@pytest.mark.parametrize(("place", "begun"), [(0, []), (1, [0]), (2, [0, 1])])
-async def test_a_row_that_is_being_changed_keeps_its_turn(postgres_url: str, place: int, begun: list[int]) -> None:
+async def test_a_row_that_is_being_changed_keeps_its_turn_until_it_is_canceled(postgres_url: str) -> None:
     stage = Keyed()
     async with stage.open(postgres_url) as test:
-        await stage.insert(test, *(Item(number=number) for number in range(3)), Item(number=9, owner="b"))
-        await test.plan()
-        async with in_hand(postgres_url, locking(place)):
-            await look(test)
-            assert (stage.order("a"), stage.order("b")) == (begun, [9])
-        await test.run_until_idle()
-        assert stage.order("a") == [0, 1, 2]
-
-
-async def test_a_row_that_is_canceled_while_somebody_holds_it_lets_the_next_ones_go(postgres_url: str) -> None:
-    stage = Keyed()
-    async with stage.open(postgres_url) as test:
+        for place in range(3):
+            await stage.insert(test, *(Item(number=number) for number in range(3)), Item(number=9, owner="b"))
+            await test.plan()
+            async with in_hand(postgres_url, locking(place)):
+                await look(test)
+                assert (stage.order("a"), stage.order("b")) == ([*range(place)], [9]), place
+            await test.run_until_idle()
+            assert stage.order("a") == [0, 1, 2], place
+            stage.begun.clear()
         first, _ = await stage.insert(test, *(Item(number=number) for number in range(2)))
         await test.plan()
         job = (await stage.app.tasks.explain(test, "react", first)).job
@@ -265,3 +248,126 @@ async def test_ordinary_work_that_is_being_changed_keeps_nobody_waiting(postgres
         async with in_hand(postgres_url, locking(0)):
             await look(test)
             assert done == [1, 2]
+
+
+ROUNDS, CRATES = 12, 20
+
+app = App()
+carried: Counter[Id[Crate]] = Counter()
+
+
+class Crate(Table, name="crate"):
+    number: int
+    weight: int = 0
+
+
+class Count(Table, name="counts"):
+    """A committed run: a mutation's body runs again after a conflict, so only what it committed counts."""
+
+    crate: Id[Crate]
+
+
+@app.reactive_task(Crate, name="carry", retry=None)
+async def carry(ctx: TaskCtx[Crate]) -> None:
+    crate = await ctx.get_document()
+    await asyncio.to_thread(int)  # lets others go on
+    carried[crate.id] += 1
+    if crate.weight % 3 == 2:
+        raise ValueError("too heavy")
+
+
+@app.reactive_task(Crate, name="count")
+async def count(ctx: MutationTaskCtx[Crate]) -> None:
+    await ctx.db.insert(Count(crate=(await ctx.get_document()).id))
+
+
+@app.internal_mutation
+async def put(ctx: MutationCtx) -> list[Id[Crate]]:
+    return [await ctx.db.insert(Crate(number=number)) for number in range(CRATES)]
+
+
+@app.internal_mutation
+async def weigh(ctx: MutationCtx, crate: Id[Crate], weight: int) -> None:
+    await ctx.db.patch(Crate, crate, weight=weight)
+
+
+@app.internal_query
+async def counted(ctx: QueryCtx) -> list[Id[Crate]]:
+    return [count.crate for count in await ctx.db.query(Count).collect()]
+
+
+async def work(one: TestApp) -> None:
+    for _ in range(ROUNDS * 2):
+        await one.run_until_idle(raise_errors=False, advance=False)
+        await asyncio.to_thread(int)
+
+
+async def plan(planner: Planner) -> None:
+    for _ in range(ROUNDS * 4):
+        with contextlib.suppress(TryAgain):  # which the loop of a service would do as well
+            await planner.tick()
+
+
+async def change(backend: TestApp, crates: list[Id[Crate]]) -> None:
+    for weight in range(ROUNDS):
+        for crate in crates[::3]:
+            await backend.run_mutation(weigh, crate, weight)
+
+
+async def look_after(one: TestApp, *verbs: Any) -> None:
+    for _ in range(ROUNDS):
+        for verb in verbs:
+            await verb(one, TaskFilter(task=("carry", "count")))
+
+
+async def retry_jobs(one: TestApp) -> None:
+    for _ in range(ROUNDS):
+        page = await app.tasks.records(one, limit=1000)
+        await one.job_calls.retry([job_uuid(record.job) for record in page.records])
+
+
+async def test_all_verbs_beside_workers_and_planners_lose_nothing(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend, TestApp(app, database_url, clock=backend.clock) as other:
+        planner = backend.make_service("planner")
+        assert isinstance(planner, Planner)
+        crates = await backend.run_mutation(put)
+
+        tasks = app.tasks
+        async with asyncio.timeout(SOON):
+            await asyncio.gather(
+                work(backend),
+                work(other),
+                plan(planner),
+                change(backend, crates),
+                look_after(backend, tasks.retry, tasks.cancel, tasks.skip),
+                look_after(other, tasks.delete, tasks.retry, tasks.count),
+                retry_jobs(other),
+            )
+            for crate in crates:
+                await backend.run_mutation(weigh, crate, 999)
+            for _ in range(5):
+                await planner.tick()
+                await backend.run_until_idle(raise_errors=False)
+                await other.run_until_idle(raise_errors=False)
+        await self_consistent(backend)
+        await tasks.retry(backend, TaskFilter(), everything=True)
+        carried.clear()
+        before = Counter(await backend.run_query(counted))
+        await backend.run_until_idle(raise_errors=False)
+        each_once = dict.fromkeys(crates, 1)
+        assert carried == each_once
+        assert Counter(await backend.run_query(counted)) - before == each_once
+        await planner.finish()
+
+
+async def self_consistent(backend: TestApp) -> None:
+    """Each record has one job, which has ended; and there are no other jobs of tasks that have not."""
+    records = (await app.tasks.records(backend, limit=1000)).records
+    assert len(records) == 2 * CRATES
+    assert {record.state for record in records} == {JobState.SUCCESS}
+    pending = [*await backend.jobs("pending", 1000), *await backend.jobs("running", 1000)]
+    assert not pending
+    for record in records:
+        found = await backend.engine.store.records.backlog(10)
+        assert all((one.ready, one.scheduled, one.running) == (0, 0, 0) for one in found)
+        assert await backend.job(record.job) is not None

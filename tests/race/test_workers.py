@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from stage import ledger
+from stage.processes import Command
+from stage.proxy import Proxy
 from stage.storms import held
-from stage.waits import SOON, until
+from stage.waits import until
 
 from penstock.app import Backend
+from penstock.calls.run.engine import Engine
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import JobStatus
@@ -105,11 +110,6 @@ async def start_action(backend: Backend, folder: Path, worker: Worker | None = N
     return job
 
 
-def trace(folder: Path) -> list[Path]:
-    """What actions have left in the outside world."""
-    return list(folder.iterdir())
-
-
 # ----- leases that are lost
 
 
@@ -190,7 +190,7 @@ async def test_jobs_of_a_claim_whose_answer_was_lost_are_run(database_url: str, 
         worker = make_worker(backend)
         (tmp_path / "go on").touch()
         for function, given in ((ledger.enter, {"what": "x"}), (ledger.act_shortly, {"folder": str(tmp_path)})):
-            job: Any = await backend.scheduler.run_after(NOW, function, **given)  # type: ignore[arg-type]
+            job: Any = await backend.scheduler.run_after(NOW, function, **given)
             with raising("worker.claimed", DatabaseUnavailable("cut off")), pytest.raises(DatabaseUnavailable):
                 await worker.tick()
             assert await state(backend, job) == "running", function.name
@@ -283,26 +283,64 @@ async def test_a_mutation_that_a_stopped_worker_did_not_finish_is_taken_up_at_on
         assert await taker.run_query(ledger.balance, owner="ada") == 11
 
 
-async def test_a_stopping_worker_hands_back_what_has_not_begun_and_tells_of_actions_that_have(
-    database_url: str, tmp_path: Path
+# ----- processes that are stopped while their database is gone
+
+PATIENT = {"PENSTOCK_GRACE": "0.5", "PENSTOCK_DATABASE_WAIT": "600"}
+
+
+@asynccontextmanager
+async def worker(database: str, folder: Path) -> AsyncIterator[Command]:
+    """A worker that runs a job and looks for others, for the time of a block."""
+    async with ledger.app.open(database) as backend:
+        await backend.scheduler.run_after(timedelta(0), ledger.act, folder=str(folder), number=1)
+    process = Command("stage.ledger:app", database, "worker", **PATIENT)
+    try:
+        await until((folder / "act-1").exists)
+        yield process
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("gone", ["stopped", "silent"])
+async def test_a_worker_without_its_server_stops(
+    postgres_url: str, tmp_path: Path, gone: Literal["stopped", "silent"]
 ) -> None:
-    async with ledger.app.open(database_url) as watcher:
-        async with ledger.app.open(database_url, grace=0.0) as backend:
-            worker = make_worker(backend)
-            job = await backend.scheduler.run_after(NOW, ledger.act, folder=str(tmp_path), number=1)
-            await worker.tick()
-            await worker.finish()
-            assert (await state(backend, job), (await status(backend, job)).attempt) == ("pending", 0)
-            assert trace(tmp_path) == []
-            await backend.scheduler.cancel(job)
-        async with ledger.app.open(database_url, services=("worker",), grace=0.05) as stopping:
-            job = await start_action(stopping, tmp_path)
-        assert await end_of(watcher, job) == ("failed", "WorkerLost")
-        ledger.deaf_may_end = asyncio.Event()
-        async with ledger.app.open(database_url, services=("worker",), grace=0.05, lease=1.0) as deaf:
-            job = await deaf.scheduler.run_after(NOW, ledger.act_and_be_deaf)
-            await until(lambda: len(worker_of(deaf).running) == 1)
-            async with asyncio.timeout(SOON):
-                await deaf.services.stop()
-        assert await end_of(watcher, job) == ("failed", "WorkerLost")
-        ledger.deaf_may_end.set()
+    async with Proxy(postgres_url).running() as proxy, worker(proxy.url, tmp_path) as process:
+        proxy.gone = gone
+        process.tell(signal.SIGTERM)
+        await until(lambda: process.exit_status is not None)
+        assert process.exit_status == 0
+
+
+async def test_a_worker_without_the_lock_of_its_file_stops(sqlite_url: str, tmp_path: Path) -> None:
+    async with worker(sqlite_url, tmp_path) as process:
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+            other.execute("begin immediate")
+            process.tell(signal.SIGTERM)
+            await until(lambda: process.exit_status is not None)
+        assert process.exit_status == 0
+
+
+async def test_a_worker_that_waits_for_its_server_at_its_start_stops_at_once(postgres_url: str) -> None:
+    async with Proxy(postgres_url).running() as proxy:
+        proxy.gone = "silent"
+        process = Command("stage.ledger:app", proxy.url, "worker", **PATIENT)
+        try:
+            await proxy.in_vain.wait()
+            process.tell(signal.SIGTERM)
+            await until(lambda: process.exit_status is not None)
+            assert process.exit_status == 128 + signal.SIGTERM
+        finally:
+            process.close()
+
+
+async def test_calls_jobs_and_services_end_within_the_grace_time(sqlite_url: str) -> None:
+    for grace in (0.0, 4.0, 5.0, 10.0, 60.0):
+        async with ledger.app.open(sqlite_url, grace=grace) as backend:
+            engine: Engine = backend.engine
+            if not grace:
+                assert (engine.grace_left(), engine.services_left()) == (0.0, 3.0), "services have time to stop"
+                continue
+            assert grace * 0.7 <= engine.grace_left() < engine.services_left() < grace
+            engine.begin_stop()
+            assert engine.services_left() <= grace - 0.75

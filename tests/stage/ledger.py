@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stage.waits import SOON
 
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TokenBucket
+from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
 from penstock.errors import LockLost, TryAgain
@@ -29,7 +29,6 @@ app = App()
 patience = Retry(max_attempts=9, initial_backoff=0.05)
 crew = app.workpool("crew", max_parallelism=4, default_retry=patience)
 tenants = app.workpool("tenants", max_parallelism=9, key_parallelism=2, default_retry=patience)
-paced = app.workpool("paced", rate_limit=TokenBucket(rate=50, period=timedelta(seconds=1), capacity=5))
 lender = app.workpool("lender", max_parallelism=2, group="lending", default_retry=patience)
 borrower = app.workpool("borrower", max_parallelism=2, group="lending", default_retry=patience)
 
@@ -163,12 +162,6 @@ def add_in_a_thread(ctx: SyncMutationCtx, owner: str) -> None:
         raise
 
 
-@app.mutation
-async def fail_after_entering(ctx: MutationCtx, number: int) -> float:
-    await ctx.db.insert(Entry(what="group", number=number))
-    return 1 / 0
-
-
 @app.query
 async def balance(ctx: QueryCtx, owner: str) -> int | None:
     account = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
@@ -276,11 +269,6 @@ async def act(ctx: ActionCtx, folder: str, number: int) -> None:
     with (Path(folder) / f"act-{number}").open("a") as trace:
         trace.write("x")
     await SystemClock().sleep(600)
-
-
-@app.action
-async def act_again(ctx: ActionCtx, folder: str, number: int) -> None:
-    await act(ctx, folder=folder, number=number)
 
 
 @app.action

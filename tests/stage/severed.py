@@ -1,25 +1,21 @@
 """A program whose outboxes write, or tell the outside world, and can be held in the middle of a message.
 
-The race acts on it, in the test's own process and as `python -m stage.severed` on a machine that is cut off.
+The race acts on it, in the test's own process and on a machine that is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import sys
 from pathlib import Path
 
 from penstock import ActionCtx, App, Index, MutationCtx, QueryCtx, Table
-from penstock.app import ServiceName
 from penstock.clock import SystemClock
 from penstock.outbox.message import Message
 
 HELD = 5
 app = App()
-folder: Path | None = None
-holds = ""
-stubborn = False
 
 
 class Parcel(Table):
@@ -59,25 +55,33 @@ async def label(ctx: MutationCtx, parcel: Parcel) -> None:
 @app.outbox(Parcel, name="dispatch")
 async def dispatch(_ctx: ActionCtx, message: Message[Parcel]) -> None:
     """Tell the outside world, and hear of its answer later."""
-    assert folder is not None and message.row is not None  # noqa: PT018 - both are there
-    with (folder / "outside").open("a") as file:
-        file.write(f"{message.row.number} {message.id}\n")
+    assert message.row is not None
+    _tell(f"{message.row.number} {message.id}")
     await _hold("dispatch", message.row.number)
 
 
 async def _hold(name: str, number: int) -> None:
     """Wait in the middle of a message until the test lets go."""
-    if name != holds or number != HELD or folder is None:
+    if name != os.environ["SEVERED_HOLDS"] or number != HELD:
         return
     _say("held")
-    while not (folder / "go").exists():
+    while not _may_go_on():
         try:
             await SystemClock().sleep(0.01)
         except asyncio.CancelledError:
-            if not stubborn:
+            if not os.environ["SEVERED_STUBBORN"]:
                 _say("interrupted")
                 raise
     _say("let go")
+
+
+def _tell(what: str) -> None:
+    with (Path(os.environ["SEVERED_FOLDER"]) / "outside").open("a") as file:
+        file.write(f"{what}\n")
+
+
+def _may_go_on() -> bool:
+    return (Path(os.environ["SEVERED_FOLDER"]) / "go").exists()
 
 
 def _say(word: str) -> None:
@@ -96,24 +100,3 @@ async def labels(ctx: QueryCtx) -> tuple[list[int], int]:
     """The parcels that were handled, in the order of their labels, and how many were counted."""
     total = await ctx.db.query(Total).with_index(Total.by_name, name="all").first()
     return [row.number for row in await ctx.db.query(Label).collect()], 0 if total is None else total.count
-
-
-async def main(_role: str, database: str, **settings: str) -> None:
-    """Hand over until the process is stopped."""
-    global folder, holds, stubborn  # noqa: PLW0603 - functions of an app are global, and so is where they are held
-    folder, holds = Path(settings.pop("folder")), settings.pop("holds", "")
-    stubborn = bool(settings.pop("stubborn", ""))
-    services: tuple[ServiceName, ...] = ("relay",)
-    async with app.open(services=services, config=app.config(database=database, **settings)):
-        _say("ready")
-        stopped = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-        await stopped.wait()
-
-
-if __name__ == "__main__":
-    from stage import severed  # so that its functions have the names by which others know them
-
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
-    asyncio.run(severed.main(*given, **options))

@@ -120,7 +120,7 @@ async def storm(program: Program, url: str, folder: Path, fault: Act, check: Act
             made = Storm(program, backend, url, folder, stack)
             for _ in range(program.count):
                 made.start()
-            loading = asyncio.create_task(program.load(made))  # type: ignore[arg-type]
+            loading: asyncio.Future[None] = asyncio.ensure_future(program.load(made))
             for number in range(1, strikes + 1):
                 await made.has_done(program.total * number // (strikes + 2))
                 await fault(made)
