@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -17,12 +18,12 @@ from stage.waits import until
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.jobs.job import JobStatus
 from penstock.store.nouns.tasks import RecordRow
-from penstock.testing import TestApp, raising
+from penstock.testing import TestApp, TestClock, raising
 
 pytestmark = pytest.mark.both_stores
 
 SOON = Retry.fixed(timedelta(seconds=10), max_attempts=3)
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 class Order(Table):
@@ -324,6 +325,98 @@ async def test_rp5_a_change_leaves_alone_since_when_a_row_fails_if_that_is_asked
         assert (kept.state, reset.state) == (JobState.FAILED, JobState.PENDING)
         assert [one.failing_since for one in kept.attempts] == [begun] * 6
         assert [one.failing_since for one in reset.attempts] == [one.ended_at for one in reset.attempts]
+
+
+async def fail(ctx: MutationTaskCtx[Any]) -> None:
+    raise ConnectionError("no way")
+
+
+async def test_rp1_rp2_rp3_rp6_rp7_rp8_a_row_is_tried_as_its_policy_says(database_url: str) -> None:
+    policies: dict[str, tuple[Retry | None, list[float]]] = {  # and seconds between attempts
+        "linear": (Retry.linear(MINUTE, max_attempts=4, jitter=0), [60, 120, 180]),
+        "fixed": (Retry.fixed(5, max_attempts=3, jitter=0), [5, 5]),
+        "for_an_hour": (Retry.fixed(10 * MINUTE, max_duration=HOUR, jitter=0), [600] * 7),
+        "series": (Retry.series([1, 10, MINUTE], max_attempts=4, jitter=0), [1, 10, 60]),
+        "last_again": (Retry.series([1, 2], max_attempts=6, jitter=0), [1, 2, 2, 2, 2]),
+        "cron": (Retry.cron("*/10 * * * *", max_attempts=4), [304, 600, 600]),
+        "none": (None, []),
+    }
+    stage = Stage(Order)
+    stage.error = ConnectionError("no way")
+    for name, (retry, _) in policies.items():
+        stage.task(Order, name, retry=retry)
+    stage.app.reactive_task(Order, name="mutation", retry=policies["fixed"][0])(fail)
+    policies["mutation"] = policies["fixed"]
+    async with stage.open(database_url, clock=TestClock(datetime(2030, 1, 1, 12, 34, 56, tzinfo=UTC), seed=7)) as test:
+        (row,) = await stage.insert(test, Order())
+        await settle(test)
+        for name, (_, expected) in policies.items():
+            job = await record_job(test, row, name)
+            assert (job.state, job.error) == (JobState.FAILED, "ConnectionError: no way"), name
+            assert job.attempt == len(expected) + 1, name
+            assert [one.what for one in job.attempts] == [*["raised"] * len(expected), "exhausted"], name
+            waits = [(then.started_at - before.ended_at).total_seconds() for before, then in pairwise(job.attempts)]
+            assert waits == expected, name
+
+
+async def test_rp4_rd1_without_a_policy_a_row_waits_ten_seconds_and_then_twice_as_long(database_url: str) -> None:
+    stage = Stage(Order)
+    stage.error = ConnectionError("no way")
+    stage.task(Order)
+    stage.app.reactive_task(Order, name="mutation")(fail)
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Order())
+        await settle(test)
+        for name in ("react", "mutation"):
+            job = await record_job(test, row, name)
+            assert (job.state, job.attempt) == (JobState.FAILED, 5), name
+            waits = [(then.started_at - before.ended_at).total_seconds() for before, then in pairwise(job.attempts)]
+            for wait, waited in zip((10, 20, 40, 80), waits, strict=True):
+                assert 0.5 * wait <= waited < 1.5 * wait, "half as long to half as long again"
+
+
+@pytest.mark.parametrize(("history", "kept"), [(0, []), (2, [2, 3])])
+async def test_attempts_of_a_run_are_kept_until_the_next_one_and_of_runs_before_as_many_as_history_says(
+    database_url: str, history: int, kept: list[int]
+) -> None:
+    stage = Stage(Order)
+    stage.error = ConnectionError("no way")
+    stage.task(Order, retry=Retry.fixed(MINUTE, max_attempts=3), history=history)
+    async with stage.open(database_url) as test:
+        (row,) = await stage.insert(test, Order())
+        await settle(test)
+        job = await record_job(test, row)
+        assert [one.number for one in job.attempts] == [1, 2, 3], "of the last run all are kept"
+        assert all("no way" in (one.traceback or "") for one in job.attempts)
+        await stage.patch(test, Order, row, amount=1)
+        await test.plan()
+        assert [one.number for one in (await record_job(test, row)).attempts] == kept
+        stage.error = None
+        await settle(test)
+        job = await record_job(test, row)
+        assert (job.state, [one.number for one in job.attempts]) == (JobState.SUCCESS, kept)
+
+
+async def test_a_handler_of_leave_and_delete_that_reads_the_row_first_ends_as_skipped(database_url: str) -> None:
+    """As the docs say: `previous` is what there is then."""
+    stage, seen = Stage(), list[tuple[str, int | None]]()
+
+    async def read(ctx: TaskCtx[Any]) -> None:
+        if ctx.change in {"leave", "delete"}:
+            assert ctx.previous is not None
+            seen.append((ctx.change, ctx.previous.amount))
+        await ctx.get_document()
+
+    every: Any = ("enter", "leave", "delete")
+    stage.task(Order, filter=lambda o: o.amount > 0, on=every, handler=read)
+    async with stage.open(database_url) as test:
+        left, deleted = await stage.insert(test, Order(amount=1), Order(amount=2))
+        await settle(test)
+        await stage.patch(test, Order, left, amount=0)
+        await stage.delete(test, Order, deleted)
+        await settle(test)
+        assert sorted(seen) == [("delete", 2), ("leave", 1)]
+        assert {(await record_job(test, row)).state for row in (left, deleted)} == {JobState.SKIPPED}
 
 
 # ----- starting and stopping

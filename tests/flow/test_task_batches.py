@@ -236,7 +236,7 @@ async def test_failures_that_are_far_apart_open_nothing(database_url: str, caplo
 def test_what_cannot_be_a_batch_or_a_breaker_is_refused() -> None:
     for given in ({"failures": 0}, {"within": timedelta(0)}, {"open_for": timedelta(days=400)}):
         with pytest.raises(DeclarationError, match="CircuitBreaker"):
-            CircuitBreaker(**given)  # type: ignore[arg-type]
+            CircuitBreaker(**given)
 
     async def one_row(ctx: TaskCtx[Order]) -> None: ...
 

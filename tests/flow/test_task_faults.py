@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from stage import outboxes
 from stage.crews import Crew, crew, run_sql
+from stage.waits import until
 
 from penstock import App, DeclarationError, MutationTaskCtx, PenstockError, Retry, SchemaMismatch, Table, TaskCtx
 from penstock.clock import random_of
 from penstock.observe import points
-from penstock.testing import TestClock
+from penstock.testing import TestClock, gate
 
 MANY, AGAIN = 4_500, 500
 
@@ -377,3 +381,97 @@ async def test_a_row_that_cannot_be_kept_keeps_none_of_the_others(
         assert {key for key, _ in handled} - {longer} == {*short, long}
         refused = [record for record in caplog.records if getattr(record, "event", "") == "planner.row_refused"]
         assert bool(refused) is database_url.startswith("postgres")
+
+
+# ----- bulk updates
+
+ROWS, TIMES = 2_100, 3  # more than are read at once
+_WAITING = (
+    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    " and pid <> pg_backend_pid()"
+)
+_HELD = "select from penstock.task_record where key = $1 for update"
+
+
+async def insert(one: Crew, first: int, last: int) -> None:
+    """Insert rows that the task is about, and plan for them."""
+    series = f"with recursive series(n) as (select {first} union all select n + 1 from series where n < {last})"
+    await run_sql(one.backend, f"insert into part select n, 'x', 1 from ({series} select n from series) numbers")
+    await one.plan()
+
+
+async def most_memory(one: Crew) -> int:
+    """How much more memory than before it takes at most to plan for an update of all rows."""
+    await run_sql(one.backend, "update part set weight = weight + 1")
+    tracemalloc.start()
+    try:
+        await one.plan()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def generations(one: Crew) -> set[tuple[Any, ...]]:
+    """Which generations the records of rows have that are there."""
+    table = "penstock.task_record" if one.backend.engine.store.dialect.schemas else "penstock_task_record"
+    return {
+        tuple(row) for row in await run_sql(one.backend, f"select distinct generation from {table} where gone is null")
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_planning_a_bulk_update_takes_no_more_memory_for_more_rows(database_url: str) -> None:
+    await outboxes.run_sql(database_url, PARTS)
+    async with crew(BULK, database_url, lease=300.0) as one:  # what traces memory plans slowly
+        await insert(one, 1, ROWS)
+        few = await most_memory(one)
+        await insert(one, ROWS + 1, TIMES * ROWS)
+        many = await most_memory(one)
+        assert await generations(one) == {(2,), (3,)}, "all were planned"
+        assert many < 1.5 * few, f"{few} bytes for {ROWS} rows, {many} for {TIMES} times as many"
+
+
+@pytest.mark.parametrize("point", ["planner.read", "planner.planned"])
+async def test_writers_go_on_while_a_planner_is_in_the_middle_of_a_bulk_update(database_url: str, point: str) -> None:
+    await outboxes.run_sql(database_url, PARTS)
+    async with crew(BULK, database_url) as one:
+        await insert(one, 1, 100)
+        await run_sql(one.backend, "update part set weight = 2")
+        with gate(point, most=1) as held:
+            planning = asyncio.create_task(one.plan())
+            await held.arrived()
+            await run_sql(one.backend, "update part set weight = 3", "delete from part where nr = 100")
+            held.open()
+            await planning
+        await one.plan()
+        assert await generations(one) == {(3,)}
+
+
+async def test_writers_go_on_while_a_planner_holds_the_records_of_their_rows(postgres_url: str) -> None:
+    """PostgreSQL only: on SQLite nobody writes meanwhile, and a planner writes a piece at a time."""
+    await outboxes.run_sql(postgres_url, PARTS)
+    async with crew(BULK, postgres_url) as one:
+        await insert(one, 1, 100)
+        connection, writer = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+        try:
+            await run_sql(one.backend, "update part set weight = 2")
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(_HELD, "[99]")  # the last key, so that the planner has all others by then
+            planning = asyncio.create_task(one.plan())
+            await until(lambda: _is_one(connection))
+            await writer.execute("set lock_timeout = '200ms'")
+            assert await writer.execute("update part set weight = 3") == "UPDATE 100"
+            assert await writer.execute("delete from part where nr = 50") == "DELETE 1"
+            await transaction.rollback()
+            await planning
+            await one.plan()
+        finally:
+            await connection.close()
+            await writer.close()
+        assert await generations(one) == {(3,)}
+
+
+async def _is_one(connection: asyncpg.Connection) -> bool:
+    return bool(await connection.fetchval(_WAITING) == 1)

@@ -146,9 +146,9 @@ class House:
         assert found is not None
         return found
 
-    async def pages(self, where: TaskFilter, limit: int, **options: Any) -> list[list[TaskRecord]]:
+    async def pages(self, where: TaskFilter[Any], limit: int, **options: Any) -> list[list[TaskRecord]]:
         """All records, in pages."""
-        pages, after = [], None
+        pages, after = list[list[TaskRecord]](), None
         while not pages or after is not None:
             page = await app.tasks.records(self.backend, where, limit=limit, after=after, **options)
             pages.append(page.records)

@@ -181,8 +181,8 @@ async def test_what_has_run_or_has_no_time_is_left_alone_by_another_run_at(datab
     first, second = timed(watch=("at", "sooner")), timed(watch=("at", "sooner"), run_at="sooner")
     async with first.open(database_url) as test:
         begun = test.clock.now()
-        times = ({"at": begun, "sooner": begun + HOUR}, {"at": begun + HOUR})
-        done, without = await first.insert(test, *(Reminder(**given) for given in times))
+        rows = (Reminder(at=begun, sooner=begun + HOUR), Reminder(at=begun + HOUR))
+        done, without = await first.insert(test, *rows)
         await settle_now(test)
         assert each(first, done)
     async with second.open(database_url, clock=test.clock) as test:
