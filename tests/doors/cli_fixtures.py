@@ -71,7 +71,7 @@ def _deeper() -> None:
 """
 
 
-# Programs are written anew within a second: what was compiled of the one before would pass for the next.
+# Programs are written again within a second: what was compiled of the one before would pass for the next.
 _NOT_COMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -38,7 +38,7 @@ def on_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
 
 @pytest.fixture
 def captured(shell: Console, database_url: str) -> Console:
-    """A program whose bookings are captured for two readers, one of which a worker reads; two were made."""
+    """A program whose two bookings are captured for two readers; a worker reads for one of them."""
     shell.write_bookings()
     shell.ok("migrate")
     shown = shell.ok("changes").out

@@ -205,7 +205,7 @@ def test_files_and_tables_that_are_not_there_are_named(bookings: Console) -> Non
         assert (refused.code, said in refused.err) == (1, True)
 
 
-def test_a_replacement_that_must_begin_anew_reads_its_file_again(console: Console) -> None:
+def test_a_replacement_that_is_tried_again_reads_its_file_again(console: Console) -> None:
     class Stdin(io.BytesIO):
         def seekable(self) -> bool:
             return False

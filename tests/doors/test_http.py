@@ -132,6 +132,26 @@ async def test_a_batch_reads_one_snapshot(door: Door) -> None:
         assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
 
+async def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
+    async with door() as api:
+        added = asyncio.Event()
+        runner = (await api.asgi.opening.backend()).runner
+        once = runner._in_transaction
+
+        async def add_after_the_first(*args: Any, **more: Any) -> Any:
+            found = await once(*args, **more)
+            if not added.is_set():
+                added.set()
+                await api.value("mutation", "add", title="Emma")
+            return found
+
+        runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
+        queries = [{"path": "doors.http_fixtures:count"}] * 3
+        results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
+        assert [result["value"] for result in results] == [0, 0, 0]
+        assert await api.value("query", "count") == 1
+
+
 async def test_the_queries_of_a_batch_share_one_budget(near_door: Door) -> None:
     async def results(api: Api, *queries: dict[str, Any]) -> list[Any]:
         response = await api.post("/api/query_batch", {"queries": list(queries)})

@@ -93,6 +93,16 @@ async def test_a_snapshot_is_closed_after_three_seconds_though_a_query_in_it_end
             assert (response.status_code, response.json()["code"]) == (400, "BadRequest"), wrong
 
 
+async def test_a_query_that_takes_too_long_ends_the_snapshot(shop: Shop) -> None:
+    async with shop(call_timeout=1.0) as (api, _):
+        ts = await take(api)
+        api.hold("slow")
+        slow = await at(api, ts, "wait_and_count", title="slow")
+        assert (slow.status_code, slow.json()["code"]) == (503, "CallTimeout")
+        response = await at(api, ts)
+        assert (response.status_code, response.json()["code"]) == (503, "OutOfRetention")
+
+
 async def test_a_crowd_shares_few_snapshots_and_leaves_connections_to_others(shop: Shop) -> None:
     async with shop(max_connections=4) as (api, test):
         first = await take(api)

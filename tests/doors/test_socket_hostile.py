@@ -216,6 +216,7 @@ async def test_after_any_message_good_calls_are_answered_or_the_log_says_why_the
                     ends += 1
                 assert said in {(1008, "BadRequest"), (1000, "AuthError"), None}, text
                 assert said != (1008, "BadRequest") or "socket.bad_message" in caplog.text, text
+                assert said == {connect: (1008, "BadRequest"), token: (1000, "AuthError")}.get(text, said)
                 assert "socket.failed" not in caplog.text, text
         await other.add("the last")
     assert ends > 5

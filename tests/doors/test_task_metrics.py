@@ -98,6 +98,7 @@ async def test_mo1_mo2_mo7_mo14_depth_counts_what_is_pending_and_lag_how_late_th
         answers = await asyncio.gather(*(it.said((it.one, it.two)[number % 2]) for number in range(10)))
         for said in answers:
             assert (said["ready"], said["scheduled"], said["oldest_due_seconds"], said["lag_seconds"]) == (2, 0, 5, 5)
+            assert (said["running"], said["failed"], said["paused"]) == (0, 0, 0)
         await settle(it.one)
         said = await it.said()
         assert (said["ready"], said["oldest_due_seconds"], said["lag_seconds"]) == (0, 0, 0)
