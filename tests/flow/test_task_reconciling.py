@@ -341,7 +341,7 @@ async def test_le8_le12_f3_rz1_an_error_while_planning_loses_nothing(
             rows += await stage.insert(one, Row())
             with raising(moment, error, times=2):
                 for _ in range(2):
-                    assert await Service._guarded_tick(one.planner) > 0
+                    assert await Service._safe_tick(one.planner) > 0
             assert not (await one.job_counts())["ready"]
             await one.plan()
             assert (await one.job_counts())["ready"] == len(rows)

@@ -289,7 +289,7 @@ async def test_an_idle_backend_soon_holds_no_snapshot_nor_does_a_caller_in_line_
             assert await backend.run_query(ledger.accounts) == 0
             connection = await store._connections.acquire()
             await connection.execute("create table if not exists beside (number int)")  # no snapshot is open
-            await store._connections.release(connection)
+            store._connections.release(connection)
         assert await backend.run_query(ledger.accounts) == 0
         acquiring = asyncio.create_task(store._connections.acquire())
         await SystemClock().sleep(0)

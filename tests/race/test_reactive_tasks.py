@@ -354,7 +354,7 @@ async def test_of_runs_that_end_together_each_learns_what_was_written_of_its_own
         *items, last = await items_of(one, 6)
         await one.worker.tick()
         await one.worker.wait_for_jobs()
-        assert one.worker.unsettled == 6
+        assert one.worker.open_outcomes == 6
         for changed in items[:2]:
             await one.run("patch", item=changed, value=2)
         for left in items[2:4]:

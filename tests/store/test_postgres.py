@@ -157,7 +157,7 @@ async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(post
                 await session.commit()
                 rows = list[Any]()
                 for table in ("ready_job", "scheduled_job"):
-                    rows += await connection.fetch(store.dialect.named(f"delete from penstock.{table} returning *"))
+                    rows += await connection.fetch(store.dialect.qualify(f"delete from penstock.{table} returning *"))
                 assert len(rows) == 150
                 written.append(
                     sorted((column, str(value)) for row in rows for column, value in row.items() if column != "seq")
