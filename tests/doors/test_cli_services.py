@@ -119,7 +119,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert call(url, "hello:hello") == "second"
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}, "it is the same"
-        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: whoever reaches")
+        process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
         process.wait_for("penstock check --explain PEN006")
 
         console.write("hello.py", HELLO + "import does_not_exist\n")

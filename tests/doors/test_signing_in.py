@@ -181,6 +181,17 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
+async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
+    async with house(sqlite_url) as one:
+        headers = {"authorization": f"Bearer {one.issuer.token()}"}
+        async with one.http.stream("GET", f"/api/subscribe?path={MODULE}:papers", headers=headers) as stream:
+            lines = stream.aiter_lines()
+            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
+            one.test.clock.advance(3606 * SECOND)
+            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
+            assert "secret" not in "".join([line async for line in lines])
+
+
 async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
     async with house(database_url) as one, one.socket() as client:
         key, keys, now = PREFIX + "k", one.test.engine.store.api_keys, one.test.clock.now()
@@ -373,6 +384,19 @@ async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
                     if (found := await tried(http, clock, issuer.token(**{"scopes": ["dashboard:look"], claim: value})))
                 ]
     assert not broken
+
+
+async def test_no_header_of_a_token_breaks_its_check() -> None:
+    clock = TestClock()
+    with provider(clock) as issuer:
+        async with TestApp(lobby(issuer), clock=clock) as test:
+            _, payload, signature = issuer.token().split(".")
+            for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
+                for value in VALUES:
+                    said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
+                    head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
+                    with pytest.raises(Unauthenticated):
+                        await test.tokens.verify(f"{head}.{payload}.{signature}")
 
 
 async def tried(http: httpx.AsyncClient, clock: TestClock, token: str) -> list[str]:

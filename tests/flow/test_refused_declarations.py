@@ -121,6 +121,6 @@ async def test_the_lists_of_what_is_there_are_read_once_however_many_outboxes_th
         for owner in (store.outboxes, store.interests):
             count(owner, "list")
         count(store.changes, "readers")
-        count(store.catalog, "stored_tables")
+        count(store.catalog, "read_tables")
         await test.declare([])
-    assert read == {"list": 4, "readers": 1, "stored_tables": 1}
+    assert read == {"list": 4, "readers": 1, "read_tables": 1}

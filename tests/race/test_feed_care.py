@@ -160,7 +160,7 @@ async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_
 
         monkeypatch.setattr(FeedTruncation, "look", fail)
         monkeypatch.setattr(FeedWatch, "look", look)
-        assert 0 < await care.pruner._guarded_tick() <= rotation.LATEST
+        assert 0 < await care.pruner._safe_tick() <= rotation.LATEST
         assert looked == [], "the signal that comes with each job hurries nothing"
         pruner = care.test.make_service("pruner")
         with pytest.raises(RuntimeError, match="no room"):
