@@ -239,6 +239,7 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str
     uses: list[Callable[[MutationCtx], Any]] = [
         lambda ctx: ctx.db.insert(Note(text="x")),
         lambda ctx: ctx.db.query(Note).collect(),
+        lambda ctx: anext(aiter(ctx.db.query(Note))),
         lambda ctx: ctx.sql("select 1"),
         lambda ctx: ctx.run_mutation(add, "x"),
         lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),

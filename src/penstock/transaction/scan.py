@@ -262,6 +262,7 @@ class Scan(Generic[T]):
 
     async def _read(self, segment: Segment, limit: int, *, noted: bool = True) -> Sequence[Row]:
         """Up to `limit` rows of a segment; the range noted ends at the last one if there may be more."""
+        self._scope.check_outside()  # an iteration is no call that is tracked
         order = self._order
         conditions, args = segment.conditions(order)
         statement = self._statements.scan(

@@ -355,13 +355,20 @@ class Scope(Calls):
         self._hold: object = None
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        if self._hold is not None and self._hold in _holds.get():
+        try:
+            self.check_outside()
+        except errors.ContextError:
             call.close()
+            raise
+        return super().track(call)
+
+    def check_outside(self) -> None:
+        """Refuse a call from inside a sub-transaction of this scope."""
+        if self._hold is not None and self._hold in _holds.get():
             raise errors.ContextError(
                 f"{self.function} used its own ctx inside a sub-transaction.",
                 fix="Use the ctx that the inner function got.",
             )
-        return super().track(call)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
