@@ -39,7 +39,7 @@ quick: $(READY) ## check and test in half a minute, for every save: lint, types,
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/rules tests/store/test_sqlite.py
 
 test: $(READY) ## test every promise on SQLite and on a real PostgreSQL
-	$(BIN)/python -m pytest -n 6 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-long: $(READY) ## run all tests on both, storms too, and many more examples; PART=commit for a twentieth of it
 	TESTS_LONG=1 TESTS_PART=$(PART) $(BIN)/python -m pytest -n 4 --dist worksteal -o timeout=1200

@@ -347,6 +347,25 @@ async def test_each_page_of_one_query_that_a_client_asks_for_keeps_its_end(url: 
         await client.live.close()
 
 
+async def test_a_new_watcher_gets_the_rows_that_it_asks_for(url: str) -> None:
+    async with TestApp(app, url) as backend:
+        await add(backend, 1, 2, 3)
+        client = Client(backend)
+        one, same = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2))
+        await client.tick()
+        journal = one.journal
+        with_journal = client.watch(listed, album(num_items=2), journal)
+        assert one is same is with_journal, "nothing has changed: they have the same page"
+        await add(backend, 0)
+        await client.tick()
+        new, late = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2), journal)
+        await client.tick()
+        assert late is one
+        pages = [entry.answer.result for entry in (one, new) if entry.answer is not None]
+        assert [ranks(page) for page in pages] == [[0, 1, 2], [0, 1]]
+        await client.live.close()
+
+
 async def test_a_page_of_what_is_another_query_now_begins_again(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3, played=5)
