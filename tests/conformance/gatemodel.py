@@ -89,10 +89,9 @@ class GateModel(Model):
         )
 
     def replace(self, old: GatedJob, new: NewJob, now: datetime) -> None:
-        """Put a job in the place of one that was never tried."""
+        """Put a job in the place of one that was never tried. It keeps the time at which that one was enqueued."""
         old.place = "waiting" if new.run_at <= now else "scheduled"
         old.new, old.run_at, old.key = replace(new, id=old.id), new.run_at, new.concurrency_key or ""
-        old.enqueued_at = now
         old.until_start = bool(new.options.until_start)
 
     def waiting(self, pool: str, key: str) -> list[GatedJob]:

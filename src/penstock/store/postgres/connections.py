@@ -183,6 +183,10 @@ class Connections:
 
     async def close(self) -> None:
         """Close all free connections, and others as they are given back."""
+        end, self._end = self._end, None
+        await (self._close() if end is None else end.aclose())
+
+    async def _close(self) -> None:
         self._closed = True
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -204,7 +208,7 @@ class Connections:
         try:
             yield
         finally:
-            await self.close()
+            await self._close()
 
     def _close_free(self) -> None:
         for connection in self._line.drop_free():
