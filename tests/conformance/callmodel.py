@@ -122,8 +122,9 @@ class CallModel(Model):
             return False
         result = None if job.result is None else json.dumps(job.result)
         job.ending = Ending(
-            JobState(job.place), job.finished_at, result, job.error, job.traceback, job.started_at, job.run_at
-        )
+            JobState(job.place), job.finished_at, result, job.error, job.traceback, job.started_at, job.run_at,
+            attempts=job.failed_calls,
+        )  # fmt: skip
         job.began_at, job.place, job.seq, job.run_at = job.run_at, "ready", self.seq(), now
         job.gave_up = None
         return True
