@@ -92,7 +92,8 @@ async def locking(ctx: MutationCtx) -> None:
 
 @app.action
 async def hold_on(ctx: ActionCtx) -> None:
-    async with ctx.with_lock("k"):
+    async with ctx.with_lock("k") as lock:
+        fences.append(lock.fence)
         await ctx.wait_cancelled()
 
 
@@ -110,6 +111,7 @@ async def check(ctx: MutationCtx, fence: Any) -> None:
 
 
 clocks: list[TestClock] = []
+fences: list[int] = []  # of the locks that `hold_on` has taken
 
 
 @app.action
@@ -189,8 +191,8 @@ def test_a_program_that_does_not_await_holds_a_lock(database_url: str) -> None:
 
 async def test_actions_take_turns_and_name_themselves(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        fences = await asyncio.gather(*(backend.run_action(work, f"a{number}") for number in range(8)))
-        assert len(set(fences)) == 8
+        numbers = await asyncio.gather(*(backend.run_action(work, f"a{number}") for number in range(8)))
+        assert len(set(numbers)) == 8
         texts = await backend.run_query(written)
         assert [text.split()[1] for text in texts] == [str(number) for number in range(8)]
         fence, lost, wait = await backend.run_action(work_in_thread, "sync")
@@ -199,9 +201,10 @@ async def test_actions_take_turns_and_name_themselves(database_url: str) -> None
         assert await held(backend) == []
 
         task = asyncio.create_task(backend.run_action(hold_on))
-        while not (found := await held(backend)):
+        while not fences:  # the row is seen before its taker hears of it
             await backend.engine.machine.sleep(0.001)
-        assert found[0].holder.endswith(f" {hold_on.name}")
+        [found] = await held(backend)
+        assert (found.fence, found.holder.rsplit(" ", 1)[1]) == (fences.pop(), hold_on.name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await held(backend) == []
