@@ -1,9 +1,11 @@
-"""Work that is enqueued in transactions of the user's own, on connections of all kinds: with them, or not at all."""
+"""Work and messages in transactions of the user's own, on connections of all kinds: with them, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,11 +20,14 @@ from penstock import (
     Finished,
     JobId,
     LimitExceeded,
+    Message,
     MutationCtx,
     Pending,
     QueryCtx,
     Success,
+    TopicNotFound,
     UsageError,
+    ValueInvalid,
     WorkId,
     WorkResult,
 )
@@ -35,6 +40,18 @@ mail = app.workpool("mail", max_parallelism=2)
 
 sent: list[str] = []
 ended: list[tuple[WorkId, str]] = []
+heard: list[tuple[str, str | None]] = []
+
+
+@dataclass
+class Greeting:
+    to: str
+    times: int = 1
+
+
+@app.outbox("greetings")
+async def hear(ctx: ActionCtx, message: Message[Greeting]) -> None:
+    heard.append((message.payload.to, message.key))
 
 
 @app.internal_action
@@ -56,8 +73,8 @@ async def note(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], conte
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
     yield
-    sent.clear()
-    ended.clear()
+    for left in (sent, ended, heard):
+        left.clear()
 
 
 @pytest.fixture(params=PLAIN_KINDS, ids=lambda kind: kind.name)
@@ -87,11 +104,17 @@ def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
 
 
 def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
+    """Run a story on a connection of a kind."""
+
     async def main() -> None:
         async with kind.open(url) as visit:
             await story(visit)
 
     play(kind.is_async, main())
+
+
+def send_to(visit: Visit, payload: Any, topic: str = "greetings", key: str | None = None) -> Any:
+    return app.outboxes.send(visit.connection, topic, payload, key=key)
 
 
 def work_off(url: str) -> None:
@@ -102,10 +125,7 @@ def work_off(url: str) -> None:
     asyncio.run(run())
 
 
-# ----- with the transaction
-
-
-def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
+def test_work_runs_and_messages_are_sent_once_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
     ids: list[JobId] = []
     keyed: list[JobId] = []
 
@@ -117,10 +137,12 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
         assert await answer(mail.enqueue_batch(visit.connection, send, [])) == []
         assert await answer(mail.status(visit.connection, ids[0])) == Pending(0)
         assert await answer(mail.status_batch(visit.connection, ids)) == [Pending(0)] * 3
+        await answer(send_to(visit, Greeting("Ada"), key="100% %s"))
         await answer(visit.commit())
         await answer(visit.begin())
         gone = await answer(mail.enqueue(visit.connection, send, to="nobody"))
         await answer(mail.enqueue_batch(visit.connection, send, [{"to": "nobody"}]))
+        await answer(send_to(visit, Greeting("nobody")))
         await answer(mail.cancel(visit.connection, ids[1]))
         await answer(visit.rollback())
         await answer(visit.begin())
@@ -128,7 +150,9 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
         await answer(mail.enqueue(visit.connection, send, to="Dan"))
         await answer(visit.run("savepoint here"))
         await answer(mail.enqueue(visit.connection, send, to="nobody"))
+        await answer(send_to(visit, Greeting("gone with its savepoint")))
         await answer(visit.run("rollback to savepoint here"))
+        await answer(send_to(visit, {"to": "Čeněk %s", "times": 2}))
         await answer(visit.commit())
         for end in (visit.rollback, visit.commit, visit.commit):
             await answer(visit.begin())
@@ -143,6 +167,7 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
     work_off(app_url)
     assert sorted(sent) == ["1", "Ada", "Bob", "Dan", "Čeněk"]
     assert ended == [(ids[0], "success {'by': '100% %s'}")]
+    assert heard == [("Ada", "100% %s"), ("Čeněk %s", None)]
 
     async def look_again(visit: Visit) -> None:
         await answer(visit.begin())
@@ -152,7 +177,7 @@ def test_work_runs_once_if_the_transaction_commits(kind: Kind, app_url: str) -> 
     tell(kind, app_url, look_again)
 
 
-def test_work_that_is_canceled_or_cannot_be_enqueued_never_runs(kind: Kind, app_url: str) -> None:
+def test_what_is_canceled_never_runs_and_what_cannot_be_is_refused_alone(kind: Kind, app_url: str) -> None:
     other = App()
     ids: list[JobId] = []
 
@@ -173,6 +198,15 @@ def test_work_that_is_canceled_or_cannot_be_enqueued_never_runs(kind: Kind, app_
         for pool, function, arguments, error in cases:
             with pytest.raises(error):
                 await answer(pool.enqueue(visit.connection, function, **arguments))
+        messages: list[tuple[Any, str, str | None, type[Exception]]] = [
+            (1, "nowhere", None, TopicNotFound),
+            (object(), "greetings", None, ArgumentsInvalid),
+            (Greeting("x" * 5_000_000), "greetings", None, LimitExceeded),
+            (1, "greetings", "", ValueInvalid),
+        ]
+        for payload, topic, key, error in messages:
+            with pytest.raises(error):
+                await answer(send_to(visit, payload, topic, key))
         with pytest.raises(ArgumentsInvalid):
             await answer(mail.enqueue_batch(visit.connection, send, [{"to": "Ada"}] * 6_000 + [{"to": 1}]))
         with pytest.raises(ContextError, match="cannot see a job end while it waits"):
@@ -189,11 +223,14 @@ def test_work_that_is_canceled_or_cannot_be_enqueued_never_runs(kind: Kind, app_
 
     tell(kind, app_url, story)
     work_off(app_url)
-    assert sent == []
+    assert (sent, heard) == ([], [])
     assert ended == [(ids[0], "canceled None")]
+    for wrong in (None, 5, "postgresql://"):
+        with pytest.raises(ContextError, match="neither a ctx nor a backend, nor a connection"):
+            app.outboxes.send(wrong, "greetings", Greeting("Ada"))  # type: ignore[call-overload]
 
 
-def test_a_database_without_tables_or_of_another_kind_says_what_to_do(kind: Kind, url: str) -> None:
+def test_a_connection_of_no_use_says_what_to_do(kind: Kind, url: str) -> None:
     strict = App(database="sqlite:///x.db" if kind.dialect == "postgres" else "postgresql://nobody@nowhere/x")
     pool = strict.workpool("mail")
 
@@ -205,8 +242,19 @@ def test_a_database_without_tables_or_of_another_kind_says_what_to_do(kind: Kind
         await answer(visit.begin())
         with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
             await answer(pool.enqueue(visit.connection, never))
-        with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
-            await answer(mail.enqueue(visit.connection, send, "Ada"))
+        for call in (lambda: mail.enqueue(visit.connection, send, "Ada"), lambda: send_to(visit, Greeting("Ada"))):
+            with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
+                await answer(call())
+            await answer(visit.rollback())
+            await answer(visit.begin())
+        if kind.dialect == "postgres":  # a transaction on SQLite goes on after an error
+            with suppress(Exception):
+                await answer(visit.run("select * from nowhere"))
+            with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
+                await answer(send_to(visit, Greeting("Ada")))
         await answer(visit.rollback())
+        await answer(visit.close())
+        with pytest.raises(ContextError, match=r"is not open|permanently closed|released"):
+            await answer(send_to(visit, Greeting("Ada")))
 
     tell(kind, url, story)

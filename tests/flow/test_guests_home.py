@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,8 +14,7 @@ import psycopg
 import pytest
 from stage.guests import sqlite_file
 
-from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Pending, Success, WorkId
-from penstock.clock import SystemClock
+from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Message, Pending, Success, WorkId
 from penstock.testing import TestApp
 
 MINUTE = timedelta(minutes=1)
@@ -162,6 +160,10 @@ def guest(connection: psycopg.Connection[Any]) -> Iterator[str]:
 def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
     app, pool, send = new_app()
     keyed = pool.with_options(key="k", run_after=MINUTE)
+
+    @app.outbox("greetings")
+    async def hear(ctx: ActionCtx, message: Message[Any]) -> None: ...
+
     with (
         app.sync.open(postgres_url) as backend,
         psycopg.connect(postgres_url, autocommit=True) as connection,
@@ -175,14 +177,20 @@ def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
             work: WorkId = keyed.with_options(**options).enqueue(connection, send, to="Ada")
             return work
 
-        with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
-            pool.enqueue(connection, send, to="Ada")
+        for call in (
+            lambda: pool.enqueue(connection, send, to="Ada"),
+            lambda: app.outboxes.send(connection, "greetings", "Ada"),
+        ):
+            with pytest.raises(ConfigError, match=r"may not do this.* Grant it the right"):
+                call()
         as_its_owner(*(f"grant {right} to {role}" for right in RIGHTS))
         work = pool.enqueue(connection, send, to="Ada")
         pool.cancel(connection, work)
         assert pool.status(connection, work) == Pending(0)
         connection.execute("select penstock.enqueue(pool => 'mail', function => %s)", [send.name])
         assert backend.job_counts()["ready"] == 2
+        app.outboxes.send(connection, "greetings", "Ada")
+        connection.execute("select penstock.send('greetings', '1')")
         as_its_owner("delete from penstock.ready_job")
 
         first = enqueue()
@@ -200,17 +208,6 @@ def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
         third = enqueue()
         assert third != second, "a key without its work is free"
         assert pool.status(connection, third) == Pending(0)
-
-
-def test_threads_get_ids_of_their_own() -> None:
-    clock = SystemClock()
-
-    def make(_: int) -> list[int]:
-        return [clock.uuid7() for _ in range(2000)]
-
-    with ThreadPoolExecutor(8) as threads:
-        made = [one for some in threads.map(make, range(8)) for one in some]
-    assert len(set(made)) == len(made)
 
 
 def test_what_is_neither_is_told_what_there_is() -> None:
