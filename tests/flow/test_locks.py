@@ -301,16 +301,19 @@ async def test_what_is_done_under_a_lost_lock_is_cancelled(database_url: str, ca
     async with two(database_url) as (first, second, clock):
         begun = asyncio.Event()
 
+        async def hold_on() -> None:
+            async with first.with_lock("k") as lock:
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    assert lock.lost
+                    with pytest.raises(LockLost):
+                        lock.check()
+
         async def body() -> None:
             with pytest.raises(LockLost):
-                async with first.with_lock("k") as lock:
-                    begun.set()
-                    try:
-                        await asyncio.Event().wait()
-                    finally:
-                        assert lock.lost
-                        with pytest.raises(LockLost):
-                            lock.check()
+                await hold_on()
             await first.engine.machine.sleep(0)  # it goes on behind its block
 
         task = asyncio.create_task(body())
