@@ -233,8 +233,7 @@ def test_access_that_can_never_be_asked_is_refused_at_import() -> None:
         return True
 
     for access, problem in (
-        (owner_of(Team, "club"), r"one \(.*test_access\.py:\d+\): access looks at club, which is no argument"),
-        (signed_in & complain | owner_of(Team, "club"), r"looks at club.* Its arguments are team\."),
+        (signed_in & complain | owner_of(Team, "club"), r"access looks at club.* Its arguments are team\."),
         (True, r"access=True says nothing about callers"),
         (lambda: True, "the first parameter of a guard is its ctx"),
         (writes, r"writes \(.*test_access\.py:\d+\) is a guard .* takes a MutationCtx\. Write ctx: QueryCtx"),
@@ -343,13 +342,10 @@ def test_what_has_no_user_cannot_call_a_function_that_asks_for_one() -> None:
 
     owner = owner_of(Team, "team", field="founder")
     refused: list[tuple[Any, bool, bool]] = [  # the access, whether a cron is refused, and jobs
-        (signed_in, True, True),
         (owner, True, True),
         (owner | signed_in, True, True),
         (asks & signed_in, True, True),
-        (asks, True, False),
         (asks | signed_in, True, False),
-        (public, False, False),
         (public | signed_in, False, False),
     ]
     for number, (access, by_cron, by_job) in enumerate(refused):
