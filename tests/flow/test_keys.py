@@ -218,10 +218,11 @@ async def test_the_newest_comes_in_the_place_of_what_is_pending(database_url: st
         await backend.run_until_idle()
         assert ran == ["2"]
         hold.append(asyncio.Event())
-        first = await latest.enqueue(backend, serve, "runs")
+        first: WorkId = await fair.with_options(key="k").enqueue(backend, note, what="never")
+        assert await latest.enqueue(backend, serve, "runs") == first
         await backend.worker.tick()
         second = await latest.enqueue(backend, serve, "next")
-        assert second != first, "what has started does not give way"
+        assert second != first, "what has started does not give way, and has its key as it asked itself"
         hold[0].set()
         await backend.run_until_idle()
         assert ran[1:] == ["runs", "next"]
