@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
-from race.test_workers import NOW, answer, make_worker
+from race.test_workers import NOW, make_worker
 from stage.waits import until
 
 from penstock import (
@@ -121,13 +121,18 @@ async def drained(backend: Backend, worker: Worker, jobs: list[JobId]) -> list[W
 
 
 async def test_many_jobs_are_one_call_and_each_has_its_result(database_url: str) -> None:
-    async with app.open(database_url) as backend:
+    async with app.open(database_url, worker_jobs=25) as backend:
         sent.clear()
         jobs = [await sms.enqueue(backend, send, to=f"n{number}", text="Hi") for number in range(25)]
         worker = make_worker(backend)
-        found = await drained(backend, worker, jobs)
-        assert found == [Success(f"Hi n{number}") for number in range(25)]
+        assert await drained(backend, worker, jobs) == [Success(f"Hi n{number}") for number in range(25)]
         assert [len(calls) for calls in sent] == [10, 10, 5]
+        sent.clear()
+        jobs = [await mail.enqueue(backend, send, to=str(number)) for number in range(9)]
+        assert len(await drained(backend, worker, jobs)) == len(jobs)
+        assert max(len(calls) for calls in sent) <= 3, "a limit counts jobs, and not calls"
+        posted = [await sms.enqueue(backend, post, to=str(number)) for number in range(25)]
+        assert len(await drained(backend, worker, [*posted])) == len(posted), "no more can come, as the worker is full"
         await worker.finish()
 
 
@@ -151,18 +156,6 @@ async def test_one_that_fails_fails_alone_and_a_handler_that_fails_fails_all(dat
             jobs = [await sms.enqueue(backend, send, to) for to in ("ada", how, "bob")]
             (error,) = {one.error for one in await drained(backend, worker, jobs) if isinstance(one, Failed)}
             assert expected in error, how
-        await worker.finish()
-
-
-async def test_a_limit_counts_jobs_and_not_calls_and_who_fills_it_does_not_linger(database_url: str) -> None:
-    async with app.open(database_url, worker_jobs=3) as backend:
-        sent.clear()
-        worker = make_worker(backend)
-        jobs = [await mail.enqueue(backend, send, to=str(number)) for number in range(9)]
-        assert len(await drained(backend, worker, jobs)) == len(jobs)
-        assert max(len(calls) for calls in sent) <= 3
-        posted = [await sms.enqueue(backend, post, to=str(number)) for number in range(3)]
-        assert len(await drained(backend, worker, [*posted])) == len(posted), "no more can come"
         await worker.finish()
 
 
@@ -200,16 +193,14 @@ async def test_the_first_lingers_for_those_who_come_shortly_after(database_url: 
         await worker.tick()
         await sms.cancel(backend, gone)
         await worker.tick()
-        for start in (0, 49):
-            jobs += await sms.enqueue_batch(
-                backend, post, [{"to": f"m{number}", "pages": number} for number in range(start, start + 49)]
-            )
+        assert sent == []
+        for start, end in ((1, 50), (50, 100)):  # then it is full
+            arguments = [{"to": f"m{number}", "pages": number} for number in range(start, end)]
+            jobs += await sms.enqueue_batch(backend, post, arguments)
             await worker.tick()
-        jobs += [gone]
-        found = await drained(backend, worker, jobs)
-        assert found.pop() == Canceled()
-        assert found == [Success(1), *[Success(number) for number in range(98)]]
-        assert [len(calls) for calls in sent] == [99]
+        found = await drained(backend, worker, [*jobs, gone])
+        assert found == [Success(1), *[Success(number) for number in range(1, 100)], Canceled()]
+        assert [len(calls) for calls in sent] == [100]
         await worker.finish()
 
 
@@ -228,7 +219,6 @@ async def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str)
         job = await backend.scheduler.run_after(NOW, send, to="bob")
         worker = make_worker(backend)
         assert await drained(backend, worker, [job]) == [Success("Hello bob")]
-        await until(lambda: answer(not worker.running))
         await worker.finish()
 
 

@@ -42,15 +42,12 @@ GONE = ['{"keep": -1e300}']
 NO_TASK = '{"task": 1}'  # whose arguments are none of a task's
 OF_NO_USE = [
     '{"task": [1]}',
-    '{"task": "1"}',
     '{"task": true}',
     '{"name": 5}',
     '{"timeout": "a day"}',
     '{"context": [1]}',
-    '{"concurrency_key": 5}',
     '{"key": {"a": 1}}',
     '{"until_start": "yes"}',
-    '{"trace": 5, "task": null}',
 ]
 BROKEN = [*KEPT, *GONE, NO_TASK, *OF_NO_USE]
 
@@ -101,7 +98,7 @@ def change(url: str, statement: str, job: JobId, *values: str) -> None:
 
 
 async def test_broken_jobs_are_settled_with_others(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    of_tasks = [f'{{"task": {number}, "keep": 1e300}}' for number in ("[1]", '"one"', "1.5", "true")]
+    of_tasks = [f'{{"task": {number}, "keep": 1e300}}' for number in ('"one"', "1.5")]
     given = [*BROKEN, *of_tasks]
     async with TestApp(app, database_url) as backend:
         pool = mail.with_options(on_complete=tell)
@@ -150,17 +147,15 @@ async def test_broken_jobs_are_settled_with_others(database_url: str, caplog: py
 
 
 async def test_broken_jobs_are_canceled_with_others(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    given = [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1]]
+    given = [*KEPT, *GONE, NO_TASK, *OF_NO_USE[:1], "{}"]
     async with TestApp(app, database_url) as backend:
-        works = [await mail.enqueue(backend, send, number) for number in range(len(given) + 2)]
-        for work, options in zip(works, given, strict=False):
+        works = [await mail.enqueue(backend, send, number) for number in range(len(given))]
+        for work, options in zip(works, given, strict=True):
             change(database_url, "update {table}ready_job set options = {mark} where id = {mark}", work, options)
-        for work in works:
             await mail.cancel(backend, work)
         await backend.run_until_idle()
-        gone = {works[given.index(options)] for options in GONE}
-        for work in works:
-            assert await mail.status(backend, work) == (None if work in gone else Finished(Canceled()))
+        for work, options in zip(works, given, strict=True):
+            assert await mail.status(backend, work) == (None if options in GONE else Finished(Canceled()))
         assert [one["job"] for one in events(caplog, "job.broken")] == [works[given.index(NO_TASK)]]
 
 
@@ -233,11 +228,6 @@ async def send_all(ctx: ActionCtx, letters: list[Letter]) -> list[Any]:
     return [answers.get(letter.number, letter.number) for letter in letters]
 
 
-@app.internal_action
-async def fail_silently(ctx: ActionCtx) -> None:
-    raise Silent
-
-
 @app.internal_mutation
 async def complete_silently(ctx: MutationCtx, work_id: WorkId, result: WorkResult[int], context: Any) -> None:
     raise Silent
@@ -255,11 +245,6 @@ async def test_an_error_that_cannot_be_told_is_the_end_of_its_own_job_only(
         snoozed = await backend.job(works[2])
         assert snoozed is not None
         assert snoozed.state.value == "pending"
-        alone = await mail.enqueue(backend, fail_silently)
-        assert await mail.result(backend, alone, soon) == untold
-        longest = await mail.with_options(timeout=timedelta(days=1830)).enqueue(backend, send, 1)
-        assert await mail.result(backend, longest, soon) == Success(1)
-
         pool = mail.with_options(on_complete=complete_silently, on_complete_retry=Retry(1))
         work = await pool.enqueue(backend, send, 1)
         assert await mail.result(backend, work, soon) == Success(1)

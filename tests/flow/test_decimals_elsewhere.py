@@ -6,7 +6,6 @@ import sqlite3
 from contextlib import closing
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +13,6 @@ from pydantic import Field
 from stage.reactive import Stage, settle
 
 from penstock import Index, MutationCtx, Table, ValueInvalid, gte
-from penstock.errors import SchemaMismatch
 from penstock.store.open import sqlite_path
 
 AMOUNTS = ["9.99", "10", "-0.1", "0.3", "123456789012.345", "999999999999999", "0.00001", "1E+20", "-5", "0"]
@@ -96,20 +94,3 @@ async def test_amounts_of_more_digits_are_refused_unless_they_are_declared(sqlit
 
 def is_of(amount: Decimal, row: Any) -> Any:
     return row.price == amount
-
-
-async def test_a_file_from_before_amounts_were_numbers_is_refused_in_words(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    stage = Stage(Sale)
-    async with stage.open(url) as test:
-        await stage.insert(test, Sale(price=Decimal(1)))
-    with closing(tool(url)) as other:
-        other.create_collation("penstock_decimal", lambda _left, _right: 0)
-        other.execute("drop index sale_by_price")
-        other.execute("alter table sale drop column price")
-        other.execute("alter table sale add column price text collate penstock_decimal")
-    with pytest.raises(
-        SchemaMismatch, match=r"sale\.price is declared as REAL .* but stored as TEXT collate penstock_decimal"
-    ):
-        async with stage.open(url):
-            pass

@@ -128,29 +128,26 @@ def test_any_spelling_of_the_mark_counts_and_a_marked_part_encrypts_the_whole() 
 
 
 def _indexed() -> None:
-    class Listed(Table):
-        phone: Encrypted[str]
-        by_phone = Index("phone")
+    type("Listed", (Table,), {"__annotations__": {"phone": Hidden}, "__module__": __name__, "by_phone": Index("phone")})
 
 
 def _keyed() -> None:
-    class Owned(Table, managed=False, source="owned", key="phone"):
-        phone: Encrypted[str]
+    fields = {"__annotations__": {"phone": Hidden}, "__module__": __name__}
+    type("Owned", (Table,), fields, managed=False, source="owned", key="phone")
+
+
+async def _task(ctx: TaskCtx[Patient]) -> None: ...
+
+
+async def _outbox(ctx: MutationCtx, row: Patient) -> None: ...
 
 
 def _of_task(**options: Any) -> Callable[[], object]:
-    async def run(ctx: TaskCtx[Patient]) -> None:
-        """Do nothing."""
-
-    return lambda: App().reactive_task(Patient, **options)(run)
+    return lambda: App().reactive_task(Patient, **options)(_task)
 
 
 def _of_outbox(**options: Any) -> Callable[[], object]:
-    async def run(ctx: Any, row: Patient) -> None:
-        """Do nothing."""
-
-    run.__annotations__["ctx"] = MutationCtx
-    return lambda: App().outbox(Patient, **options)(run)
+    return lambda: App().outbox(Patient, **options)(_outbox)
 
 
 REFUSED: dict[str, Callable[[], object]] = {
@@ -162,7 +159,6 @@ REFUSED: dict[str, Callable[[], object]] = {
     "age is encrypted, so": _of_task(filter=lambda row: row.age.in_([1])),
     "age is encrypted, so the": _of_task(watch=[lambda row: row.age > row.age]),
     "watch on Patient: age is encrypted": _of_task(watch=[lambda row: row.age + 1]),
-    "phone": _of_task(filter=lambda row: row.phone),
     "name": _of_task(filter=lambda row: row.name == row.phone),
     "partition_by: phone is encrypted": _of_outbox(partition_by="phone"),
     "order_by: age is encrypted": _of_outbox(order_by="age"),

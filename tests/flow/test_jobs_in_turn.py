@@ -129,14 +129,3 @@ async def test_a_job_that_waits_keeps_its_task_and_nobody_else_waits(database_ur
         await pool.enqueue(backend, quick)
         await left(backend, 0)
         assert tasks[-1] not in waiting, "it has ended with its job"
-
-
-async def test_a_worker_that_stops_ends_only_jobs_that_have_begun(database_url: str) -> None:
-    async with working(database_url, quick, *[held] * MANY, grace=0) as backend:
-        await left(backend, MANY)
-        await begun(MANY + 1)
-        running = {task for word, task in zip(seen, tasks, strict=True) if word == "held"}
-        assert len(running) == MANY
-    assert all(task.cancelled() for task in running)
-    async with app.open(database_url) as backend:
-        assert await states(backend) == [JobState.SUCCESS] + [JobState.FAILED] * MANY  # they are not to run twice

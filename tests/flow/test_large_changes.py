@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from stage.outboxes import OutboxStage, drain
 from stage.reactive import Stage, settle
 
@@ -32,28 +33,17 @@ def spied(test: Any) -> list[int]:
     return asked
 
 
-async def test_an_outbox_reads_few_that_are_large(database_url: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item, start="end")
+@pytest.mark.parametrize("reader", ["outbox", "planner"])
+async def test_few_are_read_that_are_large(database_url: str, reader: str) -> None:
+    stage: Any = OutboxStage(Item) if reader == "outbox" else Stage(Item)
+    read: Any = drain if reader == "outbox" else settle
+    stage.outbox(Item, start="end") if reader == "outbox" else stage.task(Item)
     async with stage.open(database_url) as test:
-        await drain(test)
+        await read(test)
         await stage.insert(test, *[Item(note=f"{number}{'x' * LARGE}") for number in range(ROWS)])
     async with stage.open(database_url) as test:
         asked = spied(test)
-        await drain(test)
-        assert len(stage.got) == ROWS
-        assert asked[0] == FEW
-        assert max(asked) <= 4 * FEW + ROWS
-
-
-async def test_a_planner_reads_few_that_are_large(database_url: str) -> None:
-    stage = Stage(Item)
-    stage.task(Item)
-    async with stage.open(database_url) as test:
-        await settle(test)
-        await stage.insert(test, *[Item(note=f"{number}{'x' * LARGE}") for number in range(ROWS)])
-    async with stage.open(database_url) as test:
-        asked = spied(test)
-        assert await settle(test) == ROWS
+        await read(test)
+        assert len(stage.got if reader == "outbox" else stage.taken()) == ROWS
         assert asked[0] == FEW
         assert max(asked) <= 4 * FEW + ROWS
