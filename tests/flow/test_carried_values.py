@@ -259,8 +259,7 @@ async def hear(ctx: ActionCtx, login: Login) -> None:
 
 @hidden.outbox(Account)
 async def share(ctx: ActionCtx, account: Account) -> None:
-    opened.append(account.key.get_secret_value())
-    raise ValueError("not today")
+    await hear.handler(ctx, Login(user="", password=account.key))
 
 
 @hidden.internal_mutation
@@ -287,14 +286,13 @@ async def test_secrets_are_stored_and_hidden_from_all_who_only_look(database_url
         seen: list[Any] = [await test.jobs("pending")]
         with pytest.raises(MessagesFailed):
             await test.run_until_idle()
-        assert opened.count("hunter2") >= 2
-        assert opened.count(("hunter2", "hunter2")) == 2
+        assert set(opened) == {"hunter2", ("hunter2", "hunter2")}
         assert await vault.result(test, work) == Success(secret)
-        seen += [await test.jobs(), await test.job(work)]
-        for outbox in ("hear", "share"):
-            seen += [
-                await look_at_one(test.engine.store, f"{__name__}:{outbox}", test.clock.now(), hidden.outboxes.find)
-            ]
+        store, now = test.engine.store, test.clock.now()
+        messages = [
+            await look_at_one(store, f"{__name__}:{one}", now, hidden.outboxes.find) for one in ("hear", "share")
+        ]
+        seen += [await test.jobs(), await test.job(work), messages]
         assert str(seen).count(MASKED) >= 8
         assert "hunter2" not in str(seen)
         assert b"hunter2" not in encode_result([found, await vault.status(test, work)], Format.CLEAN)

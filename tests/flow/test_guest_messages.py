@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -59,49 +59,36 @@ def test_messages_are_written_where_changes_are_though_a_statement_was_prepared_
     assert [row[0] for row in rows] == [0, 0, 1, 1]
 
 
-class Raw:
-    """A connection without penstock, and its transaction."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self._lite = isinstance(connection, sqlite3.Connection)
-
-    def send(self, topic: Any, payload: Any, key: Any = None) -> None:
-        """Send a message."""
-        if self._lite:
-            columns, values = "topic, payload", [topic, payload]
-            if key is not None:
-                columns, values = "topic, payload, key", [topic, payload, key]
-            marks = ", ".join("?" * len(values))
-            self.connection.execute(f"insert into penstock_send ({columns}) values ({marks})", values)
-        elif key is None:
-            self.connection.execute("select penstock.send(%s, %s::jsonb)", [topic, payload])
-        else:
-            self.connection.execute("select penstock.send(%s, %s::jsonb, key => %s)", [topic, payload, key])
-
-
 @contextmanager
-def raw(url: str) -> Iterator[Raw]:
+def raw(url: str) -> Iterator[Any]:
     """A connection of some other program to a database."""
     connection: Any = sqlite3.connect(sqlite_file(url)) if url.startswith("sqlite") else psycopg.connect(url)
-    try:
-        yield Raw(connection)
-    finally:
-        connection.close()
+    with closing(connection):
+        yield connection
+
+
+def send(connection: Any, topic: Any, payload: Any, key: Any = None) -> None:
+    """Send a message in plain SQL."""
+    given = [topic, payload] if key is None else [topic, payload, key]
+    if isinstance(connection, sqlite3.Connection):
+        columns, marks = ", ".join(["topic", "payload", "key"][: len(given)]), ", ".join("?" * len(given))
+        connection.execute(f"insert into penstock_send ({columns}) values ({marks})", given)
+    else:
+        connection.execute(f"select penstock.send(%s, %s::jsonb{', key => %s' * (key is not None)})", given)
 
 
 def test_messages_are_sent_if_the_transaction_commits(started_url: str) -> None:
     with raw(started_url) as program:
-        program.send("anything", '{"to": "Žofie %s", "times": 2.5}', "k")
-        program.connection.execute("savepoint here")
-        program.send("anything", '"gone"')
-        program.connection.execute("rollback to savepoint here")
+        send(program, "anything", '{"to": "Žofie %s", "times": 2.5}', "k")
+        program.execute("savepoint here")
+        send(program, "anything", '"gone"')
+        program.execute("rollback to savepoint here")
         for payload in ("null", "[]", '"é 😀"', "-0.5", "true", "123456789012345678901234567890"):
-            program.send("anything", payload)
-        program.send("anything", "1", "é" * 200)
-        program.connection.commit()
-        program.send("anything", '"gone"')
-        program.connection.rollback()
+            send(program, "anything", payload)
+        send(program, "anything", "1", "é" * 200)
+        program.commit()
+        send(program, "anything", '"gone"')
+        program.rollback()
     assert hand_over(started_url) == [
         ({"to": "Žofie %s", "times": 2.5}, "k"),
         (None, None),
@@ -116,7 +103,7 @@ def test_messages_are_sent_if_the_transaction_commits(started_url: str) -> None:
 
 def test_a_trigger_sends(started_url: str) -> None:
     with raw(started_url) as program:
-        run = program.connection.execute
+        run = program.execute
         run("create table visit (who text)")
         if started_url.startswith("sqlite"):
             run(
@@ -130,7 +117,7 @@ def test_a_trigger_sends(started_url: str) -> None:
             )
             run("create trigger visited after insert on visit for each row execute function visited()")
         run("insert into visit values ('Ada'), ('Bob')")
-        program.connection.commit()
+        program.commit()
     assert hand_over(started_url) == [({"who": "Ada"}, "Ada"), ({"who": "Bob"}, "Bob")]
 
 
@@ -144,7 +131,6 @@ REFUSED: list[tuple[Any, Any, Any, str]] = [
 REFUSED_BY_SQLITE: list[tuple[Any, Any, Any, str]] = [
     ("anything", "{to: 1}", None, "payload"),
     ("anything", 5, None, "payload"),
-    ("anything", b"1", None, "payload"),
     ("anything", "1", 5, "key"),
     ("anything", "1", "a\0b", "key"),
 ]
@@ -156,6 +142,6 @@ def test_what_cannot_be_sent_is_refused_with_the_reason(started_url: str) -> Non
             with pytest.raises(
                 (sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match="penstock: " + text
             ):
-                program.send(topic, payload, key)
-            program.connection.rollback()
+                send(program, topic, payload, key)
+            program.rollback()
     assert hand_over(started_url) == []
