@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -32,7 +32,6 @@ from stage.stories import tell_in
 
 from penstock import (
     App,
-    ArgumentsInvalid,
     Id,
     IdInvalid,
     MutationCtx,
@@ -162,44 +161,6 @@ async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: s
             assert (row_id, row.number) == (an_id(7, 1), 1)
 
         await backend.run_mutation(write_lines, story)
-
-
-# ----- ids as arguments and results
-
-
-@app.mutation
-async def annotate(ctx: MutationCtx, order: Id[Order], note: str) -> Id[Order]:
-    """Take an id of another program's table, and give it back."""
-    row = await ctx.db.patch(Order, order, note=note)
-    return row.id
-
-
-@app.query
-async def noted(ctx: QueryCtx, rate: Id[Rate]) -> Rate | None:
-    """Take one of three columns."""
-    return await ctx.db.get(Rate, rate)
-
-
-async def test_ids_are_arguments_and_results_also_of_jobs(database_url: str) -> None:
-    async with opened(database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, 'a', 0, null)")
-        assert await backend.run_mutation(annotate, an_id(7, "a"), "x") == an_id(7, "a")
-        day = date(2030, 1, 1)
-        await backend.run_mutation(write, lambda ctx: ctx.db.insert(Rate(fund=ONE, day=day, side=Side.BUY)))
-        found = await backend.run_query(noted, an_id(str(ONE), "2030-01-01", "buy"))
-        assert found is not None
-        assert found.id == an_id(ONE, day, Side.BUY)
-        wrong: Any
-        for wrong in ("7", (7,), (7, 7), {"tenant": 7}):
-            with pytest.raises(ArgumentsInvalid, match="whose key is"):
-                await backend.run_mutation(annotate, wrong, "x")
-
-        async def story(ctx: MutationCtx) -> None:
-            await ctx.scheduler.run_after(timedelta(0), annotate, order=an_id(7, "a"), note="later")
-
-        await backend.run_mutation(write, story)
-        assert await backend.run_until_idle() == 1
-        assert [tuple(row) for row in await run_sql(backend, "select note from orders")] == [("later",)]
 
 
 # ----- tables that do not fit

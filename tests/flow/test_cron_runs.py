@@ -181,18 +181,6 @@ async def test_a_cron_runs_later_by_its_jitter_goes_on_after_a_failure_and_not_w
         assert all(timedelta(0) <= by < timedelta(minutes=10) for _, by in late)
 
 
-async def test_a_cron_is_run_now(database_url: str) -> None:
-    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
-        await app.crons.create(backend, "t", "0 * * * *", tick, {"what": "now"})
-        await app.crons.pause(backend, "t")
-        job = await app.crons.run(backend, "t")
-        with pytest.raises(DataError, match=f"A run of the cron 't' is under way: {job}"):
-            await app.crons.run(backend, "t")
-        await backend.run_until_idle()
-        assert [(row.what, row.planned_at) for row in await backend.run_query(ticks)] == [("now", NIGHT)]
-        assert await app.crons.run(backend, "t") != job
-
-
 async def release(
     database_url: str, schedule: Any, start: datetime, until: datetime | None = None, **options: Any
 ) -> list[datetime]:

@@ -20,8 +20,6 @@ from penstock import (
     JobState,
     MutationCtx,
     Pending,
-    QueryCtx,
-    Table,
     sync,
 )
 from penstock.clock import SystemClock
@@ -35,10 +33,6 @@ MANY = 2_500  # more than a piece on either store
 
 threads: set[threading.Thread] = set()
 asked, go_on = threading.Event(), threading.Event()
-
-
-class Number(Table, name="number"):
-    value: int
 
 
 @pytest.fixture(autouse=True)
@@ -188,17 +182,6 @@ async def test_while_a_batch_is_stored_all_else_has_its_turns(database_url: str)
         assert await ready(backend) == MANY
 
 
-@app.query
-async def value(ctx: QueryCtx, at: int) -> int:
-    return (await ctx.db.query(Number).collect())[at].value
-
-
-@app.mutation
-def copy_numbers(ctx: sync.MutationCtx) -> int:
-    ctx.db.insert_many(Number(value=number + ctx.db.query(Number).count()) for number in range(3))
-    return len(sms.enqueue_batch(ctx, send, ({"number": ctx.run_query(value, number)} for number in range(3))))
-
-
 @app.action
 def read_slowly(ctx: sync.ActionCtx) -> int:
     def lines() -> Iterator[dict[str, Any]]:
@@ -221,8 +204,6 @@ async def test_arguments_that_are_waited_for_in_a_thread_keep_nobody_else_waitin
         go_on.set()
         assert await reading == 5
         assert await ready(backend) == 6
-        assert await backend.run_mutation(copy_numbers) == 3, "they may be read with its ctx"
-        assert await ready(backend) == 9
 
 
 def test_arguments_may_be_what_belongs_to_the_thread_of_a_program(database_url: str) -> None:

@@ -127,20 +127,6 @@ def story(lines: list[str]) -> set[str]:
 # ----- its program
 
 
-async def test_a_booking_is_confirmed_at_once_and_reminded_of_a_day_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = SmsProvider()
-    async with desk(monkeypatch, provider) as app:
-        booking_id = await book(app)
-        await app.run_until_idle(advance=False)
-        booking = await the_booking(app)
-        assert (booking.id, booking.status, booking.phone) == (booking_id, "confirmed", "+420601234567")
-        assert provider.texts == ["Dear Ada, your booking on 4 January, 00:00 is confirmed."]
-
-        app.clock.advance(timedelta(days=2))
-        await app.run_until_idle(advance=False)
-        assert provider.texts[1:] == ["Dear Ada, we see you tomorrow, 4 January, 00:00."]
-
-
 async def test_a_repeated_request_books_nothing_new_and_a_wrong_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,7 +146,12 @@ async def test_a_repeated_request_books_nothing_new_and_a_wrong_one_is_refused(
         with pytest.raises(ApplicationError, match="used for another booking"):
             await book(app, customer="Eve")
         await app.run_until_idle()
-        assert len(provider.texts) == 2  # the confirmation and the reminder
+        booking = await the_booking(app)
+        assert (booking.id, booking.status, booking.phone) == (first, "confirmed", "+420601234567")
+        assert provider.texts == [
+            "Dear Ada, your booking on 4 January, 00:00 is confirmed.",
+            "Dear Ada, we see you tomorrow, 4 January, 00:00.",
+        ]
 
 
 async def test_a_failing_provider_is_tried_again_unless_the_number_is_out_of_service(
