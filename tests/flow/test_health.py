@@ -168,40 +168,43 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     assert not of()
     table = TableUse("public.parcel", dead=0, live=50_000, scans=200, scanned=10_000_000)
     own = replace(table, name="penstock.ready_job", own=True)
-    assert not of(statistics=Statistics(0, [own, replace(table, scans=99), replace(table, scanned=100_000)]))
-    assert of(statistics=Statistics(0, [table]))["index-missing"].where == "table public.parcel"
-    bloated = replace(own, dead=30_000)
-    assert of(statistics=Statistics(0, [bloated]))["vacuum-needed"].command == "vacuum (analyze) penstock.ready_job"
     unused = UnusedIndex("public.parcel", "parcel_by_city", 20 * 2**20)
-    found = of(statistics=Statistics(0, unused=[unused, replace(unused, size=8192)]))["index-unused"]
-    assert (found.severity, "parcel_by_city of 20 MiB" in found.what) == ("notice", True)
-    for used, severity in ((97, "critical"), (82, "warning")):
-        assert (
-            of(statistics=Statistics(0, connections=used, max_connections=97))["connections-few"].severity == severity
-        )
-    few = of(statistics=Statistics(0, connections=3, max_connections=22))["connections-few"]
-    assert (few.where, "27 connections" in few.what) == ("max_connections", True)
-    assert "200 MiB" in of(statistics=Statistics(0, log_size=200 * 2**20))["log-long"].what
-    assert "does not answer" in of(replica="away")["replica-behind"].what
-    assert "64 MiB behind" in of(replica=64 * 2**20)["replica-behind"].what
-    assert not of(replica=0)
     waits = Backlog("sms", 2, granted=0, ready=5, oldest=calm.now - 11 * MINUTE, scheduled=0)
     worker = [LeaseRow(1, "host:1", calm.now, calm.now + MINUTE, running=0)]
-    assert of(pools=[waits], leases=worker)["pool-backlog"].where == "pool sms"
-    paused = of(pools=[replace(waits, max_parallelism=0)], leases=worker)["pool-paused"]
-    assert paused.command == "penstock resume sms"
-    assert not of(pools=[replace(waits, oldest=calm.now - 9 * MINUTE)], leases=worker)
-    assert of(offset=timedelta(seconds=-3))["clock-skew"].where == "this machine"
     runs: Numbers = {"function shop:count": {"success": 900.0}, "function shop:other": {"success": 9000.0}}
     hot = {name: found | {"conflict": 300.0} for name, found in runs.items()}
-    assert of(sums=[hot] * 5)["row-contended"].where == "function shop:count"
-    feed = replace(calm.feed, size=2 * 2**30, oldest_transaction=20 * MINUTE)
-    assert (of(feed=feed)["feed-large"].severity, "2.0 GiB" in of(feed=feed)["feed-large"].what) == ("warning", True)
-    assert "20 min" in of(feed=feed)["transaction-old"].what
-    mismatch = by_code(findings(replace(calm, plan=SchemaMismatch("Rows would be lost."))))
-    assert mismatch["schema-mismatch"].severity == "critical"
-    ranks = [one.severity for one in findings(replace(calm, replica="away", plan=SchemaMismatch("No.")))]
-    assert ranks == ["critical", "warning"]
+    for fine in (
+        {"statistics": Statistics(0, [own, replace(table, scans=99), replace(table, scanned=100_000)])},
+        {"statistics": Statistics(0, unused=[replace(unused, size=8192)])},
+        {"replica": 0},
+        {"pools": [replace(waits, oldest=calm.now - 9 * MINUTE)], "leases": worker},
+    ):
+        assert not of(**fine), fine
+    found: list[tuple[str, dict[str, Any], str]] = [
+        ("index-missing", {"statistics": Statistics(0, [table])}, "table public.parcel"),
+        ("vacuum-needed", {"statistics": Statistics(0, [replace(own, dead=30_000)])}, "vacuum (analyze) penstock.re"),
+        ("index-unused", {"statistics": Statistics(0, unused=[unused])}, "notice"),
+        ("index-unused", {"statistics": Statistics(0, unused=[unused])}, "parcel_by_city of 20 MiB"),
+        ("connections-few", {"statistics": Statistics(0, connections=97, max_connections=97)}, "critical"),
+        ("connections-few", {"statistics": Statistics(0, connections=82, max_connections=97)}, "warning"),
+        ("connections-few", {"statistics": Statistics(0, connections=3, max_connections=22)}, "27 connections"),
+        ("log-long", {"statistics": Statistics(0, log_size=200 * 2**20)}, "200 MiB"),
+        ("replica-behind", {"replica": "away"}, "does not answer"),
+        ("replica-behind", {"replica": 64 * 2**20}, "64 MiB behind"),
+        ("pool-backlog", {"pools": [waits], "leases": worker}, "pool sms"),
+        ("pool-paused", {"pools": [replace(waits, max_parallelism=0)], "leases": worker}, "penstock resume sms"),
+        ("clock-skew", {"offset": timedelta(seconds=-3)}, "this machine"),
+        ("row-contended", {"sums": [hot] * 5}, "function shop:count"),
+        ("feed-large", {"feed": replace(calm.feed, size=2 * 2**30)}, "2.0 GiB"),
+        ("transaction-old", {"feed": replace(calm.feed, oldest_transaction=20 * MINUTE)}, "20 min"),
+    ]
+    for code, changes, words in found:
+        one = of(**changes)[code]
+        assert words in f"{one.severity} {one.where} {one.what} {one.command}", code
+    worst = findings(replace(calm, replica="away", plan=SchemaMismatch("Rows would be lost.")))
+    assert [(one.code, one.severity) for one in worst] == [
+        ("schema-mismatch", "critical"), ("replica-behind", "warning"),
+    ]  # fmt: skip
 
 
 async def test_failures_are_found_while_they_rise_and_while_they_stay(sqlite_url: str) -> None:

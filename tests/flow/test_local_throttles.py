@@ -71,7 +71,7 @@ async def raises(ctx: TaskCtx[Doc]) -> None:
 
 
 HANDLERS: dict[str, Any] = {
-    "alone": alone, "mutation": mutation, "thread": thread, "batch": batch, "raises": raises, "breaker": alone,
+    "mutation": mutation, "thread": thread, "batch": batch, "raises": raises, "breaker": alone,
 }  # fmt: skip
 
 
