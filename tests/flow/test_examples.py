@@ -21,7 +21,7 @@ import pytest
 from bookings import Booking, Message
 
 from penstock import ApplicationError, ArgumentsInvalid, Id
-from penstock.testing import TestApp, TestClock
+from penstock.testing import TestApp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ADA = {"source": "web", "request": "1", "customer": "Ada", "phone": "+420 601 234 567"}
@@ -35,8 +35,6 @@ class SmsProvider:
         self.failures = list(failures)
         self.requests: list[str] = []  # their idempotency keys
         self.accepted: dict[str, str] = {}
-        self.hangs = False
-        self.reached = asyncio.Event()
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         key = request.headers["idempotency-key"]
@@ -44,9 +42,6 @@ class SmsProvider:
         if self.failures:
             return httpx.Response(self.failures.pop(0))
         self.accepted.setdefault(key, json.loads(request.content)["text"])
-        self.reached.set()
-        if self.hangs:
-            await asyncio.Event().wait()
         return httpx.Response(200, json={"receipt": f"R-{key}"})
 
     @property
@@ -58,11 +53,9 @@ class SmsProvider:
 
 
 @asynccontextmanager
-async def desk(
-    monkeypatch: pytest.MonkeyPatch, provider: SmsProvider, database: str | None = None, clock: TestClock | None = None
-) -> AsyncIterator[TestApp]:
+async def desk(monkeypatch: pytest.MonkeyPatch, provider: SmsProvider) -> AsyncIterator[TestApp]:
     monkeypatch.setattr(bookings, "connect", provider.connect)
-    async with TestApp(bookings.app, database, clock=clock) as app:
+    async with TestApp(bookings.app) as app:
         yield app
 
 
@@ -173,25 +166,6 @@ async def test_a_failing_provider_is_tried_again_unless_the_number_is_out_of_ser
         message = await the_message(app)
         assert (message.state, message.attempt, message.error) == ("refused", 2, "422: ")
         assert (await the_booking(app)).status == "booked"
-
-
-async def test_an_attempt_lost_in_a_crash_is_made_up_for(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    provider, clock = SmsProvider(), TestClock()
-    provider.hangs = True
-    async with desk(monkeypatch, provider, database_url, clock) as app:
-        await book(app, timedelta(hours=1))
-        await app.worker.tick()
-        await provider.reached.wait()
-        await app.worker.kill()  # the provider has the message, and nobody here will ever hear of it
-
-    provider.hangs = False
-    async with desk(monkeypatch, provider, database_url, clock) as app:
-        await app.run_until_idle(raise_errors=False)
-        message = await the_message(app)
-        assert (message.state, message.attempt) == ("accepted", 2)
-        assert (provider.requests, len(provider.accepted)) == ([message.id] * 2, 1)
-        (lost,) = await app.jobs("failed")
-        assert (lost.function, (lost.error or "").partition(":")[0]) == ("bookings:send", "WorkerLost")
 
 
 async def test_bookings_are_listed_page_by_page_and_a_cancelled_one_is_not_reminded_of(

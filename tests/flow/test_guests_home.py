@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from stage.guests import sqlite_file
 
-from penstock import ActionCtx, App, ConfigError, ContextError, LimitExceeded, Message, Pending, Success, WorkId
+from penstock import ActionCtx, App, ConfigError, LimitExceeded, Message, Pending, Success, WorkId
 from penstock.store.guest.session import guest_session
 from penstock.testing import TestApp
 
@@ -75,15 +75,6 @@ async def test_nothing_is_told_of_what_is_enqueued_where_nobody_sees_the_commit(
         assert meters is not None
         assert meters.counters["penstock_jobs_enqueued"] == {("loud",): 1}
         assert caplog.text.count("workpool.enqueued") == 1
-
-
-async def test_a_connection_has_to_lead_to_the_kind_of_database_of_the_open_backend(
-    sqlite_url: str, postgres_url: str
-) -> None:
-    app, pool, send = new_app()
-    async with app.open(sqlite_url):
-        with psycopg.connect(postgres_url) as connection, pytest.raises(ContextError, match="but the app uses SQLite"):
-            pool.enqueue(connection, send, to="Ada")
 
 
 def test_times_are_those_of_the_database(postgres_url: str) -> None:
@@ -196,11 +187,3 @@ def test_the_rights_that_the_docs_name_are_enough(postgres_url: str) -> None:
         third = enqueue()
         assert third != second, "a key without its work is free"
         assert pool.status(connection, third) == Pending(0)
-
-
-def test_what_is_neither_is_told_what_there_is() -> None:
-    _, pool, send = new_app()
-    for thing in (None, "sqlite:///x.db", object()):
-        for call in (lambda thing: pool.enqueue_batch(thing, send, [{"to": "x"}]), pool.cancel_all, pool.pause):
-            with pytest.raises(ContextError, match=r"neither a ctx nor a backend, nor a connection.* psycopg, psyco"):
-                call(thing)
