@@ -209,24 +209,6 @@ async def test_after_a_stop_as_many_runs_make_up_for_all_as_is_asked_for_and_a_c
     assert await release(database_url, "0 11 * * *", ten + HOUR, jitter=2 * HOUR) == [], "it has run"
 
 
-async def test_a_run_under_way_makes_the_next_one_be_skipped(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
-        failures.extend([OSError("no"), OSError("no")])  # it waits 10 minutes, then 20, each times 0.5 to 1.5
-        await app.crons.create(backend, "w", timedelta(minutes=5), work, pool=pool.with_options(retry=True))
-        await backend.run_until(NIGHT + timedelta(minutes=50))
-        times = [at - NIGHT for what, at in ran if what == "work"]
-        first, second, third, *later = [round(time / timedelta(minutes=1), 1) for time in times]
-        assert first == 5
-        assert 10 <= second <= 20
-        assert 20 <= third <= 50
-        assert later[0] == 5 * int(third // 5 + 1), "the next planned time after that run has ended"
-        skipped = events(caplog, "cron.skipped")
-        assert {one["reason"] for one in skipped} == {"under way"}
-        assert len(skipped) >= 3
-
-
 def test_what_cannot_be_declared_is_refused() -> None:
     own = App()
 
