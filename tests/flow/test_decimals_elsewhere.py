@@ -77,7 +77,7 @@ async def test_amounts_of_more_digits_are_refused_unless_they_are_declared(sqlit
     async with stage.open(sqlite_url) as test:
 
         async def look(ctx: MutationCtx) -> None:
-            for text in ("1234567890.12345678", "0.10000000000000001", "1E+400", "-1E-400", "9007199254740993"):
+            for text in ("0.10000000000000001", "1E+400", "-1E-400"):
                 amount = Decimal(text)
                 with pytest.raises(ValueInvalid, match=r"^sale\.price: .* more digits .* Field\(max_digits=40\)"):
                     await ctx.db.insert(Sale(price=amount))

@@ -183,7 +183,6 @@ async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:
     found: list[tuple[str, dict[str, Any], str]] = [
         ("index-missing", {"statistics": Statistics(0, [table])}, "table public.parcel"),
         ("vacuum-needed", {"statistics": Statistics(0, [replace(own, dead=30_000)])}, "vacuum (analyze) penstock.re"),
-        ("index-unused", {"statistics": Statistics(0, unused=[unused])}, "notice"),
         ("index-unused", {"statistics": Statistics(0, unused=[unused])}, "parcel_by_city of 20 MiB"),
         ("connections-few", {"statistics": Statistics(0, connections=97, max_connections=97)}, "critical"),
         ("connections-few", {"statistics": Statistics(0, connections=82, max_connections=97)}, "warning"),

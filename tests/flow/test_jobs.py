@@ -121,19 +121,6 @@ async def pause(ctx: ActionCtx) -> bool:
 
 
 @app.action
-async def cancel_oneself(ctx: ActionCtx) -> None:
-    """Await something that somebody else has cancelled."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.cancel()
-    await future
-
-
-@app.action
-async def leave(ctx: ActionCtx) -> None:
-    raise SystemExit(3)
-
-
-@app.action
 async def schedule_and_fail(ctx: ActionCtx) -> None:
     await ctx.scheduler.run_after(NOW, do, what="by an action")
     raise RuntimeError("after scheduling")
@@ -183,8 +170,6 @@ FAILED: list[tuple[Any, dict[str, Any], str]] = [
     (do_and_say, {"what": "x" * 200}, "LimitExceeded: test_jobs:do_and_say returned 202 bytes"),
     (do_and_say, {"what": 7}, "ResultInvalid"),
     (tell_more_than_json_says, {}, "ResultInvalid"),
-    (leave, {}, "SystemExit"),
-    (cancel_oneself, {}, "CancelledError"),
     (schedule_and_fail, {}, "RuntimeError: after scheduling"),
     (raise_odd, {"number": 0}, "ValueError: nul"),
     (raise_odd, {"number": 1}, "ValueError: long"),

@@ -136,10 +136,8 @@ async def test_a_process_writes_once_in_five_seconds_and_an_idle_one_never(
 
 async def test_a_stop_writes_what_is_left_and_a_kill_loses_one_interval(database_url: str) -> None:
     clock = TestClock()
-    first = TestApp(app, database_url, clock=clock)
-    await first.__aenter__()
-    await first.run_mutation(note, "a")
-    await first.stop()
+    async with TestApp(app, database_url, clock=clock) as first:
+        await first.run_mutation(note, "a")
     second = TestApp(app, database_url, clock=clock)
     await second.__aenter__()
     await second.run_mutation(note, "b")
