@@ -259,7 +259,8 @@ async def hear(ctx: ActionCtx, login: Login) -> None:
 
 @hidden.outbox(Account)
 async def share(ctx: ActionCtx, account: Account) -> None:
-    await hear.handler(ctx, Login(user="", password=account.key))
+    opened.append(account.key.get_secret_value())
+    raise ValueError("not today")
 
 
 @hidden.internal_mutation

@@ -239,7 +239,11 @@ def test_a_connection_of_no_use_says_what_to_do(kind: Kind, url: str) -> None:
         await answer(visit.begin())
         with pytest.raises(ContextError, match=r"leads to .*, but the app uses .* to the database of the app"):
             await answer(pool.enqueue(visit.connection, never))
-        for call in (lambda: mail.enqueue(visit.connection, send, "Ada"), lambda: send_to(visit, Greeting("Ada"))):
+        calls: list[Callable[[], Any]] = [
+            lambda: mail.enqueue(visit.connection, send, "Ada"),
+            lambda: send_to(visit, Greeting("Ada")),
+        ]
+        for call in calls:
             with pytest.raises(ConfigError, match=r"penstock's tables are not in .* penstock migrate"):
                 await answer(call())
             await answer(visit.rollback())

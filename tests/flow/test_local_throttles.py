@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {  # handlers, an
 async def test_a_task_that_one_process_holds_runs_in_others_without_a_wait(database_url: str, kind: str) -> None:
     RAN.clear()
     app, (handler, limits, options) = App(tables=[Doc]), KINDS[kind]
-    pool = {"pool": app.workpool("limited", **limits)} if limits else {}
+    pool: dict[str, Any] = {"pool": app.workpool("limited", **limits)} if limits else {}
     app.reactive_task(Doc, name="held", on=("enter",), **pool, **options)(handler)
 
     @app.internal_mutation
