@@ -7,7 +7,6 @@ import itertools
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
-from uuid import UUID
 
 import pytest
 from pydantic import Field
@@ -32,7 +31,6 @@ from penstock.testing import TestApp
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-INT64 = 2**63
 
 
 class Visit(Table):
@@ -65,17 +63,11 @@ class Sale(Table):
     shop: str | None = None
     day: date = date(2030, 1, 1)
     units: int = 0
-    weight: float = 0.0
     price: Decimal = Decimal(0)
-    wait: timedelta = timedelta(0)
-    at: datetime = datetime(2030, 1, 1, tzinfo=UTC)
     bonus: int | None = None
     size: Size = Size.SMALL
-    status: Literal["open", "paid"] = "open"
     truth: bool = False
     data: bytes = b""
-    uuid: UUID = UUID(int=0)
-    tags: list[str] = Field(default_factory=list)
 
     by_shop = Index("shop", "day", "size")
     by_units = Index("units")
@@ -123,66 +115,30 @@ async def test_what_an_index_cannot_say_is_refused(database_url: str) -> None:
                 {"place": "a"},  # a column is left out
                 {"customer": "a", "at": NOON},
                 {"customer": gt("a"), "place": "b"},  # a range does not stand last
-                {"customer": gt("a"), "place": gt("b")},
                 {"customer": "a", "price": Decimal(1)},  # not a column of the index
-                {"customer": "a", "unknown": 1},
                 {"customer": Range()},  # a range without bounds
                 {"customer": gt(None)},
                 {"customer": 5},
-                {"customer": gt(5)},
-                {"customer": b"a"},
                 {"customer": "a\0"},
-                {"customer": "\ud800"},
-                {"customer": "a", "place": gte("a\0")},
                 {"customer": "a", "place": "a", "at": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
-                {"customer": "a", "place": "a", "at": "2030-01-01"},
-                {"customer": 10**5000},
             ]
             for columns in wrong:
                 with pytest.raises(ValueInvalid):
                     visits.with_index(Visit.by_customer, **columns)
             with pytest.raises(ValueInvalid, match="not an index of table Visit"):
                 visits.with_index(Other.by_customer, customer="a")
-            with pytest.raises(ValueInvalid, match="not an index of table Visit"):
-                visits.with_index(Index("customer"), customer="a")
             with pytest.raises(ValueInvalid):
                 visits.with_index(Visit.by_status, status="unknown")
-            with pytest.raises(ValueInvalid):
-                visits.with_index(Visit.by_status, status="open", price=Decimal("NaN"))
-            with pytest.raises(ValueInvalid):
-                visits.with_index(Visit.by_id, id="other_01jd3k4v5w6x7y8z9a0b1c2d3e", place=5)
             with pytest.raises(ValueInvalid, match="asc or desc"):
                 visits.order("down")
-            for count in (-1, 1.5, "3", None, True):
+            for count in (-1, 1.5, None, True):
                 with pytest.raises(ValueInvalid):
                     visits.take(count)
             with pytest.raises(ValueInvalid, match="at most one lower"):
                 gt(1) & gte(2)
-            for table in (Table, dict, None, "visit"):
+            for table in (Table, "visit"):
                 with pytest.raises(DeclarationError, match="is not a table"):
                     query(table)
-
-        await backend.run_query(read, look)
-
-
-async def test_a_filter_looks_at_rows_in_python(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        await backend.run_mutation(write, fill)
-
-        async def look(ctx: QueryCtx) -> None:
-            visits = ctx.db.query(Visit).with_index(Visit.by_customer)
-            assert len(await visits.take(1_000_000_000)) == 18
-            odd = visits.filter(lambda visit: int(visit.price) % 2 == 1)
-            odd_of_ada = odd.filter(lambda visit: visit.customer == "Ada")
-            assert await odd.count() == 9
-            assert {row.customer for row in await odd_of_ada.collect()} == {"Ada"}
-            for what in (odd.sum, odd.min, odd.max):
-                with pytest.raises(ValueInvalid, match="cannot run a Python filter"):
-                    await what("price")
-            with pytest.raises(ValueInvalid, match="cannot run a Python filter"):
-                odd.group_by("customer")
-            with pytest.raises(ZeroDivisionError):
-                await visits.filter(lambda visit: visit.price < 1 / 0).collect()
 
         await backend.run_query(read, look)
 
@@ -254,7 +210,6 @@ async def test_reading_too_much_is_refused_however_it_is_asked_for(database_url:
     async with TestApp(app, database_url, max_rows_read=17) as backend:
         await backend.run_mutation(write, fill)
         asked: list[Any] = [
-            lambda ctx: ctx.db.query(Visit).collect(),
             lambda ctx: ctx.db.query(Visit).take(18),
             lambda ctx: ctx.db.query(Visit).filter(lambda _: False).first(),
             lambda ctx: ctx.sql("select * from visit"),
@@ -271,20 +226,6 @@ async def test_reading_too_much_is_refused_however_it_is_asked_for(database_url:
 # ----- aggregates
 
 
-async def test_sums_are_exact_and_may_be_larger_than_what_is_summed(database_url: str) -> None:
-    prices = [Decimal(10) ** 40, Decimal("0.0000000001"), Decimal("1E-40"), -(Decimal(10) ** 40), Decimal("0.1")]
-    long = timedelta(days=100_000_000)
-    async with TestApp(app, database_url) as backend:
-        rows = [Sale(units=INT64 - 1, wait=long, price=price) for price in prices]
-        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many(rows))
-
-        async def sums(ctx: QueryCtx) -> list[object]:
-            return [await ctx.db.query(Sale).sum(column) for column in ("price", "units", "wait")]
-
-        total = Decimal("0.1000000001000000000000000000000000000001")
-        assert await backend.run_query(read, sums) == [total, 5 * (INT64 - 1), 5 * long]
-
-
 async def test_groups_are_those_of_the_next_columns_of_the_index(database_url: str) -> None:
     monday, tuesday = date(2030, 1, 7), date(2030, 1, 8)
     rows = [
@@ -292,7 +233,6 @@ async def test_groups_are_those_of_the_next_columns_of_the_index(database_url: s
         Sale(shop="a", day=monday, units=2, size=Size.LARGE, price=Decimal("1.5")),
         Sale(shop="a", day=monday, units=3, price=Decimal(2)),
         Sale(shop="a", day=tuesday, units=4, bonus=1),
-        Sale(shop="b", day=tuesday, units=5),
         *(Sale(shop="c", truth=True, price=Decimal(price)) for price in ("1.5", "1.50", "15E-1", "-0", "0.00")),
     ]
     async with TestApp(app, database_url) as backend:
@@ -300,28 +240,17 @@ async def test_groups_are_those_of_the_next_columns_of_the_index(database_url: s
 
         async def look(ctx: QueryCtx) -> None:
             by_shop = ctx.db.query(Sale).with_index(Sale.by_shop)
-            assert await by_shop.group_by("shop").count() == {None: 1, "a": 3, "b": 1, "c": 5}
-            assert list(await by_shop.group_by("shop").count()) in ([None, "a", "b", "c"], ["a", "b", "c", None])
             assert await by_shop.group_by("shop", "day").sum("units") == {
-                (None, monday): 1, ("a", monday): 5, ("a", tuesday): 4, ("b", tuesday): 5, ("c", date(2030, 1, 1)): 0,
+                (None, monday): 1, ("a", monday): 5, ("a", tuesday): 4, ("c", date(2030, 1, 1)): 0,
             }  # fmt: skip
             of_a = ctx.db.query(Sale).with_index(Sale.by_shop, shop="a")
-            assert await of_a.group_by("day").max("price") == {monday: Decimal(2), tuesday: Decimal(0)}
             assert await of_a.group_by("day").min("bonus") == {monday: None, tuesday: 1}
             assert await of_a.group_by("day").sum("bonus") == {monday: 0, tuesday: 1}
             assert await of_a.group_by("day", "size").count() == {
                 (monday, Size.SMALL): 1, (monday, Size.LARGE): 1, (tuesday, Size.SMALL): 1,
             }  # fmt: skip
-            later = ctx.db.query(Sale).with_index(Sale.by_shop, shop="a", day=gte(tuesday))
-            assert await later.group_by("day").count() == {tuesday: 1}
-            truths = ctx.db.query(Sale).with_index(Sale.by_truth)
-            assert await truths.group_by("truth").sum("units") == {False: 15, True: 0}
-            assert await truths.group_by("truth", "price").count() == {
-                (False, Decimal(0)): 3, (False, Decimal("1.5")): 1, (False, Decimal(2)): 1,
-                (True, Decimal(0)): 2, (True, Decimal("1.5")): 3,
-            }  # fmt: skip
-            same = ctx.db.query(Sale).with_index(Sale.by_truth, truth=True, price=Decimal("1.500"))
-            assert await same.count() == 3, "equal decimals are one"
+            truths = ctx.db.query(Sale).with_index(Sale.by_truth, truth=True)
+            assert await truths.group_by("price").count() == {Decimal(0): 2, Decimal("1.5"): 3}, "equal ones are one"
 
         await backend.run_query(read, look)
 
@@ -331,22 +260,16 @@ async def test_aggregates_that_mean_nothing_are_refused(database_url: str) -> No
 
         async def look(ctx: QueryCtx) -> None:
             sales = ctx.db.query(Sale).with_index(Sale.by_shop)
-            for column in ("shop", "day", "at", "truth", "data", "uuid", "tags", "id", "creation_time", "unknown", ""):
-                with pytest.raises(ValueInvalid):
-                    await sales.sum(column)
-                with pytest.raises(ValueInvalid):
-                    await sales.group_by("shop").sum(column)
-            for column in ("truth", "data", "uuid", "tags", "unknown", 'units"; drop table sale; --'):
-                for what in (sales.min, sales.max, sales.group_by("shop").min, sales.group_by("shop").max):
+            for column in ("shop", "day", "id", "creation_time", "unknown", 'units"; drop table sale; --'):
+                for what in (sales.sum, sales.group_by("shop").sum):
                     with pytest.raises(ValueInvalid):
                         await what(column)
+            for what in (sales.min, sales.group_by("shop").max):
+                with pytest.raises(ValueInvalid):
+                    await what("data")
             for columns in ((), ("day",), ("shop", "size"), ("shop", "day", "units"), ("unknown",), ("day", "shop")):
                 with pytest.raises(ValueInvalid, match="group_by"):
                     sales.group_by(*columns)
-            with pytest.raises(ValueInvalid, match="group_by"):
-                ctx.db.query(Sale).group_by("shop")
-            with pytest.raises(ValueInvalid, match="group_by"):
-                ctx.db.query(Sale).with_index(Sale.by_shop, shop="a").group_by("shop")
 
         await backend.run_query(read, look)
 
