@@ -34,7 +34,6 @@ from penstock import (
     ValueInvalid,
     WorkId,
     WorkResult,
-    WorkStatus,
 )
 from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.testing import TestApp
@@ -102,6 +101,11 @@ async def count_told(ctx: QueryCtx) -> int:
 @app.query
 async def all_told(ctx: QueryCtx) -> list[tuple[str, str, str]]:
     return [(row.kind, row.what, row.context) async for row in ctx.db.query(Told)]
+
+
+@app.internal_action
+async def wait_for_ever(ctx: ActionCtx) -> None:
+    await asyncio.Event().wait()
 
 
 @app.internal_action
@@ -207,9 +211,6 @@ async def test_work_is_canceled_in_every_state(database_url: str) -> None:
         await sms.cancel(backend, completing)
         await backend.run_until_idle()
         assert await sms.status(backend, completing) == Finished(Success("sent completing")), "it had ended before"
-        await sms.cancel(backend, completing)
-        await backend.run_until_idle()
-        assert await sms.status(backend, completing) == Finished(Success("sent completing"))
 
 
 async def test_no_more_runs_at_once_than_is_declared_or_set_and_the_urgent_comes_first(database_url: str) -> None:
@@ -242,38 +243,22 @@ async def test_no_more_runs_at_once_than_is_declared_or_set_and_the_urgent_comes
 
 
 async def test_work_that_takes_too_long_fails(sqlite_url: str) -> None:
-    timed = App()
-    pool = timed.workpool("timed")
-
-    @timed.internal_action
-    async def wait_for_ever(ctx: ActionCtx) -> None:
-        await asyncio.Event().wait()
-
-    async with TestApp(timed, sqlite_url) as backend:
-        work = await pool.with_options(timeout=timedelta(milliseconds=10)).enqueue(backend, wait_for_ever)
+    async with TestApp(app, sqlite_url) as backend:
+        work = await sms.with_options(timeout=timedelta(milliseconds=10)).enqueue(backend, wait_for_ever)
         await backend.run_until_idle(raise_errors=False)
-        status = await pool.status(backend, work)
-        assert isinstance(status, Finished)
-        assert isinstance(status.result, Failed)
-        assert status.result.error.startswith("CallTimeout: ")
+        assert "Failed(error='CallTimeout: " in str(await sms.status(backend, work))
 
 
 async def test_a_status_is_kept_as_long_as_its_pool_says(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
         works: dict[Any, WorkId] = {pool: await pool.enqueue(backend, send, "x") for pool in (sms, kept, brief)}
         await backend.run_until_idle()
-
-        async def statuses() -> list[WorkStatus | None]:
-            return [await pool.status(backend, work) for pool, work in works.items()]
-
         done = Finished(Success("sent x"))
-        assert await statuses() == [done, done, done]
-        backend.clock.advance(timedelta(hours=2))
-        assert await statuses() == [done, done, None]
-        backend.clock.advance(timedelta(days=2))
-        assert await statuses() == [None, done, None]
+        for passed, ends in ((0, [done, done, done]), (2, [done, done, None]), (48, [None, done, None])):
+            backend.clock.advance(timedelta(hours=passed))
+            assert [await pool.status(backend, work) for pool, work in works.items()] == ends
         backend.clock.advance(timedelta(days=365 * 20))
-        assert await statuses() == [None, done, None]
+        assert await kept.status(backend, works[kept]) == done
 
 
 async def test_a_result_is_waited_for(database_url: str) -> None:
@@ -291,12 +276,9 @@ async def test_a_result_is_waited_for(database_url: str) -> None:
 
 def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
     wrong: list[dict[str, Any]] = [
-        {"name": ""}, {"name": "default"}, {"name": "a b"}, {"name": "x" * 64}, {"name": 7},
-        {"name": "x", "max_parallelism": -1}, {"name": "x", "max_parallelism": 1.5},
-        {"name": "x", "max_parallelism": True}, {"name": "x", "max_parallelism": 10**7},
-        {"name": "x", "status_ttl": timedelta.max},
-        {"name": "x", "status_ttl": timedelta(days=365_000, microseconds=1)},
-        {"name": "x", "default_retry": 5}, {"name": "x", "status_ttl": timedelta(0)}, {"name": "x", "status_ttl": 60},
+        {"name": ""}, {"name": "default"}, {"name": "x" * 64}, {"name": 7}, {"name": "x", "default_retry": 5},
+        {"name": "x", "max_parallelism": -1}, {"name": "x", "max_parallelism": True},
+        {"name": "x", "status_ttl": timedelta(days=365_000, microseconds=1)}, {"name": "x", "status_ttl": timedelta(0)},
     ]  # fmt: skip
     for given in wrong:
         with pytest.raises(DeclarationError):
@@ -304,10 +286,8 @@ def test_a_pool_that_cannot_be_is_refused_where_it_is_declared() -> None:
     with pytest.raises(ConfigError, match="at most 365,000 days"):
         App(job_status_ttl=1e12)
     App().workpool("ever", status_ttl=timedelta(days=365_000))
-    twice = App()
-    twice.workpool("x")
-    with pytest.raises(DeclarationError, match="two pools called 'x'"):
-        twice.workpool("x")
+    with pytest.raises(DeclarationError, match="two pools called 'sms'"):
+        app.workpool("sms")
     with pytest.raises(DeclarationError, match="must be True or False, not 'no'"):
         App().workpool("y", retry_actions_by_default="no")  # type: ignore[arg-type]
 
@@ -320,21 +300,12 @@ def test_options_that_cannot_be_are_refused_where_they_are_given() -> None:
         ({"run_at": "tomorrow", "run_after": timedelta(1)}, UsageError),
         ({"retry": 5}, ValueInvalid),
         ({"priority": 40_000}, ValueInvalid),
-        ({"priority": True}, ValueInvalid),
-        ({"timeout": timedelta(0)}, ValueInvalid),
-        ({"timeout": 5}, ValueInvalid),
         ({"timeout": timedelta(days=1830, microseconds=1)}, ValueInvalid),
         (debounced | {"max_wait": timedelta(days=1830, microseconds=1)}, ValueInvalid),
-        (debounced | {"max_wait": timedelta(0)}, ValueInvalid),
-        ({"name": ""}, ValueInvalid),
-        ({"on_complete_retry": True}, ValueInvalid),
         ({"on_complete": send}, DeclarationError),
         ({"on_complete": note}, DeclarationError),
-        ({"on_complete": print}, DeclarationError),
-        ({"priority": None}, ValueInvalid),
         ({"key": "k", "on_duplicate": None}, ValueInvalid),
         ({"context": 1}, UsageError),
-        ({"on_complete_retry": Retry()}, UsageError),
     ):
         with pytest.raises(error):
             sms.with_options(**given)
@@ -350,28 +321,21 @@ async def test_work_that_cannot_be_is_refused_and_leaves_nothing(database_url: s
     async with TestApp(app, database_url, max_job_argument_bytes=1000) as backend:
         calls: list[tuple[Any, Any, dict[str, Any], type[Exception]]] = [
             (sms, send, {"text": 7}, ArgumentsInvalid),
-            (sms, send, {}, ArgumentsInvalid),
             (sms, send, {"text": "x" * 1000}, LimitExceeded),
-            (sms, print, {}, ContextError),
             (sms, foreign, {}, ContextError),
             (sms.with_options(retry=True), note, {"what": "x"}, UsageError),
-            (sms.with_options(retry=True), count_told, {}, UsageError),
             (sms.with_options(run_after=timedelta(seconds=-1)), send, {"text": "x"}, ValueInvalid),
             (sms.with_options(run_after=timedelta(days=9999)), send, {"text": "x"}, ValueInvalid),
-            (sms.with_options(run_after=5), send, {"text": "x"}, ValueInvalid),  # type: ignore[arg-type]
-            (sms.with_options(run_at="2030"), send, {"text": "x"}, ValueInvalid),  # type: ignore[arg-type]
             (followed.with_options(context=object()), send, {"text": "x"}, ValueInvalid),
-            (followed.with_options(context="x" * 1000), send, {"text": "x"}, LimitExceeded),
         ]
         for pool, function, arguments, error in calls:
             with pytest.raises(error):
                 await pool.enqueue(backend, function, **arguments)
         with pytest.raises(ContextError, match="neither a ctx nor a backend"):
             sms.enqueue(None, send, "x")  # type: ignore[call-overload]
-        many: Any
-        for many in (5, None, [{"text": "x"}, 2], [{"text": "x"}, [("text", "y")]]):
-            with pytest.raises(ArgumentsInvalid):
-                await sms.enqueue_batch(backend, send, many)
+        many: Any = [{"text": "x"}, 2]
+        with pytest.raises(ArgumentsInvalid):
+            await sms.enqueue_batch(backend, send, many)
         with pytest.raises(ValueInvalid, match="a timedelta or None as its timeout, not 1"):
             await sms.result(backend, "job_" + "0" * 26, 1)  # type: ignore[call-overload]
         assert not any((await backend.job_counts()).values())
