@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from flow import process_actions
 from stage import stubborn
-from stage.waits import SOON
+from stage.waits import SOON, until
 
 from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
 from penstock.app import SERVICES, Backend, ServiceName
-from penstock.clock import SystemClock
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -103,10 +102,8 @@ def read(file: Path) -> str:
 
 
 async def until_there(file: Path) -> str:
-    async with asyncio.timeout(SOON):
-        while not (text := read(file)):
-            await SystemClock().sleep(0.01)
-    return text
+    await until(lambda: bool(read(file)))
+    return read(file)
 
 
 # ----- callers that give up
@@ -195,17 +192,6 @@ async def test_closing_does_not_wait_longer_and_names_what_is_left(
         assert "engine.functions_left functions=test_stopping:act" in caplog.text
         held.go.set()
         assert await query == "done"
-
-
-async def test_closing_ends_processes_that_hang(sqlite_url: str, tmp_path: Path) -> None:
-    async with asyncio.timeout(SOON):
-        async with process_actions.app.open(sqlite_url, grace=0.05) as backend:
-            task = asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / "begun")))
-            number = int(await until_there(tmp_path / "begun"))
-        with pytest.raises(Exception, match="died"):
-            await task
-    with pytest.raises(ProcessLookupError):
-        os.kill(number, 0)
 
 
 async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
