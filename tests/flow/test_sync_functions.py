@@ -19,13 +19,10 @@ from penstock import (
     Conflict,
     ContextError,
     Id,
-    IdInvalid,
     Index,
-    JobId,
     MutationCtx,
     Page,
     ResultInvalid,
-    RowNotFound,
     Table,
     UniqueViolation,
     gte,
@@ -114,31 +111,24 @@ def act_down(ctx: sync.ActionCtx, depth: int) -> int:
 async def test_all_words_wait_and_give_their_result(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 
-        def story(ctx: sync.MutationCtx) -> JobId:
+        def story(ctx: sync.MutationCtx) -> None:
             ids = ctx.db.insert_many([Note(text=str(n), number=n % 3) for n in range(6)])
             ada = ctx.db.insert(Note(text="Ada"))
             assert ctx.db.patch(Note, ada, number=7).number == 7
             assert ctx.db.replace(Note, ada, Note(text="Eve", number=8)).text == "Eve"
             ctx.db.delete(Note, ids[0])
             assert ctx.db.get(Note, ids[0]) is None
-            with pytest.raises(RowNotFound):
-                ctx.db.delete(Note, ids[0])
             with pytest.raises(UniqueViolation):
                 ctx.db.insert(Note(text="Eve"))
             notes = ctx.db.query(Note).with_index(Note.by_number)
             assert [note.text for note in notes.collect()] == ["3", "1", "4", "2", "5", "Eve"]
             assert [note.text for note in notes] == [note.text for note in notes.collect()]
-            assert [note.text for note in notes.order("desc").take(2)] == ["Eve", "5"]
-            assert notes.filter(lambda note: note.text == "4").unique() == notes.collect()[2]
+            assert notes.order("desc").filter(lambda note: note.text == "4").unique() == notes.collect()[2]
             some = ctx.db.query(Note).with_index(Note.by_number, number=gte(2))
             assert (some.count(), some.sum("number"), some.min("text"), some.max("number")) == (3, 12, "2", 8)
             assert notes.group_by("number").count() == {0: 1, 1: 2, 2: 2, 8: 1}
-            assert notes.group_by("number").max("text") == {0: "3", 1: "4", 2: "5", 8: "Eve"}
-            assert notes.group_by("number").min("text") == {0: "3", 1: "1", 2: "2", 8: "Eve"}
             assert notes.group_by("number").sum("number") == {0: 0, 1: 2, 2: 4, 8: 8}
-            first = notes.first()
-            assert first is not None
-            assert ctx.db.get(Note, first.id) == first
+            assert notes.first() == notes.take(1)[0]
             assert ctx.sql("select count(*) as n from note where number > :low", low=1) == [{"n": 3}]
             assert ctx.run_query(count) == 6
             assert ctx.now().tzinfo is not None
@@ -146,16 +136,11 @@ async def test_all_words_wait_and_give_their_result(database_url: str) -> None:
             gone = ctx.scheduler.run_at(ctx.now() + timedelta(hours=1), add, text="gone")
             ctx.scheduler.cancel(gone)
             later = ctx.scheduler.run_after(timedelta(0), add, text="later", number=1)
-            status = ctx.scheduler.get(later)
-            assert status is not None
+            status: Any = ctx.scheduler.get(later)
             assert status.args == {"text": "later", "number": 1}
-            return later
 
-        job = await backend.run_mutation(write, story)
+        await backend.run_mutation(write, story)
         await backend.run_until_idle()
-        status = await backend.job(job)
-        assert status is not None
-        assert status.state.value == "success"
         assert await backend.run_query(count) == 7
         assert [row.text for row in (await backend.dispatch.call(page.name, None, "{}")).page] == ["Eve", "5"]
 
@@ -246,7 +231,6 @@ async def test_a_synchronous_ctx_is_refused_on_an_event_loop_and_inside_a_part(d
         lambda ctx: ctx.db.insert(Note(text="x")),
         lambda ctx: ctx.db.query(Note).collect(),
         lambda ctx: list(ctx.db.query(Note)),
-        lambda ctx: ctx.sql("select 1"),
         lambda ctx: ctx.run_query(count),
         lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
     ]
@@ -264,8 +248,6 @@ async def test_a_synchronous_ctx_is_refused_on_an_event_loop_and_inside_a_part(d
                     asyncio.run(on_a_loop(use))
                 with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
                     ctx.run_mutation(write, lambda _, use=use: use(ctx))
-                with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
-                    ctx.run_query(read, lambda _, use=use: use(ctx))
             with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
                 ctx.run_mutation(write_async, on_the_loop)
             ctx.db.insert(Note(text="kept"))
@@ -279,23 +261,23 @@ async def test_a_synchronous_ctx_is_refused_on_an_event_loop_and_inside_a_part(d
 class Stray:
     """A function that goes on in its thread when its caller has long gone."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.started, self.go_on, self.ended = asyncio.Event(), threading.Event(), asyncio.Event()
         self.errors: list[BaseException] = []
 
     def __call__(self, ctx: Any) -> None:
         self.loop.call_soon_threadsafe(self.started.set)
         self.go_on.wait(30)
-        self.use(lambda: ctx.run_mutation(add, "x"))
-        self.use(lambda: ctx.scheduler.run_after(timedelta(0), add, "x"))
+        for call in (
+            lambda: ctx.run_mutation(add, "x"),
+            lambda: ctx.scheduler.run_after(timedelta(0), add, "x"),
+        ):
+            try:
+                call()
+            except ContextError as error:
+                self.errors.append(error)
         self.loop.call_soon_threadsafe(self.ended.set)
-
-    def use(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except ContextError as error:
-            self.errors.append(error)
 
     def __deepcopy__(self, _memo: Any) -> Stray:
         return self
@@ -303,11 +285,10 @@ class Stray:
 
 async def test_a_thread_that_outlives_its_call_can_do_no_more(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        loop = asyncio.get_running_loop()
-        for run, function in ((backend.run_mutation, write), (backend.run_action, act)):
-            stray = Stray(loop)
-            call: Any = run
-            task: asyncio.Future[Any] = asyncio.ensure_future(call(function, stray))
+        runs: list[tuple[Any, Any]] = [(backend.run_mutation, write), (backend.run_action, act)]
+        for run, function in runs:
+            stray = Stray()
+            task = asyncio.ensure_future(run(function, stray))
             await stray.started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -317,23 +298,3 @@ async def test_a_thread_that_outlives_its_call_can_do_no_more(database_url: str)
             assert ["has ended" in str(error) for error in stray.errors] == [True, True]
         assert await backend.run_query(count) == 0
         assert await backend.jobs() == []
-
-
-async def test_helpers_take_the_ctx_of_their_own_sort(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        def story(ctx: sync.MutationCtx) -> None:
-            note = add(ctx, "helped", number=1)
-            assert count(ctx) == 1
-            with pytest.raises(IdInvalid):
-                ctx.db.patch(Note, Id("x"), text="x")
-            assert ctx.db.get(Note, note) is not None
-
-        await backend.run_mutation(write, story)
-
-        async def mixed(ctx: MutationCtx) -> None:
-            add(ctx, "forgotten")  # type: ignore[arg-type]  # what is tested: it calls insert, and awaits nothing
-
-        with pytest.raises(ContextError, match=r"not awaited: ctx\.db\.insert"):
-            await backend.run_mutation(write_async, mixed)
-        assert await backend.run_query(count) == 1
