@@ -20,11 +20,8 @@ from penstock import (
     LimitExceeded,
     MutationCtx,
     QueryCtx,
-    RowNotFound,
     Table,
     UniqueViolation,
-    gte,
-    lt,
 )
 from penstock.testing import TestApp
 
@@ -287,43 +284,3 @@ async def test_an_inner_ctx_reads_what_was_written_and_ends_with_its_function(da
         with pytest.raises(LimitExceeded, match="nested deeper than 64 levels"):
             await backend.run_mutation(again)
         assert await texts(backend) == ["a"]
-
-
-# ----- what is noted
-
-
-async def test_what_was_read_is_noted(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        noted = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="a", number=1)))
-        nobody: Id[Note] = Id("note_01jd3k4v5w6x7y8z9a0b1c2d3e")
-
-        async def part(ctx: MutationCtx) -> None:
-            await ctx.db.query(Note).with_index(Note.by_number, number=1).collect()
-            raise ApplicationError("because of what it read")
-
-        async def story(ctx: MutationCtx) -> None:
-            reads = ctx._scope.transaction.read_set
-            await ctx.db.query(Note).with_index(Note.by_number, number=gte(3) & lt(5)).collect()
-            await ctx.db.query(Note).with_index(Note.by_text, text="7").unique()
-            await ctx.db.get(Note, noted)
-            assert await ctx.db.get(Note, nobody) is None
-            with pytest.raises(RowNotFound):
-                await ctx.db.delete(Note, nobody)
-            with pytest.raises(ApplicationError):
-                await ctx.run_mutation(write, part)
-            seen = [
-                (read.index, read.prefix, read.lower and read.lower.value, read.upper and read.upper.value)
-                for read in reads.ranges
-            ]
-            assert seen == [
-                ("by_number", (), 3, 5),
-                ("by_text", ("7",), None, None),
-                (None, (noted,), None, None),
-                (None, (nobody,), None, None),  # asked once
-                ("by_number", (1,), None, None),  # of a part that was undone
-            ]
-            assert not reads.everything
-            await ctx.sql("select 1")
-            assert reads.everything
-
-        await backend.run_mutation(write, story)

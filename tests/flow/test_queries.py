@@ -272,19 +272,3 @@ async def test_aggregates_that_mean_nothing_are_refused(database_url: str) -> No
                     sales.group_by(*columns)
 
         await backend.run_query(read, look)
-
-
-async def test_what_an_aggregate_looked_at_counts_as_read(database_url: str) -> None:
-    async with TestApp(app, database_url, max_rows_read=1) as backend:
-        await backend.run_mutation(write, lambda ctx: ctx.db.insert_many([Sale(units=number) for number in range(9)]))
-
-        async def look(ctx: QueryCtx) -> None:
-            assert await ctx.db.query(Sale).with_index(Sale.by_units, units=lt(5)).count() == 5
-            assert await ctx.db.query(Sale).with_index(Sale.by_units, units=7).sum("units") == 7
-            reads = ctx._scope.transaction.read_set.ranges
-            assert [(read.index, read.prefix, read.lower, read.upper and read.upper.value) for read in reads] == [
-                ("by_units", (), None, 5),
-                ("by_units", (7,), None, None),
-            ]
-
-        await backend.run_query(read, look)

@@ -1,9 +1,7 @@
-"""What cannot be captured is refused before anything is written, and whoever starts reads what is there once."""
+"""What cannot be captured is refused before anything is written."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -97,30 +95,3 @@ async def test_a_change_that_is_refused_leaves_what_was_declared(database_url: s
     assert await written(database_url) == before
     async with first.open(database_url, clock=test.clock) as test:
         assert await outbox_row(test) == row
-
-
-async def test_the_lists_of_what_is_there_are_read_once_however_many_outboxes_there_are(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await run_sql(database_url, MAKE)
-    stage, read = OutboxStage(Noted), Counter[str]()
-    for one in range(9):
-        stage.outbox(Noted, f"o{one}")
-    async with stage.open(database_url) as test:
-        store = test.engine.store
-
-        def count(owner: object, name: str) -> None:
-            method: Callable[..., Awaitable[Any]] = getattr(owner, name)
-
-            async def counted(*args: Any) -> Any:
-                read[name] += 1
-                return await method(*args)
-
-            monkeypatch.setattr(owner, name, counted)
-
-        for owner in (store.outboxes, store.interests):
-            count(owner, "list")
-        count(store.changes, "readers")
-        count(store.catalog, "read_tables")
-        await test.declare([])
-    assert read == {"list": 4, "readers": 1, "read_tables": 1}

@@ -331,23 +331,6 @@ async def test_a_fact_that_was_read_before_by_the_function_itself_does_not_last_
         assert await test.with_identity(subject="ada").run_mutation(write, story) == [1, 0]
 
 
-async def test_facts_are_read_once_whatever_the_number_of_rows(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-
-        async def fill(ctx: MutationCtx) -> None:
-            await ctx.db.insert(Member(user="ada", team="red"))
-            await ctx.db.insert_many([Shared(owner="ada", team="red") for _ in range(50)])
-
-        await test.run_mutation(trusted, fill)
-
-        async def touch(ctx: MutationCtx) -> int:
-            for row in await ctx.db.query(Shared).take(50):
-                await ctx.db.patch(Shared, row.id, is_open=True)
-            return len([one for one in ctx._scope.transaction.read_set.ranges if one.table == "member"])
-
-        assert await test.with_identity(subject="ada").run_mutation(write, touch) == 1
-
-
 async def test_a_live_query_changes_with_a_permission(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await test.run_mutation(trusted, lambda ctx: ctx.db.insert(Shared(owner="ada", team="red")))

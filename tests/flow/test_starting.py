@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from stage.databases import connected
-from stage.waits import until
 
 from penstock import App, MutationCtx, MutationTaskCtx, Table
 from penstock.store.postgres import catalog
@@ -33,40 +32,21 @@ async def send(ctx: MutationCtx) -> None:
     await ctx.db.insert(Parcel(name="a"))
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """The connections that were opened."""
-    found, open_one = list[Connection](), Route.open
+async def test_a_start_opens_a_connection_each_for_calls_services_and_the_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_one = list[Connection](), Route.open
 
     async def noted(route: Route, *args: Any) -> Connection:
-        found.append(await open_one(route, *args))
-        return found[-1]
+        opened.append(await open_one(route, *args))
+        return opened[-1]
 
     monkeypatch.setattr(Route, "open", noted)
-    return found
-
-
-async def test_a_start_opens_a_connection_each_for_calls_services_and_the_schema(
-    postgres_url: str, opened: list[Connection]
-) -> None:
     async with TestApp(app, postgres_url) as backend:
         assert len(opened) == 3, "of which one has changed tables, tried out triggers and made them"
         await backend.run_mutation(send)
         await backend.engine.store.signals.close()  # type: ignore[attr-defined]  # when it has told the others
         assert len(opened) == 3, "no connection of its own tells of work"
-
-
-async def test_the_connection_that_held_the_right_to_change_the_schema_is_closed_soon(
-    postgres_url: str, opened: list[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "_KEPT", 0.0)
-    async with TestApp(app, postgres_url):
-        assert len(opened) >= 3
-
-        async def is_closed() -> bool:
-            return [one.is_closed() for one in opened].count(True) == len(opened) - 2
-
-        await until(is_closed)
 
 
 async def test_whoever_has_started_holds_no_right_to_change_the_schema(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import threading
@@ -19,7 +18,7 @@ from stage import stubborn
 from stage.waits import SOON, until
 
 from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
-from penstock.app import SERVICES, Backend, ServiceName
+from penstock.app import SERVICES, Backend
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -172,18 +171,15 @@ async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: st
 # ----- stopping
 
 
-async def test_closing_waits_for_what_runs_within_the_grace_time(sqlite_url: str) -> None:
+async def test_closing_waits_within_the_grace_time_and_then_names_what_is_left(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with holding() as held:
         async with app.open(sqlite_url, grace=60.0) as backend:
             query = asyncio.ensure_future(backend.run_action(act, held))
             await held.arrived()
             asyncio.get_running_loop().call_soon(held.go.set)
         assert await query == "done"
-
-
-async def test_closing_does_not_wait_longer_and_names_what_is_left(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
     with holding() as held, caplog.at_level(logging.WARNING, "penstock"):
         async with asyncio.timeout(SOON), app.open(sqlite_url, grace=0.05) as backend:
             query = asyncio.ensure_future(backend.run_action(act, held))
@@ -206,22 +202,6 @@ async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
             found = await backend.job(job)
             assert found is not None
             assert found.state is JobState.FAILED
-
-
-def test_where_services_run_the_collector_looks_less_often(sqlite_url: str) -> None:
-    async def threshold(*services: ServiceName) -> int:
-        async with App().open(sqlite_url, services=services):
-            return gc.get_threshold()[0]
-
-    before = gc.get_threshold()
-    try:
-        for young, expected in ((700, 30_000), (50_000, 50_000), (0, 0)):
-            gc.set_threshold(young, 10, 10)
-            assert asyncio.run(threshold()) == young, "a program without services is left alone"
-            assert asyncio.run(threshold("worker")) == expected
-            assert gc.get_threshold()[1:] == (10, 10)
-    finally:
-        gc.set_threshold(*before)
 
 
 BOUND = 30.0  # seconds, on a machine that does other things as well; what fails never ends

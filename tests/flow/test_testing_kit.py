@@ -275,7 +275,7 @@ async def test_a_database_takes_one_test_after_another_and_two_at_once(
 # ----- gates
 
 
-async def test_a_gate_holds_who_comes_until_it_is_opened() -> None:
+async def test_a_gate_holds_who_comes_until_it_is_opened_and_an_error_may_be_raised_at_a_moment() -> None:
     async with TestApp(app) as test:
 
         def call(number: int) -> asyncio.Task[datetime]:
@@ -296,10 +296,7 @@ async def test_a_gate_holds_who_comes_until_it_is_opened() -> None:
         await first, "the end of the block opens it"
         with gate("mutation.ran", when=lambda function: function.endswith("ping_daily")) as held:
             await call(1)
-            daily = asyncio.create_task(test.run_mutation(ping_daily, days=0))
-            await held.arrived()
-            held.open()
-            await daily
+            assert held.arrivals == [], "it holds others"
         with gate("commit.after") as held:
             first = call(1)
             await held.arrived()
@@ -309,15 +306,10 @@ async def test_a_gate_holds_who_comes_until_it_is_opened() -> None:
             await held.arrived(2)
             assert not second.done()
         await second
+        with raising("commit.before", ConnectionError("pulled the plug"), times=1):
+            with pytest.raises(ConnectionError):
+                await call(3)
+            await call(4)
+        assert sorted(await test.run_query(pings)) == [1, 1, 1, 1, 2, 2, 4]
     with pytest.raises(KeyError), gate("coffee.break"):
         pass
-
-
-async def test_an_error_may_be_raised_at_a_moment() -> None:
-    async with TestApp(app) as test:
-        with raising("commit.before", ConnectionError("pulled the plug"), times=2):
-            for number in (1, 2):
-                with pytest.raises(ConnectionError):
-                    await test.run_mutation(ping, number=number)
-            await test.run_mutation(ping, number=3)
-        assert await test.run_query(pings) == [3]

@@ -15,7 +15,6 @@ import pytest
 from stage.stories import tell_in
 
 from penstock import ActionCtx, App, ContextError, Id, Index, JobId, MutationCtx, QueryCtx, Table, UnawaitedCall, sync
-from penstock.calls.run import runner
 from penstock.testing import JobsFailed, TestApp
 
 NO_JOB = JobId("job_01jd3k4v5w6x7y8z9a0b1c2d3e")
@@ -351,27 +350,6 @@ async def test_coroutines_of_others_are_left_to_python() -> None:
     with pytest.warns(RuntimeWarning, match="alone' was never awaited") as told:
         alone()  # type: ignore[unused-coroutine]  # what is tested
     assert told[0].filename == __file__, "where it was dropped"
-
-
-async def test_a_run_whose_ctx_nobody_holds_looks_at_no_tasks(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At each end it would look at those of all others, which takes longer the more of them run."""
-    looked: list[str] = []
-    monkeypatch.setattr(runner, "refuse_tasks_of", lambda run: looked.append(run.function))
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: Any) -> None:
-            await ctx.run_query(read, nothing)
-
-        async def nothing(ctx: QueryCtx) -> None:
-            """Read nothing."""
-
-        for run in runs(backend, story):
-            await run()
-        await backend.scheduler.run_after(timedelta(0), add, text="x")
-        assert await backend.run_until_idle() == 1
-    assert looked == []
 
 
 async def test_calls_that_have_ended_are_not_kept(sqlite_url: str) -> None:
