@@ -141,7 +141,7 @@ async def count(backend: TestApp, table: type[Table]) -> int:
 
 # ----- every kind of column
 
-EXTREMES: dict[str, list[Any]] = {  # beside those of `test_made_up_queries`
+EXTREMES: dict[str, list[Any]] = {  # beside those of `test_made_up_tables`
     "text": ["a" * (MIB - 1024), "\N{SNOWMAN}" * ((MIB - 1024) // 3)],
     "real": [1.7976931348623157e308, float("-inf"), 5],
     "data": [bytes(MIB - 1024)],
