@@ -107,15 +107,6 @@ async def test_an_idle_pool_does_not_wait_for_the_backlogs_of_others(database_ur
         assert any(pools[late].name in names for names in turns), "each of the others has had at most one turn"
 
 
-async def enqueue(backend: Backend, pool: Workpool | None, jobs: int) -> None:
-    """So many jobs of a pool, or, without one, of the scheduler."""
-    for _ in range(jobs):
-        if pool is None:
-            await backend.scheduler.run_after(timedelta(0), occupy, "scheduled")
-        else:
-            await pool.enqueue(backend, occupy, pool.name)
-
-
 @asynccontextmanager
 async def two_workers(database_url: str) -> AsyncIterator[tuple[TestApp, Worker, Worker]]:
     async with TestApp(app, database_url, worker_jobs=4) as backend:
