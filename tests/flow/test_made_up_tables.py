@@ -237,7 +237,7 @@ async def look(ctx: QueryCtx, dice: Random, tables: list[Made], known: list[list
 
 
 @pytest.mark.both_stores
-@pytest.mark.parametrize("seed", range(examples(25)))
+@pytest.mark.parametrize("seed", range(examples(20)))
 async def test_a_query_gives_each_caller_what_python_finds_among_all_rows(database_url: str, seed: int) -> None:
     dice = random_of(seed)
     tables = [table_of(dice, f"made{number}") for number in range(3)]
@@ -374,7 +374,7 @@ class Model:
 
 
 @pytest.mark.both_stores
-@pytest.mark.parametrize("seed", range(examples(25)))
+@pytest.mark.parametrize("seed", range(examples(20)))
 async def test_a_table_has_the_rows_that_were_written(database_url: str, seed: int) -> None:
     dice = random_of(seed)
     models = [Model(dice, table_of(dice, f"made{number}")) for number in range(3)]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
@@ -50,15 +48,6 @@ class Invite(BaseModel):
     price: Decimal = Decimal("0.10")
 
 
-@dataclass
-class Letter:
-    number: UUID
-    day: date
-    seal: bytes
-    pages: tuple[int, ...] = ()
-    copies: list[Letter] | None = None
-
-
 class Person(Table, name="person"):
     name: str
 
@@ -78,12 +67,6 @@ async def repeat(ctx: MutationCtx, payload: str) -> None:
 @app.outbox("invites", on_failure="park", retry=Retry(max_attempts=1))
 async def invite(ctx: ActionCtx, payload: Invite) -> None:
     heard.append(payload)
-
-
-@app.outbox("letters", batch=10)
-async def post(ctx: ActionCtx, messages: list[Message[Letter]]) -> None:
-    heard.extend(message.payload for message in messages)
-    heard.extend(message.cloud_event("https://post.example")["data"]["seal"] for message in messages)
 
 
 @app.outbox(Person)
@@ -209,28 +192,6 @@ async def test_services_are_woken_by_messages_and_by_rows_of_outboxes(
         await test.run_mutation(write, lambda ctx: ctx.db.insert(Person(name="x")))
         await app.outboxes.send(test, "any", "y")
         assert woken == ["woken"] * 3
-
-
-async def test_payloads_come_as_the_handler_takes_them(database_url: str) -> None:
-    at = datetime(2026, 5, 1, 12, 30, 0, 250, UTC)
-    letter = Letter(UUID(int=7), date(2026, 5, 1), b"\x00\xff seal", (1, 2))
-    letter.copies = [Letter(UUID(int=8), date(2026, 5, 2), b"", ())]
-    async with TestApp(app, database_url) as test:
-        await app.outboxes.send(test, "invites", Invite(to="Žofie 😀", at=at, price=Decimal("12.50")))
-        await app.outboxes.send(test, "invites", {"to": "x", "at": "2026-05-01T12:00:00Z"})
-        await app.outboxes.send(test, "letters", letter)
-        await app.outboxes.send(test, "any", {"days": ["2026-01-01"], "\u2028": 2**70})
-        with pytest.raises(ValueInvalid, match=r"payload\.row is a Person, and comes back as a dict"):
-            await app.outboxes.send(test, "any", {"row": Person(name="p")})
-        await test.relay.drain()
-    assert [one for one in heard if isinstance(one, Invite)] == [
-        Invite(to="Žofie 😀", at=at, price=Decimal("12.50")),
-        Invite(to="x", at=datetime(2026, 5, 1, 12, tzinfo=UTC)),
-    ]
-    assert letter in heard
-    assert "AP8gc2VhbA==" in heard
-    ((said, _),) = [one for one in heard if isinstance(one, tuple)]
-    assert said == {"days": ["2026-01-01"], "\u2028": 2**70}
 
 
 async def test_a_payload_that_the_handler_does_not_take_is_refused_and_fails_its_message(database_url: str) -> None:

@@ -68,9 +68,7 @@ def runs(backend: TestApp, story: Any) -> list[Callable[[], Any]]:
 READS: dict[str, Callable[[Any], Any]] = {
     "ctx.db.get": lambda ctx: ctx.db.get(Note, NO_NOTE),
     "ctx.db.query(…).collect": lambda ctx: ctx.db.query(Note).collect(),
-    "ctx.db.query(…).take": lambda ctx: ctx.db.query(Note).take(1),
     "ctx.db.query(…).first": lambda ctx: ctx.db.query(Note).with_index(Note.by_text).first(),
-    "ctx.db.query(…).unique": lambda ctx: ctx.db.query(Note).unique(),
     "ctx.db.query(…).paginate": lambda ctx: ctx.db.query(Note).paginate(),
     "ctx.db.query(…).count": lambda ctx: ctx.db.query(Note).count(),
     "ctx.sql": lambda ctx: ctx.sql("select 1"),
@@ -78,12 +76,9 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 WRITES: dict[str, Callable[[Any], Any]] = {
     "ctx.db.insert": lambda ctx: ctx.db.insert(Note(text="x")),
-    "ctx.db.insert_many": lambda ctx: ctx.db.insert_many([Note(text="x")]),
     "ctx.db.patch": lambda ctx: ctx.db.patch(Note, NO_NOTE, text="x"),
-    "ctx.db.replace": lambda ctx: ctx.db.replace(Note, NO_NOTE, Note(text="x")),
     "ctx.db.delete": lambda ctx: ctx.db.delete(Note, NO_NOTE),
     "ctx.scheduler.run_after": lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
-    "ctx.scheduler.run_at": lambda ctx: ctx.scheduler.run_at(ctx.now(), add, text="x"),
     "ctx.scheduler.cancel": lambda ctx: ctx.scheduler.cancel(NO_JOB),
     "ctx.scheduler.get": lambda ctx: ctx.scheduler.get(NO_JOB),
     "ctx.run_mutation": lambda ctx: ctx.run_mutation(add, "x"),

@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import new_class
 from typing import Any
 
 import asyncpg
@@ -17,38 +18,20 @@ from stage.reactive import Stage, settle
 from penstock import App, Config, ConfigError, IdInvalid, JobState, MutationCtx, Table, TaskFilter
 from penstock.testing import TestApp
 
+
+def declared(name: str, key: Any, kind: type) -> type[Table]:
+    """A table of another program, of which `mark` has a type."""
+    body = {"__annotations__": {"number": int, "note": str, "mark": kind}, "__module__": __name__}
+    words = {"source": "odd", "key": key, "managed": False}
+    table: type[Table] = new_class(name, (Table,), words, lambda space: space.update(body))
+    return table
+
+
+Marked, Measured = declared("Marked", "number", bytes), declared("Measured", "number", float)
+ByMark, ByBoth = declared("ByMark", "mark", bytes), declared("ByBoth", ("mark", "number"), bytes)
+ByMeasure, ByLength = declared("ByMeasure", "mark", float), declared("ByLength", "mark", timedelta)
 BYTES = ("", "00", "01ff", "5c7836", "6162", "61ff", "ff61", "ffff")
 FLOATS = ("-Infinity", "-1e308", "-1", "0", "0.1", "1e308", "Infinity")
-
-
-class Marked(Table, source="odd", key="number", managed=False):
-    number: int
-    note: str
-    mark: bytes
-
-
-class ByMark(Table, source="odd", key="mark", managed=False):
-    number: int
-    note: str
-    mark: bytes
-
-
-class ByBoth(Table, source="odd", key=("mark", "number"), managed=False):
-    number: int
-    note: str
-    mark: bytes
-
-
-class Measured(Table, source="odd", key="number", managed=False):
-    number: int
-    note: str
-    mark: float
-
-
-class ByMeasure(Table, source="odd", key="mark", managed=False):
-    number: int
-    note: str
-    mark: float
 
 
 ORDERS: dict[str, tuple[type[Table], dict[str, Any], str, str]] = {  # with a unique key, and a type on SQLite
@@ -167,11 +150,6 @@ async def test_a_row_is_called_by_its_key_as_it_is_shown(database_url: str, tabl
 HUGE = 5000  # digits; Python reads ints of up to 4300
 
 
-class ByLength(Table, source="odd", key="mark", managed=False):
-    note: str
-    mark: timedelta
-
-
 class Priced(Table, source="odd", key="number", managed=False):
     number: int
     note: str
@@ -241,22 +219,7 @@ async def test_a_file_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None
             pass
 
 
-ODD_NAMES = (
-    "a{b}",
-    "{}",
-    "{0}",
-    "%s",
-    "%(p1)s",
-    ":name",
-    "?",
-    "?1",
-    "$1",
-    "$$",
-    "$penstock$",
-    'say "hi"',
-    "it's",
-    "b\\c",
-)
+ODD_NAMES = ("a{b}", "{0}", "%s", "%(p1)s", ":name", "?1", "$1", "$$", "$penstock$", 'say "hi"', "it's", "b\\c")
 ODD_TABLE = 'odd {t} {} %s %(p1)s :name ? $1 $$ $penstock$ "o" it\'s b\\c'
 
 

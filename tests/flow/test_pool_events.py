@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from stage.monitors import apl, apl_queries, flat, messages
 from stage.monitors import streamed as stream
-from stage.reactive import Stage, settle
 from stage.stories import tell_in
 from stage.told import events
 
@@ -23,6 +22,7 @@ from penstock import (
     QueryCtx,
     Retry,
     Table,
+    TaskCtx,
     WorkId,
     WorkResult,
     public,
@@ -164,16 +164,6 @@ async def test_a_batch_a_cancel_and_a_lost_job_are_told(database_url: str) -> No
         assert [one["status"] for one in by_name(lines, "completed")] == ["failed"], "by who takes it over"
 
 
-async def test_a_pool_tells_no_more_than_its_level(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        with stream(backend.clock) as lines:
-            for pool in (plain, mute):
-                await pool.enqueue(backend, send, "a")
-            await backend.run_until_idle()
-            await a_minute(backend)
-        assert [(one["event"], one["pool"]) for one in messages(lines)] == [("report", "plain")]
-
-
 async def a_minute(backend: TestApp) -> None:
     backend.clock.advance(timedelta(seconds=60))
     await backend.worker.tick()
@@ -184,6 +174,7 @@ async def test_an_active_pool_is_reported_on_each_minute(database_url: str) -> N
     async with TestApp(app, database_url) as backend:
         with stream(backend.clock) as lines:
             begun = ms(backend.clock)
+            await mute.enqueue(backend, write_two)  # this pool tells of warnings only
             work = await plain.enqueue(backend, send, "never")
             await plain.cancel(backend, work)
             await plain.with_options(retry=True).enqueue(backend, send, "twice")
@@ -307,27 +298,20 @@ async def test_each_call_and_each_job_is_told_once_with_its_rows(
     assert not events(caplog, "call.ran"), "in production nothing is told of calls that end well"
 
 
+@app.reactive_task(Seat, filter=lambda one: one.name == "late", name="seating")
+async def be_late(ctx: TaskCtx[Seat]) -> None: ...
+
+
 async def test_jobs_in_a_shared_transaction_and_task_runs_are_told(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
-    stage = Stage()
-    stage.task(Seat, filter=lambda one: one.name == "late", name="seating")
-    async with stage.open(database_url, dev=True) as test:
-        (row,) = await stage.insert(test, Seat(name="late"))
-        await settle(test)
-        assert told_of(caplog, "job.ran", "task", "key", "status", "kind") == [
-            ("seating", f'["{row}"]', "success", "action")
-        ]
-
-    caplog.clear()
-    async with TestApp(app, database_url, dev=True, clock=TestClock(seed=99)) as backend:
-        await backend.run_mutation(enqueue_three)
-        await backend.run_until_idle()
+    async with TestApp(app, database_url, dev=True) as test:
+        row = await test.run_mutation(write, lambda ctx: ctx.db.insert(Seat(name="late")))
+        await test.run_until_idle()
+        expected = ("seating", f'["{row}"]', "success", "action")
+        assert told_of(caplog, "job.ran", "task", "key", "status", "kind") == [expected]
+        caplog.clear()
+        await hall.enqueue_batch(test, write_two, [{}] * 3)
+        await test.run_until_idle()
         assert told_of(caplog, "job.ran", "function", "written") == [("test_pool_events:write_two", 2)] * 3
-
-
-@app.mutation
-async def enqueue_three(ctx: MutationCtx) -> None:
-    for _ in range(3):
-        await ctx.scheduler.run_after(timedelta(0), write_two)

@@ -139,20 +139,6 @@ async def test_who_is_full_wants_no_slots_and_has_its_share_when_it_is_not(datab
         assert [worker._slots.numbers()["shared"] for worker in (first, second)] == [2, 2]
 
 
-async def test_who_is_full_gives_back_the_slots_that_it_has_free(database_url: str) -> None:
-    async with two_workers(database_url) as (backend, first, second):
-        await shared.enqueue_batch(backend, occupy, [{"what": "early"}] * 2)
-        await look(backend, second, passing=0.1)
-        end_all("early")
-        await look(backend, second, passing=0.1)
-        for _ in range(4):
-            await backend.scheduler.run_after(timedelta(0), occupy, "long")
-        await look(backend, second, passing=0.1)
-        assert second._slots.numbers()["shared"] == 2, "for a while"
-        await shared.enqueue_batch(backend, occupy, [{"what": "short"}] * 20)
-        assert Counter(await look(backend, first, second, passing=0.1)) == {"short": 4, "long": 4}
-
-
 async def end_first(backend: TestApp) -> Counter[str]:
     going[0][1].set()
     return Counter(await look(backend))

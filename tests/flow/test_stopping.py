@@ -100,9 +100,9 @@ def read(file: Path) -> str:
     return file.read_text("ascii") if file.exists() else ""
 
 
-async def until_there(file: Path) -> str:
+async def until_there(file: Path) -> int:
     await until(lambda: bool(read(file)))
-    return read(file)
+    return int(read(file))
 
 
 # ----- callers that give up
@@ -158,7 +158,7 @@ async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: st
     """Two that hang, of two there are, and the next one finds a process all the same."""
     async with TestApp(process_actions.app, sqlite_url, processes=2) as backend:
         hung = [asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / name))) for name in "ab"]
-        numbers = [int(await until_there(tmp_path / name)) for name in "ab"]
+        numbers = [await until_there(tmp_path / name) for name in "ab"]
         for task in hung:
             task.cancel()
         async with asyncio.timeout(SOON):

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, sql
 
-from penstock import Table
+from penstock import DeclarationError, Table
 from penstock.api.holding import hold, release
 from penstock.testing import TestApp
 
@@ -223,3 +223,56 @@ async def test_partitions_that_come_and_go_while_a_table_is_held_are_told_as_los
         assert (await states(test), (await told(test))[3:]) == (["ok"], ["lost"])
         await run_sql(postgres_url, "truncate part_1", "insert into part (nr) values (12)")
         assert (await told(test))[4:] == ["enter"], "of the partition that is left"
+
+
+# ----- what cannot be captured
+
+
+class Viewed(Table, source="viewed", key="nr", managed=False):
+    nr: int
+
+
+class Bare(Table, source="bare", key="nr", managed=False):
+    nr: int
+
+
+async def written(url: str) -> dict[str, list[Any]]:
+    """All that is written of what programs declare."""
+    async with OutboxStage().open(url) as test:
+        schema = "penstock_" if url.startswith("sqlite") else "penstock."
+        names = ("outbox", "change_reader", "interest", "task", "cron", "function", "pool", "topic")
+        return {name: await sql(test, f"select * from {schema}{name} order by 1") for name in names}
+
+
+async def test_what_cannot_be_captured_is_refused_and_leaves_what_was_declared(database_url: str) -> None:
+    await run_sql(database_url, MAKE, "create view viewed as select nr from part", "create table bare (nr integer)")
+    first, changed = OutboxStage(Part), OutboxStage(Part)
+    first.outbox(Part, "first")
+    changed.outbox(Part, "first", on=("insert", "update"))
+    async with first.open(database_url) as test:
+        await drain(test)
+        row = await outbox_row(test, "first")
+    before = await written(database_url)
+
+    async def refuse(stage: OutboxStage, why: str) -> None:
+        stage.app.workpool("pool", max_parallelism=3)
+        stage.outbox("topic", "second")
+        with pytest.raises(DeclarationError, match=why):
+            async with stage.open(database_url):
+                pass
+
+    await refuse(Hearing("outbox", Bare).stage, "not told apart")
+    for by in ("outbox", "task"):
+        await refuse(Hearing(by, Viewed).stage, "viewed is a view")
+        assert await written(database_url) == before
+    await run_sql(
+        database_url,
+        "drop view viewed",
+        "drop table part",
+        "create view part as select 1 as nr, 'a' as name, 'a' as note",
+    )
+    await refuse(changed, "part is a view")
+    await run_sql(database_url, "drop view part", MAKE)
+    assert await written(database_url) == before
+    async with first.open(database_url, clock=test.clock) as test:
+        assert await outbox_row(test, "first") == row
