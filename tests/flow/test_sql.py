@@ -120,7 +120,7 @@ async def test_casts_and_slices_are_not_taken_for_names(postgres_url: str) -> No
 
 async def test_values_compare_as_those_of_the_columns_do(database_url: str) -> None:
     values: dict[str, list[Any]] = {
-        "moment": [NOON - timedelta(microseconds=1), NOON, NOON + timedelta(days=1)],
+        "moment": [NOON - timedelta(microseconds=1), NOON],
         "day": [date(999, 1, 1), date(2030, 1, 1)],
         "span": [timedelta(days=-1), timedelta(microseconds=1), timedelta(days=1)],
         "price": [Decimal("-1.5"), Decimal("9.9"), Decimal(10)],
@@ -141,12 +141,13 @@ async def test_values_compare_as_those_of_the_columns_do(database_url: str) -> N
 
             async def look(ctx: QueryCtx, column: str = column, ordered: list[Any] = ordered) -> None:
                 for place, value in enumerate(ordered):
-                    [found] = await ctx.sql(
-                        f"select count(*) as n from note where {column} <= :value and :value <= {column}", value=value
-                    )
-                    assert found == {"n": 1}
-                    [found] = await ctx.sql(f"select count(*) as n from note where {column} < :value", value=value)
-                    assert found == {"n": place}
+                    for how, count in (
+                        (f"{column} <= :value and :value <= {column}", 1),
+                        (f"{column} < :value", place),
+                    ):
+                        assert await ctx.sql(f"select count(*) as n from note where {how}", value=value) == [
+                            {"n": count}
+                        ]
 
             await backend.run_mutation(write, refill)
             await backend.run_query(read, look)

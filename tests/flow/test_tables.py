@@ -179,14 +179,9 @@ async def test_the_ends_of_every_kind_come_back(database_url: str) -> None:
 WRONG: list[dict[str, Any]] = [
     {"number": "1"},
     {"number": True},
-    {"number": INT64},
-    {"real": "1"},
     {"real": 10**400},
-    {"truth": 1},
     {"moment": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
-    {"price": "1.5"},
     {"price": Decimal("NaN")},
-    {"uuid": "00000000-0000-0000-0000-000000000000"},
     {"colour": "red"},
     {"word": "maybe"},
     {"parent": "user_01jd3k4v5w6x7y8z9a0b1c2d3e"},

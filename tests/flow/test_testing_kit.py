@@ -209,28 +209,25 @@ async def test_what_waits_for_a_paused_task_is_left_and_moves_no_clock(database_
         assert copied == ["a"]
 
 
-# ----- the clock
+# ----- the clock, and moments
 
 
-async def test_who_sleeps_is_woken_in_time_and_who_waits_learns_whether_the_event_came() -> None:
-    clock, event, woken = TestClock(), asyncio.Event(), list[int]()
-
-    async def sleep(seconds: int) -> None:
-        await clock.sleep(seconds)
-        woken.append(seconds)
-
-    tasks = [asyncio.create_task(sleep(seconds)) for seconds in (30, 10, 20, 0)]
-    await asyncio.wait(tasks, timeout=0)
-    for passed, expected in ((9.9, [0]), (0.1, [0, 10]), (60, [0, 10, 20, 30])):
-        clock.advance(timedelta(seconds=passed))
-        await asyncio.wait(tasks, timeout=0.01)
-        assert sorted(woken) == expected
-    for comes in (False, True):
-        waits = asyncio.create_task(clock.wait(event, 10))
-        await asyncio.wait([waits], timeout=0)
-        event.set() if comes else clock.advance(timedelta(seconds=10))
-        assert await waits is comes
-    assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
+async def test_a_gate_or_an_error_is_at_a_moment_that_there_is() -> None:
+    async with TestApp(app) as test:
+        with gate("mutation.ran", when=lambda function: function.endswith("ping_daily")) as held:
+            await test.run_mutation(ping, number=1)
+            assert held.arrivals == [], "it holds others"
+            daily = asyncio.create_task(test.run_mutation(ping_daily, days=0))
+            await held.arrived()
+            assert held.arrivals[0]["function"] == "test_testing_kit:ping_daily"
+        await daily, "the end of the block opens it"
+        with raising("commit.before", ConnectionError("pulled the plug"), times=1):
+            with pytest.raises(ConnectionError):
+                await test.run_mutation(ping, number=3)
+            await test.run_mutation(ping, number=4)
+        assert await test.run_query(pings) == [1, 0, 4]
+    with pytest.raises(KeyError), gate("coffee.break"):
+        pass
 
 
 def test_a_clock_moves_forwards_only_and_repeats_its_chance() -> None:
@@ -270,46 +267,3 @@ async def test_a_database_takes_one_test_after_another_and_two_at_once(
     assert len(ids) == len(set(ids)) == (18 if beside else 6)
     assert set(+Counter(counts)) == {"success"}
     assert sorted(copied) == sorted("abc" * (len(ids) // 3))
-
-
-# ----- gates
-
-
-async def test_a_gate_holds_who_comes_until_it_is_opened_and_an_error_may_be_raised_at_a_moment() -> None:
-    async with TestApp(app) as test:
-
-        def call(number: int) -> asyncio.Task[datetime]:
-            return asyncio.create_task(test.run_mutation(ping, number=number))
-
-        with gate("mutation.ran") as held:
-            first = call(1)
-            await held.arrived()
-            assert held.arrivals[0]["function"] == "test_testing_kit:ping"
-            assert not first.done()
-            held.open()
-            await first
-        with gate("commit.after", most=1) as held:
-            first = call(1)
-            await held.arrived()
-            await call(2)
-            assert not first.done(), "the gate holds one"
-        await first, "the end of the block opens it"
-        with gate("mutation.ran", when=lambda function: function.endswith("ping_daily")) as held:
-            await call(1)
-            assert held.arrivals == [], "it holds others"
-        with gate("commit.after") as held:
-            first = call(1)
-            await held.arrived()
-            held.let_pass()
-            await first
-            second = call(2)
-            await held.arrived(2)
-            assert not second.done()
-        await second
-        with raising("commit.before", ConnectionError("pulled the plug"), times=1):
-            with pytest.raises(ConnectionError):
-                await call(3)
-            await call(4)
-        assert sorted(await test.run_query(pings)) == [1, 1, 1, 1, 2, 2, 4]
-    with pytest.raises(KeyError), gate("coffee.break"):
-        pass
