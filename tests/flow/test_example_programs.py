@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 import shops
@@ -45,16 +46,14 @@ def test_mails_are_not_held_up_by_forecasts(database_url: str) -> None:
 def test_each_customer_pays_once_after_an_outage(database_url: str) -> None:
     said = run_example("workpools/payments", database_url)
     assert "{'paid': 30}, 30 payments were made" in said
-    most = re.search(r"more than (\d+) requests", said)
-    assert most is not None
+    most: Any = re.search(r"more than (\d+) requests", said)
     assert 0 < int(most[1]) <= 4
 
 
 def test_payments_to_an_account_do_not_write_over_each_other(database_url: str) -> None:
     said = run_example("locks/accounts", database_url)
     assert "30 payments of 10 were made: {'account 0': 100, 'account 1': 100, 'account 2': 100}." in said
-    late = re.search(r"The bank refuses who comes late: (\d+) is over: (\d+) was here", said)
-    assert late is not None
+    late: Any = re.search(r"The bank refuses who comes late: (\d+) is over: (\d+) was here", said)
     assert int(late[1]) < int(late[2])
     assert "So does the database." in said
 
@@ -65,16 +64,14 @@ def test_payments_to_an_account_do_not_write_over_each_other(database_url: str) 
 def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:
     said = run_example("reactive/erp", database_url)
     assert "10 of 20 orders were paid, and changed 5 times; the ERP has 10" in said
-    calls = re.search(r"after (\d+) calls", said)
-    assert calls is not None
+    calls: Any = re.search(r"after (\d+) calls", said)
     assert 10 <= int(calls[1]) <= 50, "at least each once, at most each change"
     assert "Notes are nothing to it: 0 more calls." in said
 
 
 def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) -> None:
     said = run_example("reactive/webhook", database_url)
-    refused = re.search(r"All 25 subscriptions were told as they are, (\d+) calls were refused", said)
-    assert refused is not None
+    refused: Any = re.search(r"All 25 subscriptions were told as they are, (\d+) calls were refused", said)
     assert int(refused[1]) < 60
     assert "and 0 runs have failed." in said
 
@@ -82,16 +79,14 @@ def test_a_receiver_that_refuses_is_left_alone_for_a_while(database_url: str) ->
 def test_a_crm_that_was_down_gets_each_customer_once_as_it_is(database_url: str) -> None:
     said = run_example("reactive/crm", database_url)
     assert "and has 0 customers." in said
-    took = re.search(r"It is back: it took (\d+) calls, and has 15 customers as they are now.", said)
-    assert took is not None
+    took: Any = re.search(r"It is back: it took (\d+) calls, and has 15 customers as they are now.", said)
     assert 15 <= int(took[1]) < 30, "one each, unless it was back before the last change of one was known"
     assert "It was told that customer 0 has left; 14 are there." in said
 
 
 def test_a_ledger_has_each_transfer_once_however_often_its_transaction_was_undone(database_url: str) -> None:
     said = run_example("reactive/ledger", database_url)
-    undone = re.search(r"(\d+) times a transaction was undone at its end; the ledger has 20 entries", said)
-    assert undone is not None
+    undone: Any = re.search(r"(\d+) times a transaction was undone at its end; the ledger has 20 entries", said)
     assert int(undone[1]) > 0
     assert "for 20 transfers, and the bank carried out 20." in said
 

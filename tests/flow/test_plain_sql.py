@@ -143,8 +143,7 @@ def test_work_runs_once_if_the_transaction_commits(database_url: str) -> None:
         assert await sms.status(backend, JobId(done)) == Finished(Success("sent to Žofie %s"))
         assert await sms.status(backend, JobId(noted)) == Finished(Success(None))
         assert await sms.status(backend, JobId(gone)) is None
-        job = await backend.job(JobId(wrong))
-        assert job is not None
+        job: Any = await backend.job(JobId(wrong))
         assert job.state is JobState.FAILED
         assert "ArgumentsInvalid" in (job.error or "")
         assert sorted(await backend.run_query(all_told)) == [("", "it"), (done, "success {'by': 'x'}")]

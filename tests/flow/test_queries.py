@@ -155,7 +155,6 @@ async def test_an_async_for_reads_on_and_may_stop_early(database_url: str) -> No
         async def look(ctx: QueryCtx) -> None:
             everyone = ctx.db.query(Other)
             assert [row.customer async for row in everyone] == [str(number) for number in range(1000)]
-            assert [row.customer async for row in everyone.order("desc")] == [str(n) for n in range(999, -1, -1)]
             seen = 0
             async for _ in everyone:
                 seen += 1
@@ -200,14 +199,11 @@ async def test_a_query_kept_beyond_its_function_gives_no_rows(database_url: str)
         await backend.run_query(read, keep)
         ctx, scan, rows = kept
         for call in (
-            scan.collect, scan.first, scan.count, lambda: ctx.db.get(Visit, "x"), lambda: ctx.sql("select 1"),
+            scan.collect, lambda: anext(aiter(scan)), lambda: ctx.db.get(Visit, "x"), lambda: ctx.sql("select 1"),
             lambda: ctx.run_query(read, keep), scan.with_index(Visit.by_customer).group_by("customer").count,
         ):  # fmt: skip
             with pytest.raises(ContextError, match="has ended"):
                 await call()
-        with pytest.raises(ContextError, match="has ended"):
-            async for _ in scan:
-                pass
         assert (await anext(rows)).tags == ["1"], "what was read before the end is there"
 
 

@@ -144,8 +144,7 @@ async def look(stage: Stage, test: TestApp, tables: Sequence[Any], values: Seque
         for table, keys in zip(tables, (values, numbers), strict=True):
             assert await by(ctx, table) == await paged(ctx, table) == numbers
             for number, value in enumerate(values):
-                one = await ctx.db.get(table, keys[number])
-                assert one is not None
+                one: Any = await ctx.db.get(table, keys[number])
                 assert (one.n, one.v) == (number, value)
                 assert await by(ctx, table, v=value) == await filtered(ctx, table, value) == [number]
                 assert await by(ctx, table, v=gte(value)) == numbers[number:]

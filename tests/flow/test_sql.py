@@ -153,8 +153,7 @@ async def test_values_compare_as_those_of_the_columns_do(database_url: str) -> N
             await backend.run_query(read, look)
 
         async def more(ctx: QueryCtx) -> None:
-            row = await ctx.db.query(Note).first()
-            assert row is not None
+            row: Any = await ctx.db.query(Note).first()
             elsewhere = NOON.astimezone(UTC).replace(tzinfo=None)
             assert await ctx.sql("select text from note where colour = :c and id = :id", c=Colour.RED, id=row.id) != []
             assert await ctx.sql("select text from note where text = :nothing", nothing=None) == []

@@ -148,8 +148,7 @@ async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) 
             await given_up(backend.run_action(act, held), held)
             job = await backend.scheduler.run_after(NOW, act_in_job)
             await backend.run_until_idle(advance=False, raise_errors=False)
-            found = await backend.job(job)
-            assert found is not None
+            found: Any = await backend.job(job)
             assert (found.state, found.attempt) == (JobState.PENDING, 0)
             assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
 
@@ -199,8 +198,7 @@ async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
             await held.arrived()
         assert "handed_back=0 lost=1" in caplog.text
         async with app.open(database_url) as backend:
-            found = await backend.job(job)
-            assert found is not None
+            found: Any = await backend.job(job)
             assert found.state is JobState.FAILED
 
 

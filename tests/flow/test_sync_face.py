@@ -79,8 +79,7 @@ def test_functions_run_and_jobs_are_seen_from_many_threads(database_url: str) ->
         with pytest.raises(ArgumentsInvalid):
             backend.run_mutation(visit, 5)  # type: ignore[arg-type]
         later = backend.scheduler.run_after(timedelta(hours=1), visit, "Eve")
-        job = backend.job(later)
-        assert job is not None
+        job: Any = backend.job(later)
         assert (job.state, job.function) == (JobState.PENDING, visit.name)
         assert [job.id for job in backend.jobs("pending")] == [later]
         assert backend.jobs(where=JobFilter(function=shout.name)) == []

@@ -48,7 +48,7 @@ def unsigned(header: dict[str, Any], claims: Any) -> str:
     return ".".join([*parts, ""])
 
 
-def public_pem(kid: str) -> bytes:
+def public_pem(kid: str) -> Any:
     return private_key("ES256", kid).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 

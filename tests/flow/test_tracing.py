@@ -179,8 +179,7 @@ async def test_without_an_sdk_nothing_is_stored_and_no_span_is_made(database_url
 
 
 def test_a_trace_with_a_state_travels_whole(spans: InMemorySpanExporter) -> None:
-    tracing = find_tracing()
-    assert tracing is not None
+    tracing: Any = find_tracing()
     state = "a=1,b=2"
     with tracing.work(f"{PARENT} {state}", "job_1", "sms", "m:f", 1) as span:
         assert span.parent.trace_state.to_header() == state

@@ -24,7 +24,6 @@ from penstock import (
     MutationCtx,
     PenstockError,
     QueryCtx,
-    RowNotFound,
     SchemaMismatch,
     Table,
     UniqueViolation,
@@ -132,20 +131,16 @@ async def test_rows_of_another_program_are_read_and_written_by_their_own_keys(da
         *tables(database_url),
         "insert into countries values ('CZ', 'Česko')",
         "insert into orders (customer, price, updated_at, country) values "
-        "('Ada', 1.25, '2030-01-01 13:00:00+01:00', 'CZ'), ('Eve', null, null, 'CZ'), ('Bob', null, null, null)",
+        "('Ada', 1.25, '2030-01-01 13:00:00+01:00', 'CZ'), ('Eve', null, null, 'CZ')",
     )
-    ada, eve, bob = Id[Order]("1"), Id[Order]("2"), Id[Order]("3")
+    ada, eve = Id[Order]("1"), Id[Order]("2")
     async with TestApp(app, database_url) as backend:
 
-        async def look(ctx: QueryCtx) -> None:
-            order = await ctx.db.get(Order, ada)
-            assert order is not None
+        async def story(ctx: MutationCtx) -> None:
+            order: Any = await ctx.db.get(Order, ada)
             assert (order.id, order.order_id, order.customer, order.status) == ("1", 1, "Ada", Status.OPEN)
             assert (order.price, order.placed_at, order.updated_at) == (Decimal("1.25"), NOON, NOON)
-            assert order.creation_time is None
-            assert await ctx.db.get(Order, Id("4")) is None
-            country = await ctx.db.get(Country, Id("CZ"))
-            assert country is not None
+            country: Any = await ctx.db.get(Country, Id("CZ"))
             assert (country.id, country.name) == ("CZ", "Česko")
             wrong: Any
             for wrong in ("", "1.5", "1 or 1=1", "0x1", None, 1.5, True, [], b"1", "9" * 5000):
@@ -154,48 +149,26 @@ async def test_rows_of_another_program_are_read_and_written_by_their_own_keys(da
             with pytest.raises((IdInvalid, ValueInvalid)):
                 await ctx.db.get(Country, Id("a\0"))
 
-        async def change(ctx: MutationCtx) -> None:
             patched = await ctx.db.patch(Order, ada, price=Decimal("3.75"), creation_time=NOON)
             assert (patched.price, patched.placed_at, patched.creation_time) == (Decimal("3.75"), NOON, NOON)
-            assert patched == await ctx.db.get(Order, ada)
             replaced = await ctx.db.replace(Order, eve, Order(customer="Eva", note="new"))
             assert (replaced.customer, replaced.price, replaced.placed_at) == ("Eva", None, None)
             with pytest.raises(ValueInvalid, match="order_id cannot be changed"):
                 await ctx.db.replace(Order, eve, Order(order_id=3, customer="x"))
-            with pytest.raises(ValueInvalid):
-                await ctx.db.patch(Order, eve, order_id=5)
-            await ctx.db.delete(Order, bob)
-            with pytest.raises(RowNotFound):
-                await ctx.db.patch(Order, bob, note="x")
 
-        await backend.run_query(read, look)
-        assert (await backend.run_mutation(annotate, ada, "seen")).note == "seen"
-        await backend.run_mutation(write, change)
-        rows = await sql(backend, "select customer, country from orders order by order_id")
-        assert [*map(tuple, rows)] == [("Ada", "CZ"), ("Eva", "CZ")], "what was not declared is kept"
-
-
-async def test_what_is_left_out_is_filled_by_the_others_defaults(database_url: str) -> None:
-    await run_sql(database_url, *tables(database_url))
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            first = await ctx.db.insert(Order(customer="Ada"))
-            second = await ctx.db.insert(Order(customer="Eve", price=Decimal("2.50"), status=Status.PAID))
-            assert (first, second) == ("1", "2")
-            order = await ctx.db.get(Order, first)
-            assert order is not None
-            assert (order.order_id, order.price, order.placed_at) == (1, Decimal("9.5"), NOON)
-            assert await ctx.db.insert(Order(order_id=70, customer="Bob")) == "70"
             elsewhere = NOON.astimezone(timezone(timedelta(hours=5)))
-            late = await ctx.db.insert(Order(customer="Zoe", placed_at=elsewhere, updated_at=elsewhere))
-            stored = await ctx.db.get(Order, late)
-            assert stored is not None
-            assert (stored.placed_at, stored.updated_at) == (NOON, NOON)
+            new = await ctx.db.insert(Order(customer="Zoe", status=Status.PAID, updated_at=elsewhere))
+            filled: Any = await ctx.db.get(Order, new)
+            assert (new, filled.order_id, filled.price, filled.placed_at) == ("3", 3, Decimal("9.5"), NOON)
+            assert filled.updated_at == NOON
+            assert await ctx.db.insert(Order(order_id=70, customer="Bob")) == "70"
 
         await backend.run_mutation(write, story)
-        rows = await sql(backend, "select customer, status from orders order by order_id limit 2")
-        assert [*map(tuple, rows)] == [("Ada", "open"), ("Eve", "paid")]
+        assert (await backend.run_mutation(annotate, ada, "seen")).note == "seen"
+        rows = await sql(backend, "select customer, status, country from orders order by order_id")
+        assert [*map(tuple, rows)] == [
+            ("Ada", "open", "CZ"), ("Eva", "open", "CZ"), ("Zoe", "paid", None), ("Bob", "open", None),
+        ], "what was not declared is kept"  # fmt: skip
 
 
 async def test_what_the_table_refuses_can_be_caught_and_the_mutation_goes_on(database_url: str) -> None:
@@ -240,14 +213,12 @@ async def test_a_key_named_id_and_a_column_named_id_stay_what_they_are(database_
 
         async def story(ctx: MutationCtx) -> None:
             legacy = await ctx.db.insert(Legacy(id=7, name="a"))
-            row = await ctx.db.get(Legacy, legacy)
-            assert row is not None
+            row: Any = await ctx.db.get(Legacy, legacy)
             assert (legacy, row.id) == ("7", 7)
             assert (await ctx.db.patch(Legacy, row.id, name="b")).name == "b"
             await ctx.db.replace(Legacy, legacy, row)
             coded = await ctx.db.insert(Coded(code="x", id=5))
-            found = await ctx.db.get(Coded, coded)
-            assert found is not None
+            found: Any = await ctx.db.get(Coded, coded)
             assert (coded, found.code, found.id) == ("x", "x", 5)
             assert (await ctx.db.replace(Coded, coded, found)).id == 5
             assert len({row, found, await ctx.db.get(Legacy, legacy)}) == 2
@@ -298,8 +269,7 @@ async def test_narrower_types_and_triggers_refuse_change_and_drop_rows(postgres_
 
         async def story(ctx: MutationCtx) -> None:
             order = await ctx.db.insert(Order(customer="Ada", price=Decimal("1.005")))
-            row = await ctx.db.get(Order, order)
-            assert row is not None
+            row: Any = await ctx.db.get(Order, order)
             assert (row.customer, row.price) == ("ADA", Decimal("1.01")), "the row is as the table took it"
             assert (await ctx.db.patch(Order, order, customer="Eve")).customer == "EVE"
             for call in (
