@@ -44,6 +44,7 @@ class Note(Table):
 
 app = OPENED = App()
 write, read, act = tell_in(app)
+called: list[str] = []
 
 
 @app.internal_mutation
@@ -216,6 +217,7 @@ async def look(ctx: QueryCtx, text: str) -> int:
 
 @app.internal_action
 async def call_out(ctx: ActionCtx, text: str) -> int:
+    called.append(text)
     return len(text)
 
 
@@ -383,9 +385,6 @@ async def test_calls_that_have_ended_are_not_kept(sqlite_url: str) -> None:
 # ----- words of another ctx, and functions called with it
 
 
-called: list[str] = []
-
-
 @app.internal_mutation
 def write_in_thread(ctx: sync.MutationCtx, story: Any) -> Any:
     return story(ctx)
@@ -394,12 +393,6 @@ def write_in_thread(ctx: sync.MutationCtx, story: Any) -> Any:
 @app.internal_query
 async def count_notes(ctx: QueryCtx) -> int:
     return await ctx.db.query(Note).count()
-
-
-@app.internal_action
-async def call_away(ctx: ActionCtx, number: int) -> int:
-    called.append("out")
-    return number
 
 
 WORDS: dict[str, list[tuple[str, str]]] = {
@@ -490,20 +483,20 @@ async def test_a_function_called_in_one_that_cannot_hold_it_is_refused_before_it
     async def story(ctx: Any) -> None:
         if isinstance(ctx, MutationCtx):
             await ctx.db.insert(Note(text="x"))
-        await call_away(ctx, 3)
+        await call_out(ctx, "out")
 
     async with TestApp(app, sqlite_url) as backend:
         with pytest.raises(ContextError) as caught:
             await backend.run_mutation(write, story)
         assert str(caught.value) == (
-            "test_misused_ctx:call_away is an action, and was called in a mutation. A mutation may run again. Write "
-            "await ctx.scheduler.run_after(timedelta(0), call_away, …), or call it from an action."
+            "test_misused_ctx:call_out is an action, and was called in a mutation. A mutation may run again. Write "
+            "await ctx.scheduler.run_after(timedelta(0), call_out, …), or call it from an action."
         )
-        with pytest.raises(ContextError, match="call_away is an action, and was called in a query"):
+        with pytest.raises(ContextError, match="call_out is an action, and was called in a query"):
             await backend.run_query(read, story)
         assert called == []
         assert await backend.run_query(count_notes) == 0
-        await backend.run_action(act, lambda ctx: call_away(ctx, 3))
+        await backend.run_action(act, lambda ctx: call_out(ctx, "out"))
         assert called == ["out"]
         for run, text in (
             (backend.run_query(read, lambda ctx: add(ctx, "x")), "add is a mutation, and was called in a query."),

@@ -95,10 +95,8 @@ class Raw:
         """Enqueue work; what it is known by."""
         given = {"pool": pool, "function": function, **({} if args is None else {"args": args}), **options}
         if self._lite:
-            marks = ", ".join("?" * len(given))
-            self.connection.execute(
-                f"insert into penstock_enqueue ({', '.join(given)}) values ({marks})", [*given.values()]
-            )
+            marked = f"({', '.join(given)}) values ({', '.join('?' * len(given))})"
+            self.connection.execute(f"insert into penstock_enqueue {marked}", [*given.values()])
             (found,) = self.connection.execute("select id from penstock_enqueue").fetchone()
         else:
             typed = {"args": "::jsonb", "context": "::jsonb", "timeout": " * interval '1 second'"}

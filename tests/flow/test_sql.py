@@ -64,13 +64,10 @@ async def test_rows_come_as_dicts_by_the_names_of_their_columns(database_url: st
         await backend.run_mutation(write, fill)
 
         async def look(ctx: QueryCtx) -> None:
-            assert await ctx.sql("select text, number from note order by number desc limit 2") == [
-                {"text": "c", "number": 3},
-                {"text": "b", "number": 2},
-            ]
-            assert await ctx.sql("select sum(number) as total, count(*) as n from note where text <> :t", t="a") == [
-                {"total": 5, "n": 2}
-            ]
+            rows = await ctx.sql("select text, number from note order by number desc limit 2")
+            assert rows == [{"text": "c", "number": 3}, {"text": "b", "number": 2}]
+            sums = await ctx.sql("select sum(number) as total, count(*) as n from note where text <> :t", t="a")
+            assert sums == [{"total": 5, "n": 2}]
             low = await ctx.sql("with low as (select * from note where number < :n) select text from low", n=2)
             assert low == [{"text": "a"}]
             assert await ctx.sql("  -- a remark; select\n/* another (; */ SELECT 1 AS one") == [{"one": 1}]

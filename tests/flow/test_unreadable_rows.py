@@ -162,8 +162,7 @@ async def test_each_road_names_the_row_and_the_column(database_url: str) -> None
         for column, literal in database(database_url):
             await run_sql(test, "delete from odd where id = 2", f"insert into odd (id, {column}) values (2, {literal})")
             for road in range(len(roads)):
-                reads = road < len(READS)
-                call = test.run_query(read, road=road) if reads else test.run_mutation(write, road=road)
+                call = test.run_query(read, road=road) if road < len(READS) else test.run_mutation(write, road=road)
                 error: object = (await asyncio.gather(call, return_exceptions=True))[0]
                 if not names(error, column):
                     wrong.append((column, literal, road, type(error).__name__, str(error)[:300]))
@@ -200,14 +199,10 @@ async def test_tasks_and_outboxes_go_on_and_name_the_row(database_url: str) -> N
         await run_sql(test, *rows[1::2])
         await test.run_until_idle(raise_errors=False)
         assert done >= {(name, number) for name in ("task", "batch", "out") for number in good}
-        told = [
-            (record.task, str(record.key), str(record.error))
-            for record in (await app.tasks.records(test, TaskFilter(state="failed"), limit=200)).records
-        ]
-        told += [
-            ("out", str(one.key), str(one.error))
-            for one in (await app.outboxes.messages(test, "out", limit=200)).messages
-        ]
+        records = (await app.tasks.records(test, TaskFilter(state="failed"), limit=200)).records
+        told = [(record.task, str(record.key), str(record.error)) for record in records]
+        messages = (await app.outboxes.messages(test, "out", limit=200)).messages
+        told += [("out", str(one.key), str(one.error)) for one in messages]
     wrong = []
     for number, (column, value) in odd.items():
         for name in ("task", "batch", "out"):
