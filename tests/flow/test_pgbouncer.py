@@ -159,20 +159,13 @@ async def test_with_a_direct_connection_workers_are_woken(postgres_url: str, poo
         ) as backend,
         administrator(postgres_url) as admin,
     ):
-
-        async def listens() -> bool:
-            return bool(await admin.fetchval("select count(*) from pg_stat_activity where query ilike 'listen %'"))
-
-        await until(listens)
+        listeners = "select count(*) from pg_stat_activity where query ilike 'listen %'"
+        await until(lambda: admin.fetchval(listeners))
         worker: Any = backend.services.services[0]
-        await until(lambda: ready(worker.lease is not None))
+        await until(lambda: worker.lease is not None)
         for number in range(3):
             await front.run_mutation(ledger.schedule_entries, what="job", first=0, count=1)
             await succeeded(front, number + 1)
-
-
-async def ready(true: bool) -> bool:
-    return true
 
 
 async def succeeded(backend: Backend, count: int) -> None:

@@ -35,7 +35,7 @@ class Order(Table, source="orders", key="id", managed=False, live=True):
 class Shop:
     """A program: all of them declare the same names."""
 
-    def __init__(self, schema: str, *, some: bool = False, watches: bool = True) -> None:
+    def __init__(self, schema: str, *, some: bool = False) -> None:
         self.app = app = App(schema=schema)
         self.schema, self.did = schema, list[str]()
         did = self.did
@@ -64,16 +64,15 @@ class Shop:
         async def news(ctx: ActionCtx, payload: str) -> None:
             did.append(f"news {payload}")
 
-        if watches:
-            condition: Any = (lambda row: row.what != "www.penstock.dev") if some else None
+        condition: Any = (lambda row: row.what != "www.penstock.dev") if some else None
 
-            @app.reactive_task(Order, name="react", filter=condition)
-            async def react(ctx: TaskCtx[Order]) -> None:
-                did.append(f"task {(await ctx.get_document()).what}")
+        @app.reactive_task(Order, name="react", filter=condition)
+        async def react(ctx: TaskCtx[Order]) -> None:
+            did.append(f"task {(await ctx.get_document()).what}")
 
-            @app.outbox(Order, name="deliver")
-            async def deliver(ctx: ActionCtx, row: Order) -> None:
-                did.append(f"row {row.what}")
+        @app.outbox(Order, name="deliver")
+        async def deliver(ctx: ActionCtx, row: Order) -> None:
+            did.append(f"row {row.what}")
 
         self.send, self.ask, self.all_orders = send, ask, all_orders
 
@@ -113,9 +112,8 @@ async def test_programs_with_the_same_names_leave_each_other_alone(empty_databas
     shops = one, other, _ = [Shop(schema, some=captured == "some") for schema in SCHEMAS]
     async with AsyncExitStack() as stack:
         first, second, third = tests = [await stack.enter_async_context(shop.on(url)) for shop in shops]
-        watches = [
-            await stack.enter_async_context(test.live(shop.all_orders)) for test, shop in zip(tests, shops, strict=True)
-        ]
+        live = [test.live(shop.all_orders) for test, shop in zip(tests, shops, strict=True)]
+        watches = [await stack.enter_async_context(one) for one in live]
         assert [await asyncio.wait_for(anext(watch), SOON) for watch in watches] == [[]] * 3
 
         # A row of the user's own is told to each, once.

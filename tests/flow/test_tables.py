@@ -130,8 +130,10 @@ async def stored(backend: TestApp, row: Table) -> Any:
     return await backend.run_query(read, lambda ctx: ctx.db.get(type(row), row_id))
 
 
-def fields(row: Table) -> list[Any]:
-    return [getattr(row, name) for name in type(row).model_fields]
+async def whole(backend: TestApp, thing: Id[Thing]) -> bool:
+    """Whether a row is as it was inserted."""
+    row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
+    return all(getattr(row, name) == getattr(Thing(text="kept"), name) for name in Thing.model_fields)
 
 
 async def count(backend: TestApp, table: type[Table]) -> int:
@@ -236,8 +238,7 @@ async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(database_url:
             with pytest.raises(error):
                 await backend.run_mutation(write, lambda ctx, given=given: ctx.db.patch(Thing, thing, **given))
         assert await count(backend, Thing) == 1
-        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
-        assert fields(row) == fields(Thing(text="kept"))
+        assert await whole(backend, thing)
 
 
 async def test_a_row_that_does_not_fit_its_table_cannot_be_made_and_one_that_was_never_validated_is_refused(
@@ -259,8 +260,7 @@ async def test_a_row_that_does_not_fit_its_table_cannot_be_made_and_one_that_was
             with pytest.raises(ValueInvalid):
                 await backend.run_mutation(write, lambda ctx, row=other: ctx.db.replace(Thing, thing, row))
         assert await count(backend, Thing) == 1
-        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
-        assert fields(row) == fields(Thing(text="kept"))
+        assert await whole(backend, thing)
 
 
 async def test_a_text_too_long_for_an_index_is_the_same_error_on_both_stores(database_url: str) -> None:
@@ -268,13 +268,11 @@ async def test_a_text_too_long_for_an_index_is_the_same_error_on_both_stores(dat
 
         async def grow(ctx: MutationCtx) -> None:
             longest = await ctx.db.insert(User(name="a" * 2048, email="x"))
-            umlauts = await ctx.db.insert(User(name="ä" * 1024, email="y"))
+            await ctx.db.insert(User(name="ä" * 1024, email="y"))
             for name in ("a" * 2049, "ä" * 1024 + "a"):
-                with pytest.raises(LimitExceeded, match="too long for an index"):
-                    await ctx.db.insert(User(name=name, email="z"))
-                for user in (longest, umlauts):
+                for call in (ctx.db.insert(User(name=name, email="z")), ctx.db.patch(User, longest, name=name)):
                     with pytest.raises(LimitExceeded, match="too long for an index"):
-                        await ctx.db.patch(User, user, name=name)
+                        await call
 
         await backend.run_mutation(write, grow)
         assert await count(backend, User) == 2
