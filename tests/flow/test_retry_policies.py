@@ -46,7 +46,6 @@ from penstock import (
 )
 from penstock.calls.run.syncctx import SyncActionCtx
 from penstock.jobs.job import JobStatus
-from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -58,13 +57,10 @@ steps = app.workpool("steps", default_retry=Retry.series([1, MINUTE], max_attemp
 
 outcomes: list[Exception | None] = []  # of the next attempts; then all fail
 told: list[str] = []
-begun, may_end = asyncio.Event(), asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    global begun, may_end
-    begun, may_end = asyncio.Event(), asyncio.Event()
     yield
     for left in (outcomes, told, down, broken):
         left.clear()
@@ -76,12 +72,6 @@ async def send(ctx: ActionCtx, number: int = 0) -> int:
     if outcome is not None:
         raise outcome
     return number
-
-
-@app.internal_action
-async def hang(ctx: ActionCtx) -> None:
-    begun.set()
-    await may_end.wait()
 
 
 @app.internal_mutation
@@ -106,25 +96,6 @@ async def tried(backend: TestApp, retry: Retry, **options: Any) -> JobStatus:
 def waits(status: JobStatus) -> list[float]:
     """Seconds between its attempts that failed."""
     return [(after.started_at - before.ended_at).total_seconds() for before, after in pairwise(status.attempts)]
-
-
-async def start(backend: TestApp) -> None:
-    """Have the worker begin what it finds, which hangs; at first it may find what another one has lost."""
-    while not backend.worker.running:
-        await backend.worker.tick()
-    await begun.wait()
-    begun.clear()
-
-
-async def lose_worker(backend: TestApp) -> None:
-    """Have the worker die of what it runs, and another one take that over."""
-    if not backend.worker.running:
-        await start(backend)
-    await backend.worker.kill()
-    backend.clock.advance(2 * MINUTE)
-    worker = backend.make_service("worker")
-    assert isinstance(worker, Worker)
-    backend.worker = worker
 
 
 WAITS: list[tuple[Retry, list[float]]] = [
@@ -269,13 +240,6 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
             await drop_option(database_url, next(iter(form)))
             await backend.run_until_idle()
             assert await pool.status(backend, work) == Finished(Success(1)), form
-
-        hanging = await pool.with_options(retry=Retry(1)).enqueue(backend, hang)
-        await start(backend)
-        await add_options(database_url, json.dumps(LATER[0]))
-        await lose_worker(backend)
-        await backend.run_until_idle(advance=False)
-        assert await pool.status(backend, hanging) == Pending(1), "how many attempts it has, only the other one knows"
 
 
 # ----- retries that are asked for

@@ -146,39 +146,30 @@ def test_it_is_refused_where_it_cannot_work(sqlite_url: str) -> None:
         raise AssertionError(backend)
 
 
-@pytest.mark.parametrize("comes", ["before the loop is closed", "after that"])
-def test_a_word_that_comes_when_the_loop_takes_its_last_turn_is_refused(sqlite_url: str, comes: str) -> None:
-    with app.sync.open(sqlite_url) as backend:
-        thread = backend._thread()
-        loop, check, begin = thread._loop, thread._check, thread._begin
-        close, checked, closing, given = loop.close, threading.Event(), threading.Event(), threading.Event()
+async def begin_too_late() -> None:
+    """Never begins."""
+
+
+def test_a_word_that_comes_when_the_loop_takes_its_last_turn_is_refused(sqlite_url: str) -> None:
+    with app.sync.open(sqlite_url) as backend, pytest.MonkeyPatch.context() as patch:
+        thread, left, call = backend._thread(), list[Any](), begin_too_late()
+        loop, check = thread._loop, thread._check
+        close = loop.close
+
+        def close_late() -> None:
+            left.append(thread._begin(call))
+            close()
 
         def check_early() -> None:
             check()
-            checked.set()
-            assert closing.wait(60)
-
-        def begin_in_time(call: Any) -> Any:
-            answer = begin(call)
-            given.set()
-            return answer
-
-        def close_late() -> None:
-            if comes == "after that":
-                close()
-            closing.set()
-            assert comes == "after that" or given.wait(60)
-            close()
-
-        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as user:
-            patch.setattr(thread, "_check", check_early)
-            patch.setattr(thread, "_begin", begin_in_time)
-            patch.setattr(loop, "close", close_late)
-            used = user.submit(backend.run_query, visits)
-            assert checked.wait(60)
             thread.close()
-            with pytest.raises(ContextError, match="The backend is closed"):
-                used.result(60)
+
+        patch.setattr(loop, "close", close_late)
+        patch.setattr(thread, "_check", check_early)
+        with pytest.raises(ContextError, match="The backend is closed"):
+            backend.run_query(visits)  # after the loop was closed
+        assert left[0].cancelled(), "who came before that waits no more"
+        call.close()
 
 
 def test_what_calls_begin_as_they_end_comes_to_its_end(sqlite_url: str) -> None:

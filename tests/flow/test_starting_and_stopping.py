@@ -1,4 +1,4 @@
-"""What becomes of functions that do not end: when their callers give up, and when the backend stops."""
+"""What a start takes, and what becomes of functions that do not end when their callers give up or the backend stops."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 from flow import process_actions
 from stage import stubborn
+from stage.databases import connected
 from stage.waits import SOON, until
 
-from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
+from penstock import App, JobState, MutationCtx, MutationTaskCtx, Overloaded, Table, sync
 from penstock.app import SERVICES, Backend
+from penstock.store.postgres import catalog
+from penstock.store.postgres.route import Connection, Route
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -128,7 +131,9 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
             in_line = asyncio.ensure_future(backend.run_action(act, held))
             await asyncio.wait([in_line], timeout=0)
             last.cancel()
-            with pytest.raises(Overloaded, match=r"all 2 are busy with timed-out calls of test_stopping:act .*timeout"):
+            with pytest.raises(
+                Overloaded, match=r"all 2 are busy with timed-out calls of test_starting_and_stopping:act .*timeout"
+            ):
                 await in_line
             await backend.run_mutation(add)
             held.go.set()
@@ -148,7 +153,7 @@ async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) 
             await backend.run_until_idle(advance=False, raise_errors=False)
             found: Any = await backend.job(job)
             assert (found.state, found.attempt) == (JobState.PENDING, 0)
-            assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
+            assert (found.error or "").startswith("Overloaded: test_starting_and_stopping:act_in_job found no thread")
 
 
 async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: str, tmp_path: Path) -> None:
@@ -182,7 +187,7 @@ async def test_closing_waits_within_the_grace_time_and_then_names_what_is_left(
             query = asyncio.ensure_future(backend.run_action(act, held))
             await held.arrived()
         assert not query.done()
-        assert "engine.functions_left functions=test_stopping:act" in caplog.text
+        assert "engine.functions_left functions=test_starting_and_stopping:act" in caplog.text
         held.go.set()
         assert await query == "done"
 
@@ -253,3 +258,54 @@ async def test_a_backend_closes_though_calls_do_not_end(database_url: str, funct
             calls.append(asyncio.ensure_future(getattr(backend, f"run_{function.kind.value}")(function)))
             await begun(function.name)
     await asyncio.wait(calls, timeout=BOUND)
+
+
+# ----- what a start takes on PostgreSQL: few connections, none of which may change the schema
+
+
+weighing = App()
+LOCKS = """
+select count(*) from pg_locks l join pg_database d on d.oid = l.database
+where d.datname = current_database() and l.locktype = 'advisory'"""
+
+
+class Parcel(Table):
+    name: str
+
+
+@weighing.reactive_task(Parcel)
+async def weigh(ctx: MutationTaskCtx[Parcel]) -> None:
+    """Weigh a parcel."""
+
+
+@weighing.mutation
+async def send(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Parcel(name="a"))
+
+
+async def test_a_start_opens_a_connection_each_for_calls_services_and_the_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_one = list[Connection](), Route.open
+
+    async def noted(route: Route, *args: Any) -> Connection:
+        opened.append(await open_one(route, *args))
+        return opened[-1]
+
+    monkeypatch.setattr(Route, "open", noted)
+    async with TestApp(weighing, postgres_url) as backend:
+        assert len(opened) == 3, "of which one has changed tables, tried out triggers and made them"
+        await backend.run_mutation(send)
+        await backend.engine.store.signals.close()  # type: ignore[attr-defined]  # when it has told the others
+        assert len(opened) == 3, "no connection of its own tells of work"
+
+
+async def test_whoever_has_started_holds_no_right_to_change_the_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_KEPT", 3600.0)
+    async with TestApp(weighing, postgres_url), connected(postgres_url) as connection:
+        assert await connection.fetchval(LOCKS) == 0
+        monkeypatch.setattr(catalog, "LOCK_WAIT", 0.0)
+        async with TestApp(weighing, postgres_url) as other:
+            await other.run_mutation(send)
