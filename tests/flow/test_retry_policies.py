@@ -197,12 +197,10 @@ async def test_on_complete_is_called_again_as_its_policy_says(database_url: str)
 
 async def add_options(url: str, form: str) -> None:
     """Ask for something else for all jobs that have not ended, as another version might have done."""
-    for place in ("ready", "scheduled", "running"):
-        if url.startswith("sqlite"):
-            made = f"penstock_{place}_job set options = json_patch(coalesce(options, '{{}}'), '{form}')"
-        else:
-            made = f"penstock.{place}_job set options = (coalesce(options, '{{}}')::jsonb || '{form}')::text"
-        await run_sql(url, "update " + made)
+    for place in ("ready", "scheduled"):
+        lite = f"penstock_{place}_job set options = json_patch(coalesce(options, '{{}}'), '{form}')"
+        postgres = f"penstock.{place}_job set options = (coalesce(options, '{{}}')::jsonb || '{form}')::text"
+        await run_sql(url, f"update {lite if url.startswith('sqlite') else postgres}")
 
 
 async def drop_option(url: str, name: str) -> None:

@@ -159,12 +159,12 @@ async def test_a_write_that_breaks_a_rule_is_refused_and_a_hidden_row_is_a_missi
             lambda ctx: ctx.db.insert(Shared(owner="ada")),
         )
         for gone in (hidden, missing):
-            await refused(
-                RowNotFound,
+            verbs: list[Any] = [
                 lambda ctx, gone=gone: ctx.db.patch(Note, gone, owner="ada"),
                 lambda ctx, gone=gone: ctx.db.replace(Note, gone, Note(owner="ada")),
                 lambda ctx, gone=gone: ctx.db.delete(Note, gone),
-            )
+            ]
+            await refused(RowNotFound, *verbs)
         assert await test.run_query(read, lambda ctx: ctx.db.query(Note).count()) == 4
 
 

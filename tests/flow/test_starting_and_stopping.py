@@ -137,12 +137,13 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
                 await in_line
             await backend.run_mutation(add)
             held.go.set()
-            async with asyncio.timeout(SOON):
-                while True:
-                    with suppress(Overloaded):
-                        assert await backend.run_action(act, held) == "done"
-                        break
-                    await asyncio.wait([asyncio.ensure_future(backend.run_mutation(add_async))])
+
+            async def thread_is_free() -> bool:
+                with suppress(Overloaded):
+                    return await backend.run_action(act, held) == "done"
+                return False
+
+            await until(thread_is_free)
 
 
 async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -238,32 +237,3 @@ def test_a_clock_moves_forwards_only_and_repeats_its_chance() -> None:
     assert clock.seed() != other.seed()
     ids = [clock.uuid7() for _ in range(100)]
     assert ids == sorted(set(ids))
-
-
-@pytest.mark.parametrize("beside", [False, True])
-async def test_a_database_takes_one_test_after_another_and_two_at_once(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, beside: bool
-) -> None:
-    async def work(test: TestApp) -> list[Id[Note]]:
-        notes = [await test.run_mutation(write, text=text) for text in "abc"]
-        await test.run_mutation(ping_daily, days=2)
-        await test.run_until_idle()
-        return notes
-
-    copied.clear()
-    ids = list[Id[Note]]()
-    for _ in range(2):
-        async with TestApp(app, database_url) as first:
-            ids += await work(first)
-            if beside:
-                async with TestApp(app, database_url) as second:
-                    assert first.clock is second.clock
-                    for made in await asyncio.gather(work(first), work(second)):
-                        ids += made
-        monkeypatch.setattr("penstock.testing.app._clocks", Counter())  # as in another process
-    async with TestApp(app, database_url) as last:
-        counts = await last.job_counts()
-        assert len(await last.run_query(pings)) == len(ids)
-    assert len(ids) == len(set(ids)) == (18 if beside else 6)
-    assert set(+Counter(counts)) == {"success"}
-    assert sorted(copied) == sorted("abc" * (len(ids) // 3))
