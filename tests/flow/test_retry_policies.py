@@ -195,20 +195,12 @@ async def test_on_complete_is_called_again_as_its_policy_says(database_url: str)
         )  # fmt: skip
 
 
-async def add_options(url: str, form: str) -> None:
-    """Ask for something else for all jobs that have not ended, as another version might have done."""
+async def change_options(url: str, lite: str, postgres: str) -> None:
+    """Ask for something else for all jobs that have not begun, as another version might have done."""
     for place in ("ready", "scheduled"):
-        lite = f"penstock_{place}_job set options = json_patch(coalesce(options, '{{}}'), '{form}')"
-        postgres = f"penstock.{place}_job set options = (coalesce(options, '{{}}')::jsonb || '{form}')::text"
-        await run_sql(url, f"update {lite if url.startswith('sqlite') else postgres}")
-
-
-async def drop_option(url: str, name: str) -> None:
-    """Ask no more for one thing."""
-    for place in ("ready", "scheduled"):
-        lite = f"penstock_{place}_job set options = json_remove(options, '$.{name}')"
-        postgres = f"penstock.{place}_job set options = (options::jsonb - '{name}')::text"
-        await run_sql(url, f"update {lite if url.startswith('sqlite') else postgres}")
+        sqlite = f"penstock_{place}_job set options = {lite}"
+        made = sqlite if url.startswith("sqlite") else f"penstock.{place}_job set options = ({postgres})::text"
+        await run_sql(url, "update " + made)
 
 
 LATER: list[dict[str, Any]] = [
@@ -223,7 +215,8 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
             outcomes[:] = [None, None]
             work = await pool.with_options(name="a").enqueue(backend, send, 1)
             mutation = await pool.enqueue(backend, tell, work, Success(1), None)
-            await add_options(database_url, json.dumps(form))
+            text, old = json.dumps(form), "coalesce(options, '{}')"
+            await change_options(database_url, f"json_patch({old}, '{text}')", f"{old}::jsonb || '{text}'")
             other = await pool.enqueue(backend, send, 2)
             await backend.run_until_idle(advance=False)
             assert await pool.status(backend, other) == Finished(Success(2)), "the worker goes on"
@@ -235,7 +228,8 @@ async def test_what_a_later_version_asks_for_waits_for_a_worker_that_knows_it(da
                 assert next(iter(form)) in (status.error or "")
                 assert status.run_at - backend.clock.now() == 30 * SECOND
             await pool.cancel(backend, mutation)
-            await drop_option(database_url, next(iter(form)))
+            name = next(iter(form))
+            await change_options(database_url, f"json_remove(options, '$.{name}')", f"options::jsonb - '{name}'")
             await backend.run_until_idle()
             assert await pool.status(backend, work) == Finished(Success(1)), form
 
