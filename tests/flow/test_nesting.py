@@ -1,9 +1,12 @@
-"""Functions that run functions: one transaction, in parts that can be undone alone."""
+"""Functions that run functions, also those written with def: one transaction, in parts that can be undone alone."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,20 +17,21 @@ from stage.waits import SOON
 from penstock import (
     App,
     ApplicationError,
+    Conflict,
     ContextError,
     Id,
     Index,
-    JobId,
     LimitExceeded,
     MutationCtx,
+    Page,
     QueryCtx,
-    RowNotFound,
+    ResultInvalid,
     Table,
     UniqueViolation,
     gte,
-    lt,
+    sync,
 )
-from penstock.testing import TestApp
+from penstock.testing import TestApp, raising
 
 
 class Note(Table):
@@ -50,11 +54,6 @@ async def add(ctx: MutationCtx, text: str, *, fail: bool = False) -> Id[Note]:
     if fail:
         raise ApplicationError(f"{text} failed")
     return note_id
-
-
-@app.internal_mutation
-async def add_one(ctx: MutationCtx, text: str) -> None:
-    await ctx.db.insert(Note(text=text))
 
 
 @app.internal_mutation
@@ -89,9 +88,6 @@ async def test_what_a_failed_part_changed_is_read_as_it_was(database_url: str) -
 
             with pytest.raises(ApplicationError):
                 await ctx.run_mutation(write, part)
-            row = await ctx.db.get(Note, kept)
-            assert row is not None
-            assert row.text == "kept"
             assert await ctx.db.get(Note, gone) is not None
             assert (await ctx.db.patch(Note, kept, number=5)).text == "kept"
             assert await ctx.db.query(Note).with_index(Note.by_text, text="new").first() is None
@@ -101,8 +97,9 @@ async def test_what_a_failed_part_changed_is_read_as_it_was(database_url: str) -
         assert await texts(backend) == ["gone", "kept", "new"]
 
 
-async def test_parts_that_fail_are_undone_alone_with_their_parts(database_url: str) -> None:
+async def test_parts_that_fail_are_undone_alone_with_their_parts_and_what_they_canceled(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
+        kept, gone = [await backend.scheduler.run_after(timedelta(0), add, text=text) for text in ("kept", "gone")]
 
         async def innermost(ctx: MutationCtx) -> None:
             await ctx.run_mutation(add, "innermost")
@@ -112,6 +109,7 @@ async def test_parts_that_fail_are_undone_alone_with_their_parts(database_url: s
             with pytest.raises(UniqueViolation):
                 await ctx.run_mutation(add, "innermost")
             await ctx.db.insert(Note(text="inner"))
+            await ctx.scheduler.cancel(kept)
             raise ApplicationError("no")
 
         async def story(ctx: MutationCtx) -> None:
@@ -120,6 +118,7 @@ async def test_parts_that_fail_are_undone_alone_with_their_parts(database_url: s
                 await ctx.run_mutation(write, inner)
             assert await ctx.db.query(Note).count() == 1
             await ctx.run_mutation(write, innermost)
+            await ctx.run_mutation(write, lambda part: part.scheduler.cancel(gone))
 
         async def uncaught(ctx: MutationCtx) -> None:
             await ctx.run_mutation(add, "kept?")
@@ -129,30 +128,10 @@ async def test_parts_that_fail_are_undone_alone_with_their_parts(database_url: s
         with pytest.raises(ApplicationError, match="failed failed"):
             await backend.run_mutation(write, uncaught)
         assert await texts(backend) == ["before", "innermost"]
-        assert await scheduled(backend) == ["later before", "later innermost"]
-
-
-async def test_a_cancel_asked_for_in_a_failed_part_is_not_carried_out(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-        kept = await backend.scheduler.run_after(timedelta(0), add_one, text="kept")
-        gone = await backend.scheduler.run_after(timedelta(0), add_one, text="gone")
-
-        async def part(ctx: MutationCtx, job: JobId, *, fail: bool) -> None:
-            await ctx.scheduler.cancel(job)
-            if fail:
-                raise ApplicationError("no")
-
-        async def story(ctx: MutationCtx) -> None:
-            with pytest.raises(ApplicationError):
-                await ctx.run_mutation(write, lambda inner: part(inner, kept, fail=True))
-            await ctx.run_mutation(write, lambda inner: part(inner, gone, fail=False))
-
-        await backend.run_mutation(write, story)
-        await backend.run_until_idle()
-        assert await texts(backend) == ["kept"]
-        status = await backend.job(gone)
-        assert status is not None
-        assert status.state.value == "canceled"
+        assert sorted({*await scheduled(backend)} - {"gone"}) == ["kept", "later before", "later innermost"]
+        await backend.worker.tick()
+        await backend.worker.wait_for_jobs()
+        assert {"kept", "gone"} & {*await texts(backend)} == {"kept"}
 
 
 async def test_a_part_whose_time_is_over_is_undone_before_the_function_goes_on(database_url: str) -> None:
@@ -239,9 +218,7 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str
     uses: list[Callable[[MutationCtx], Any]] = [
         lambda ctx: ctx.db.insert(Note(text="x")),
         lambda ctx: ctx.db.query(Note).collect(),
-        lambda ctx: anext(aiter(ctx.db.query(Note))),
         lambda ctx: ctx.sql("select 1"),
-        lambda ctx: ctx.run_mutation(add, "x"),
         lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="x"),
         lambda ctx: asyncio.gather(ctx.db.query(Note).count()),
     ]
@@ -256,15 +233,16 @@ async def test_the_ctx_of_the_outer_function_is_refused_inside(database_url: str
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(wrong(None))
 
-                for part in (wrong, in_a_task):
+                for call in (
+                    ctx.run_mutation(write, wrong),
+                    ctx.run_mutation(write, in_a_task),
+                    ctx.run_query(read, wrong),
+                    ctx.run_mutation(write, lambda inner: inner.run_query(read, wrong)),
+                ):
                     with pytest.raises((ContextError, ExceptionGroup)) as caught:
-                        await ctx.run_mutation(write, part)
+                        await call
                     error = caught.value.exceptions[0] if isinstance(caught.value, ExceptionGroup) else caught.value
                     assert "used its own ctx inside a sub-transaction" in str(error)
-                    with pytest.raises((ContextError, ExceptionGroup)):
-                        await ctx.run_query(read, part)
-                    with pytest.raises((ContextError, ExceptionGroup)):
-                        await ctx.run_mutation(write, lambda inner, part=part: inner.run_query(read, part))
                 await ctx.db.query(Note).collect()
 
             async with asyncio.timeout(SOON):
@@ -281,9 +259,6 @@ async def test_an_inner_ctx_reads_what_was_written_and_ends_with_its_function(da
             await ctx.run_mutation(add, "a")
 
             async def look(inner: QueryCtx) -> int:
-                assert not hasattr(inner.db, "insert")
-                assert not hasattr(inner, "scheduler")
-                assert not hasattr(inner, "run_mutation")
                 assert (inner.now(), inner.random) == (ctx.now(), ctx.random)
                 return await inner.run_query(read, lambda innermost: innermost.db.query(Note).count())
 
@@ -294,8 +269,6 @@ async def test_an_inner_ctx_reads_what_was_written_and_ends_with_its_function(da
             await ctx.run_mutation(write, keep)
             with pytest.raises(ContextError, match="has ended"):
                 await kept[0].db.insert(Note(text="x"))
-            with pytest.raises(ContextError, match="has ended"):
-                await kept[0].scheduler.run_after(timedelta(0), add, text="x")
 
         await backend.run_mutation(write, story)
         with pytest.raises(LimitExceeded, match="nested deeper than 64 levels"):
@@ -303,41 +276,251 @@ async def test_an_inner_ctx_reads_what_was_written_and_ends_with_its_function(da
         assert await texts(backend) == ["a"]
 
 
-# ----- what is noted
+# ----- functions written with def: the same words, in threads
 
 
-async def test_what_was_read_is_noted(database_url: str) -> None:
+request_name = contextvars.ContextVar("request_name", default="none")
+
+
+@app.internal_mutation
+def write_in_thread(ctx: sync.MutationCtx, story: Any) -> Any:
+    return story(ctx)
+
+
+@app.internal_query
+def read_in_thread(ctx: sync.QueryCtx, story: Any) -> Any:
+    return story(ctx)
+
+
+@app.internal_action
+def act_in_thread(ctx: sync.ActionCtx, story: Any) -> Any:
+    return story(ctx)
+
+
+@app.mutation
+def insert(ctx: sync.MutationCtx, text: str, number: int = 0) -> Id[Note]:
+    return ctx.db.insert(Note(text=text, number=number))
+
+
+@app.query
+def count(ctx: sync.QueryCtx) -> int:
+    return ctx.db.query(Note).count()
+
+
+@app.query
+def page(ctx: sync.QueryCtx, cursor: str | None = None) -> Page[Note]:
+    return ctx.db.query(Note).with_index(Note.by_number).order("desc").paginate(cursor=cursor, num_items=2)
+
+
+@app.internal_mutation
+def wrong(_ctx: sync.MutationCtx) -> int:
+    return "x"  # type: ignore[return-value]  # what is tested
+
+
+@app.internal_mutation
+async def down_async(ctx: MutationCtx, depth: int) -> int:
+    """Go down through functions of both sorts by turns."""
+    await ctx.db.insert(Note(text=f"{ctx.random.random()} {depth}", number=depth))
+    return depth if depth == 0 else await ctx.run_mutation(down, depth - 1)
+
+
+@app.internal_mutation
+def down(ctx: sync.MutationCtx, depth: int) -> int:
+    ctx.db.insert(Note(text=f"{ctx.random.random()} {depth}", number=depth))
+    return depth if depth == 0 else ctx.run_mutation(down_async, depth - 1)
+
+
+@app.internal_action
+def act_down(ctx: sync.ActionCtx, depth: int) -> int:
+    """Go down through actions, to a mutation and a query."""
+    if depth:
+        return ctx.run_action(act_down, depth - 1)
+    ctx.run_mutation(down, 2)
+    return ctx.run_query(count)
+
+
+# ----- the words
+
+
+async def test_all_words_wait_and_give_their_result(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        noted = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Note(text="a", number=1)))
-        nobody: Id[Note] = Id("note_01jd3k4v5w6x7y8z9a0b1c2d3e")
 
-        async def part(ctx: MutationCtx) -> None:
-            await ctx.db.query(Note).with_index(Note.by_number, number=1).collect()
-            raise ApplicationError("because of what it read")
+        def story(ctx: sync.MutationCtx) -> None:
+            ids = ctx.db.insert_many([Note(text=str(n), number=n % 3) for n in range(6)])
+            ada = ctx.db.insert(Note(text="Ada"))
+            assert ctx.db.patch(Note, ada, number=7).number == 7
+            assert ctx.db.replace(Note, ada, Note(text="Eve", number=8)).text == "Eve"
+            ctx.db.delete(Note, ids[0])
+            assert ctx.db.get(Note, ids[0]) is None
+            with pytest.raises(UniqueViolation):
+                ctx.db.insert(Note(text="Eve"))
+            notes = ctx.db.query(Note).with_index(Note.by_number)
+            assert [note.text for note in notes.collect()] == ["3", "1", "4", "2", "5", "Eve"]
+            assert [note.text for note in notes] == [note.text for note in notes.collect()]
+            assert notes.order("desc").filter(lambda note: note.text == "4").unique() == notes.collect()[2]
+            some = ctx.db.query(Note).with_index(Note.by_number, number=gte(2))
+            assert (some.count(), some.sum("number"), some.min("text"), some.max("number")) == (3, 12, "2", 8)
+            assert notes.group_by("number").count() == {0: 1, 1: 2, 2: 2, 8: 1}
+            assert notes.group_by("number").sum("number") == {0: 0, 1: 2, 2: 4, 8: 8}
+            assert notes.first() == notes.take(1)[0]
+            assert ctx.sql("select count(*) as n from note where number > :low", low=1) == [{"n": 3}]
+            assert ctx.run_query(count) == 6
+            assert ctx.now().tzinfo is not None
+            assert 0 <= ctx.random.random() < 1
+            gone = ctx.scheduler.run_at(ctx.now() + timedelta(hours=1), insert, text="gone")
+            ctx.scheduler.cancel(gone)
+            later = ctx.scheduler.run_after(timedelta(0), insert, text="later", number=1)
+            status: Any = ctx.scheduler.get(later)
+            assert status.args == {"text": "later", "number": 1}
 
-        async def story(ctx: MutationCtx) -> None:
-            reads = ctx._scope.transaction.read_set
-            await ctx.db.query(Note).with_index(Note.by_number, number=gte(3) & lt(5)).collect()
-            await ctx.db.query(Note).with_index(Note.by_text, text="7").unique()
-            await ctx.db.get(Note, noted)
-            assert await ctx.db.get(Note, nobody) is None
-            with pytest.raises(RowNotFound):
-                await ctx.db.delete(Note, nobody)
-            with pytest.raises(ApplicationError):
-                await ctx.run_mutation(write, part)
-            seen = [
-                (read.index, read.prefix, read.lower and read.lower.value, read.upper and read.upper.value)
-                for read in reads.ranges
-            ]
-            assert seen == [
-                ("by_number", (), 3, 5),
-                ("by_text", ("7",), None, None),
-                (None, (noted,), None, None),
-                (None, (nobody,), None, None),  # asked once
-                ("by_number", (1,), None, None),  # of a part that was undone
-            ]
-            assert not reads.everything
-            await ctx.sql("select 1")
-            assert reads.everything
+        await backend.run_mutation(write_in_thread, story)
+        await backend.run_until_idle()
+        assert await backend.run_query(count) == 7
+        assert [row.text for row in (await backend.dispatch.call(page.name, None, "{}")).page] == ["Eve", "5"]
 
-        await backend.run_mutation(write, story)
+
+async def test_reading_in_a_loop_reads_in_pieces_and_threads_share_a_ctx(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        request_name.set("mine")
+
+        def fill(ctx: sync.MutationCtx) -> str:
+            ctx.db.insert_many([Note(text=f"{n:04}") for n in range(475)])
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda number: ctx.db.insert(Note(text=f"{number:04}")), range(475, 495)))
+                list(pool.map(lambda number: ctx.run_mutation(insert, f"{number:04}"), range(495, 500)))
+            return f"{request_name.get()} {ctx.run_query(read_in_thread, lambda _: request_name.get())}"
+
+        def look(ctx: sync.QueryCtx) -> None:
+            seen = []
+            for note in ctx.db.query(Note).with_index(Note.by_text):
+                seen.append(note.text)
+                if len(seen) == 70:
+                    break
+            assert seen == [f"{number:04}" for number in range(70)]
+            assert ctx._twin._scope.transaction._rows_read < 500
+            assert len(list(ctx.db.query(Note))) == 500
+
+        async with asyncio.timeout(SOON):
+            assert await backend.run_mutation(write_in_thread, fill) == "mine mine", (
+                "a thread knows the context of its caller"
+            )
+        await backend.run_query(read_in_thread, look)
+
+
+async def test_an_error_in_a_thread_undoes_everything_and_a_conflict_repeats_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        error, seen = ApplicationError({"x": 1}), list[Any]()
+
+        def story(ctx: sync.MutationCtx) -> None:
+            ctx.db.insert(Note(text="x"))
+            ctx.scheduler.run_after(timedelta(0), insert, text="later")
+            seen.append((ctx.now(), ctx.random.random()))
+            if len(seen) == 1:
+                raise error
+
+        with pytest.raises(ApplicationError) as caught:
+            await backend.run_mutation(write_in_thread, story)
+        assert caught.value is error
+        with pytest.raises(ResultInvalid):
+            await backend.run_mutation(wrong)
+        assert (await backend.run_query(count), await backend.jobs()) == (0, [])
+        with raising("commit.before", Conflict("staged"), times=2):
+            await backend.run_mutation(write_in_thread, story)
+        assert seen[1:] == [seen[1]] * 3, "a retry repeats itself"
+        assert (await backend.run_query(count), len(await backend.jobs())) == (1, 1)
+
+
+# ----- however deep
+
+
+async def test_both_sorts_of_functions_run_each_other_and_do_not_lock_each_other(database_url: str) -> None:
+    async with TestApp(app, database_url, threads=1, max_connections=3) as backend, asyncio.timeout(SOON):
+        assert await backend.run_mutation(down, 7) == 0
+        assert await backend.run_action(act_down, 3) == 8 + 3
+        rows = await backend.run_query(read_in_thread, lambda ctx: ctx.db.query(Note).collect())
+        assert [row.number for row in rows] == [7, 6, 5, 4, 3, 2, 1, 0, 2, 1, 0]
+        await asyncio.gather(
+            *(backend.run_mutation(down, 2) for _ in range(10)),
+            *(backend.run_action(act_down, 2) for _ in range(5)),
+            *(backend.run_query(count) for _ in range(10)),
+            *(backend.run_mutation(down_async, 1) for _ in range(5)),
+        )
+        assert await backend.run_query(count) == 8 + 3 + 10 * 3 + 5 * 3 + 5 * 2
+
+
+# ----- where it does not belong
+
+
+async def test_a_synchronous_ctx_is_refused_on_an_event_loop_and_inside_a_part(database_url: str) -> None:
+    uses: list[Callable[[sync.MutationCtx], Any]] = [
+        lambda ctx: ctx.db.insert(Note(text="x")),
+        lambda ctx: ctx.db.query(Note).collect(),
+        lambda ctx: list(ctx.db.query(Note)),
+        lambda ctx: ctx.run_query(count),
+        lambda ctx: ctx.scheduler.run_after(timedelta(0), insert, text="x"),
+    ]
+    async with TestApp(app, database_url) as backend:
+
+        def story(ctx: sync.MutationCtx) -> None:
+            async def on_a_loop(use: Callable[[sync.MutationCtx], Any]) -> None:
+                use(ctx)
+
+            async def on_the_loop(_inner: Any) -> None:
+                await ctx._twin.db.insert(Note(text="x"))
+
+            for use in uses:
+                with pytest.raises(ContextError, match="on an event loop, which it would block"):
+                    asyncio.run(on_a_loop(use))
+                with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                    ctx.run_mutation(write_in_thread, lambda _, use=use: use(ctx))
+            with pytest.raises(ContextError, match="its own ctx inside a sub-transaction"):
+                ctx.run_mutation(write, on_the_loop)
+            ctx.db.insert(Note(text="kept"))
+
+        async with asyncio.timeout(SOON):
+            await backend.run_mutation(write_in_thread, story)
+        assert await backend.run_query(count) == 1
+        assert await backend.jobs() == []
+
+
+class Stray:
+    """A function that goes on in its thread when its caller has long gone."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.started, self.go_on, self.ended = asyncio.Event(), threading.Event(), asyncio.Event()
+        self.errors: list[BaseException] = []
+
+    def __call__(self, ctx: Any) -> None:
+        self.loop.call_soon_threadsafe(self.started.set)
+        self.go_on.wait(30)
+        calls: list[Callable[[], Any]] = [
+            lambda: ctx.run_mutation(insert, "x"),
+            lambda: ctx.scheduler.run_after(timedelta(0), insert, "x"),
+        ]
+        for call in calls:
+            try:
+                call()
+            except ContextError as error:
+                self.errors.append(error)
+        self.loop.call_soon_threadsafe(self.ended.set)
+
+    def __deepcopy__(self, _memo: Any) -> Stray:
+        return self
+
+
+async def test_a_thread_that_outlives_its_call_can_do_no_more(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        runs: list[tuple[Any, Any]] = [(backend.run_mutation, write_in_thread), (backend.run_action, act_in_thread)]
+        for run, function in runs:
+            stray = Stray()
+            task = asyncio.ensure_future(run(function, stray))
+            await stray.started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            stray.go_on.set()
+            await stray.ended.wait()
+            assert ["has ended" in str(error) for error in stray.errors] == [True, True]
+        assert await backend.run_query(count) == 0
+        assert await backend.jobs() == []

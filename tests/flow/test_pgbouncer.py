@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import asyncpg
@@ -14,10 +12,9 @@ import pytest
 from stage import ledger
 from stage.administrators import administrator
 from stage.pgbouncer import PgBouncer, pgbouncer
-from stage.processes import processes
 from stage.waits import until
 
-from penstock import App, Index, QueryCtx, Table
+from penstock import App, Index, Table
 from penstock.app import Backend
 from penstock.errors import ConfigError, DatabaseBusy, DatabaseUnavailable, Overloaded
 from penstock.testing import gate
@@ -77,37 +74,14 @@ async def test_many_callers_share_four_connections(postgres_url: str, pooled_url
         assert await admin.fetchval(count) <= 4
 
 
-async def test_work_is_done_by_processes_within_the_limit_of_its_pool(
-    pooled_url: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    history = tmp_path / "history"
-    history.touch()
-    async with ledger.app.open(pooled_url, **settings) as backend:
-        with processes(2, "work", pooled_url, poll=0.2, **settings) as workers:
-            arguments = [{"history": str(history), "seconds": 0.01}] * 60
-            await ledger.crew.with_options(retry=True).enqueue_batch(backend, ledger.occupy, arguments)
-            await backend.run_mutation(ledger.schedule_entries, what="job", first=0, count=40)
-            await succeeded(backend, 100)
-            for worker in workers:
-                assert worker.stop() == 0
-        assert await backend.run_query(ledger.entries, what="job") == list(range(40))
-    moves = sorted((float(line.split()[0]), line.endswith("begins")) for line in history.read_text().splitlines())
-    running, most = 0, 0
-    for _moment, begins in moves:
-        running += 1 if begins else -1
-        most = max(most, running)
-    assert 1 < most <= 4
-
-
 # ----- the schema
 
 
 async def test_tables_are_changed(postgres_url: str, pooled_url: str, settings: dict[str, Any]) -> None:
     """What is built beside writers is no part of a transaction."""
-    before, after = grown_app(indexed=False)[0], grown_app(indexed=True)[0]
-    async with before.open(pooled_url, **settings), administrator(postgres_url) as admin:
+    async with App(tables=[Before]).open(pooled_url, **settings), administrator(postgres_url) as admin:
         await admin.execute("insert into item select 'item_' || n, now(), 'a' || n from generate_series(1, 1000) n")
-    async with after.open(pooled_url, **settings) as backend:
+    async with App(tables=[After]).open(pooled_url, **settings) as backend:
         stored = (await backend.engine.store.catalog.read_tables(["item"]))["item"]
         assert stored.indexes["item_by_name"].valid
         assert "note" in stored.columns
@@ -128,28 +102,15 @@ async def test_who_changes_tables_directly_keeps_out_those_behind_the_pooler(
                 pass
 
 
-def grown_app(*, indexed: bool) -> tuple[App, Any]:
-    """An app with a table, as it was or as it is, and its query."""
-    if indexed:
+class Before(Table, name="item"):
+    name: str
 
-        class Item(Table):
-            name: str
-            note: str | None = None
 
-            by_name = Index("name")
+class After(Table, name="item"):
+    name: str
+    note: str | None = None
 
-    else:
-
-        class Item(Table):  # type: ignore[no-redef]
-            name: str
-
-    app = App(tables=[Item])
-
-    @app.query
-    async def names(ctx: QueryCtx) -> list[str]:
-        return [item.name async for item in ctx.db.query(Item)]
-
-    return app, names
+    by_name = Index("name")
 
 
 # ----- what is left on the connections
@@ -162,31 +123,14 @@ async def test_nothing_is_left_on_the_connections(postgres_url: str, pooled_url:
         await backend.run_mutation(ledger.schedule_entries, what="job", first=0, count=5)
         await backend.run_query(ledger.sleep_in_the_database, seconds=0.0)
         await succeeded(backend, 5)
-        async with others_on_all_connections(pooled_url) as others:
-            for other in others:
+        async with administrator(postgres_url) as admin, AsyncExitStack() as stack:
+            for _ in range(4):  # programs, each of which keeps one of the pooler's connections
+                other = await asyncpg.connect(pooled_url, statement_cache_size=0)
+                stack.push_async_callback(other.close)
+                await other.execute("begin")
                 for name in ("enable_seqscan", "jit", "lock_timeout", "statement_timeout", "TimeZone"):
-                    found = await setting_on(postgres_url, name)
-                    assert await other.fetchval(f"show {name}") == found
+                    assert await other.fetchval(f"show {name}") == await admin.fetchval(f"show {name}")
                 assert await other.fetchval("select count(*) from pg_prepared_statements where name <> ''") == 0
-
-
-@asynccontextmanager
-async def others_on_all_connections(url: str) -> AsyncIterator[list[Any]]:
-    """Four programs: each keeps one of the pooler's connections for the time of a block."""
-    others = [await asyncpg.connect(url, statement_cache_size=0) for _ in range(4)]
-    try:
-        for other in others:
-            await other.execute("begin")
-        yield others
-    finally:
-        for other in others:
-            await other.close()
-
-
-async def setting_on(url: str, name: str) -> Any:
-    """What the server has for a setting, if nobody says otherwise."""
-    async with administrator(url) as admin:
-        return await admin.fetchval(f"show {name}")
 
 
 # ----- wake-ups
@@ -215,20 +159,13 @@ async def test_with_a_direct_connection_workers_are_woken(postgres_url: str, poo
         ) as backend,
         administrator(postgres_url) as admin,
     ):
-
-        async def listens() -> bool:
-            return bool(await admin.fetchval("select count(*) from pg_stat_activity where query ilike 'listen %'"))
-
-        await until(listens)
+        listeners = "select count(*) from pg_stat_activity where query ilike 'listen %'"
+        await until(lambda: admin.fetchval(listeners))
         worker: Any = backend.services.services[0]
-        await until(lambda: ready(worker.lease is not None))
+        await until(lambda: worker.lease is not None)
         for number in range(3):
             await front.run_mutation(ledger.schedule_entries, what="job", first=0, count=1)
             await succeeded(front, number + 1)
-
-
-async def ready(true: bool) -> bool:
-    return true
 
 
 async def succeeded(backend: Backend, count: int) -> None:
@@ -254,20 +191,20 @@ async def test_a_direct_database_that_is_none_is_refused_at_once(
         (pooled_url, nowhere, DatabaseUnavailable, None),
     ]
     for database, direct, error, why in cases:
+        wait = 0.05 if direct == nowhere else 10.0
         with pytest.raises(error, match=why):
-            async with ledger.app.open(database, direct_database=direct, database_wait=0.05):
+            async with ledger.app.open(database, direct_database=direct, database_wait=wait):
                 pass
 
 
-@pytest.fixture
-def narrow(postgres_url: str) -> Iterator[PgBouncer]:
-    """A PgBouncer with one connection."""
-    with pgbouncer(postgres_url, default_pool_size="1") as own:
-        yield own
+async def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(postgres_url: str) -> None:
+    with pgbouncer(postgres_url, default_pool_size="1") as narrow:
+        await narrow.start()
+        await ask_for_a_connection(narrow, postgres_url)
 
 
-async def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow: PgBouncer, postgres_url: str) -> None:
-    await narrow.start()
+async def ask_for_a_connection(narrow: PgBouncer, postgres_url: str) -> None:
+    """Ask for one while another program has the only one."""
     async with (
         ledger.app.open(narrow.url, direct_database=postgres_url) as holder,
         ledger.app.open(narrow.url, direct_database=postgres_url) as other,
@@ -277,10 +214,7 @@ async def test_who_gets_no_connection_from_the_pooler_is_told_so_in_time(narrow:
         with gate("mutation.ran", most=1) as held:
             call = asyncio.create_task(holder.run_mutation(ledger.enter, what="x"))
             await held.arrived()
-            for refused in (
-                other.run_query(ledger.entries, what="x"),
-                other.run_mutation(ledger.enter, what="x"),
-            ):
+            for refused in (other.run_query(ledger.entries, what="x"), other.run_mutation(ledger.enter, what="x")):
                 with pytest.raises(Overloaded, match="The pooler gave no connection"):
                     await refused
             held.open()

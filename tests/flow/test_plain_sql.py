@@ -22,7 +22,6 @@ from penstock import (
     JobId,
     JobState,
     MutationCtx,
-    Pending,
     QueryCtx,
     Retry,
     Success,
@@ -85,12 +84,6 @@ def _clean() -> Iterator[None]:
     failures.clear()
 
 
-@pytest.fixture
-def url(database_url: str) -> str:
-    """URL of a database on which the program was started once, as `OPENED` is."""
-    return database_url
-
-
 class Raw:
     """A connection without penstock, and its transaction."""
 
@@ -102,10 +95,8 @@ class Raw:
         """Enqueue work; what it is known by."""
         given = {"pool": pool, "function": function, **({} if args is None else {"args": args}), **options}
         if self._lite:
-            marks = ", ".join("?" * len(given))
-            self.connection.execute(
-                f"insert into penstock_enqueue ({', '.join(given)}) values ({marks})", [*given.values()]
-            )
+            marked = f"({', '.join(given)}) values ({', '.join('?' * len(given))})"
+            self.connection.execute(f"insert into penstock_enqueue {marked}", [*given.values()])
             (found,) = self.connection.execute("select id from penstock_enqueue").fetchone()
         else:
             typed = {"args": "::jsonb", "context": "::jsonb", "timeout": " * interval '1 second'"}
@@ -125,19 +116,19 @@ def raw(url: str) -> Iterator[Raw]:
         connection.close()
 
 
-def work_off(url: str, look: Callable[[TestApp], Any], *, advance: bool = True) -> Any:
+def work_off(url: str, look: Callable[[TestApp], Any]) -> Any:
     """Run all jobs, and then look."""
 
     async def run() -> Any:
         async with TestApp(app, url, clock=TestClock(SystemClock().now() + timedelta(seconds=1))) as backend:
-            await backend.run_until_idle(advance=advance, raise_errors=False)
+            await backend.run_until_idle(raise_errors=False)
             return await look(backend)
 
     return asyncio.run(run())
 
 
-def test_work_runs_once_if_the_transaction_commits(url: str) -> None:
-    with raw(url) as program:
+def test_work_runs_once_if_the_transaction_commits(database_url: str) -> None:
+    with raw(database_url) as program:
         done = program.enqueue("sms", SEND, '{"to": "Žofie %s", "times": 2}', on_complete=TOLD, context='{"by": "x"}')
         noted = program.enqueue("sms", NOTE, '{"what": "it"}')
         program.connection.commit()
@@ -150,29 +141,23 @@ def test_work_runs_once_if_the_transaction_commits(url: str) -> None:
         assert await sms.status(backend, JobId(done)) == Finished(Success("sent to Žofie %s"))
         assert await sms.status(backend, JobId(noted)) == Finished(Success(None))
         assert await sms.status(backend, JobId(gone)) is None
-        job = await backend.job(JobId(wrong))
-        assert job is not None
+        job: Any = await backend.job(JobId(wrong))
         assert job.state is JobState.FAILED
         assert "ArgumentsInvalid" in (job.error or "")
         assert sorted(await backend.run_query(all_told)) == [("", "it"), (done, "success {'by': 'x'}")]
 
-    work_off(url, look)
+    work_off(database_url, look)
     assert sent == ["Žofie %sŽofie %s"]
 
 
-def test_ids_are_those_that_penstock_makes(url: str) -> None:
-    began = SystemClock().now()
-    with raw(url) as program:
+def test_ids_are_those_that_penstock_makes(database_url: str) -> None:
+    began, mark = SystemClock().now(), "penstock_" if database_url.startswith("sqlite") else "penstock."
+    with raw(database_url) as program:
         ids = [program.enqueue("sms", SEND, '{"to": "x"}', run_at="2026-01-01T00:00:00Z") for _ in range(300)]
-        if url.startswith("sqlite"):
-            stored = [row[0] for row in program.connection.execute("select id from penstock_ready_job order by seq")]
-        else:
-            stored = [
-                row[0].bytes for row in program.connection.execute("select id from penstock.ready_job order by seq")
-            ]
+        rows = program.connection.execute(f"select id from {mark}ready_job order by seq").fetchall()
     ended = SystemClock().now()
     assert len(set(ids)) == len(ids)
-    assert [job_uuid(one).bytes for one in ids] == stored
+    assert [job_uuid(one).bytes for one in ids] == [getattr(row[0], "bytes", row[0]) for row in rows]
     for one in ids:
         uuid = job_uuid(one)
         assert job_id(uuid) == one
@@ -184,51 +169,37 @@ def test_ids_are_those_that_penstock_makes(url: str) -> None:
         assert digits == (set("89ab") if place == 16 else set("0123456789abcdef"))
 
 
-def test_work_waits_for_its_time_and_is_tried_again(url: str) -> None:
+def test_work_waits_for_its_time_is_tried_again_and_keeps_its_status_as_it_says(database_url: str) -> None:
     later = SystemClock().now() + timedelta(days=2)
     failures.append(ValueError("no line"))
-    with raw(url) as program:
-        first = program.enqueue("sms", SEND, '{"to": "a"}', priority=-5, max_attempts=3, base=3, timeout=60, keep=3600)
-        run_at = later.astimezone().isoformat()
-        second = program.enqueue("sms", SEND, '{"to": "b"}', run_at=run_at, keep=864000)
+    with raw(database_url) as program:
+        first = program.enqueue("sms", SEND, '{"to": "a"}', priority=-5, max_attempts=3, keep=3600)
+        second = program.enqueue("sms", SEND, '{"to": "b"}', run_at=later.astimezone().isoformat(), keep=864000)
         urgent = program.enqueue("sms", SEND, '{"to": "c"}', priority=5)
         program.connection.commit()
 
-    async def before(backend: TestApp) -> None:
-        assert await sms.status(backend, JobId(second)) == Pending(0)
-        (pending,) = await backend.jobs("pending")
-        assert abs(pending.run_at - later) < timedelta(milliseconds=2)
+    async def look(backend: TestApp) -> None:
         done = await backend.job(JobId(first))
-        assert done is not None
-        assert (done.state, done.attempt) == (JobState.SUCCESS, 2)
-        backend.clock.advance(timedelta(hours=1))
-        assert await sms.status(backend, JobId(first)) is None
-        assert await sms.status(backend, JobId(urgent)) == Finished(Success("sent to c"))
+        assert done is None, "its status was kept for an hour"
+        assert await sms.status(backend, JobId(second)) == Finished(Success("sent to b"))
+        assert backend.clock.now() - later < timedelta(seconds=1)
+        assert await sms.status(backend, JobId(urgent)) is None, "after a day"
 
-    async def run() -> None:
-        async with TestApp(app, url, clock=TestClock(SystemClock().now() + timedelta(seconds=1))) as backend:
-            await backend.run_until_idle(advance=False)
-            backend.clock.advance(timedelta(seconds=1))
-            await backend.run_until_idle(advance=False)
-            await before(backend)
-            await backend.run_until_idle()
-            assert await sms.status(backend, JobId(second)) == Finished(Success("sent to b"))
-
-    asyncio.run(run())
+    work_off(database_url, look)
     assert sent == ["c", "a", "a", "b"]
 
 
 @pytest.mark.parametrize("delay", [timedelta(0), timedelta(days=3)])
-def test_a_job_is_stored_as_a_pool_stores_it(url: str, delay: timedelta) -> None:
+def test_a_job_is_stored_as_a_pool_stores_it(database_url: str, delay: timedelta) -> None:
     run_at = SystemClock().now() + delay
     for one in (sms, ageing, slow):
-        with raw(url) as program:
-            noted, noted_in_sql, sent_on, sent_in_sql = stored_by_both(program, one, run_at, url)
+        with raw(database_url) as program:
+            noted, noted_in_sql, sent_on, sent_in_sql = stored_by_both(program, one, run_at, database_url)
         assert noted == noted_in_sql, one.name
         assert sent_on == sent_in_sql, one.name
 
 
-def stored_by_both(program: Raw, plain: Workpool, run_at: datetime, url: str) -> list[dict[str, Any]]:
+def stored_by_both(program: Raw, plain: Workpool, run_at: datetime, database_url: str) -> list[dict[str, Any]]:
     """Two jobs, each as a pool stores it and as SQL does."""
     pool = plain.with_options(
         concurrency_key="a %s", retry=Retry(3, 0.5, 4), timeout=timedelta(seconds=9), on_complete=told, context=["100%"]
@@ -241,7 +212,7 @@ def stored_by_both(program: Raw, plain: Workpool, run_at: datetime, url: str) ->
     program.enqueue(plain.name, NOTE, '{"what": "b"}', run_at=run_at.isoformat())
     rows = []
     for table in ("scheduled_job", "ready_job"):
-        mark = "penstock_" if url.startswith("sqlite") else "penstock."
+        mark = "penstock_" if database_url.startswith("sqlite") else "penstock."
         cursor = program.connection.execute(f"select * from {mark}{table}")
         names = [column[0] for column in cursor.description]
         rows += [{"table": table, **dict(zip(names, row, strict=True))} for row in cursor.fetchall()]
@@ -258,73 +229,50 @@ def alike(row: dict[str, Any]) -> dict[str, Any]:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"pool": "nowhere"}, "there is no.* pool"),
-    ({"pool": None}, "there is no.* pool"),
     ({"function": "shop:nothing"}, "there is no.* function"),
-    ({"function": None}, "there is no.* function"),
     ({"args": "[]"}, "args is no"),
-    ({"args": "1"}, "args is no"),
     ({"run_at": "2099-01-01T00:00:00Z"}, "run_at"),
     ({"priority": 40000}, "priority"),
     ({"max_attempts": 0}, "max_attempts"),
     ({"function": NOTE, "max_attempts": 2}, "max_attempts"),
-    ({"initial_backoff": -1}, "initial_backoff"),
     ({"initial_backoff": 365 * 86400 + 1}, "initial_backoff is .*365 days"),
     ({"base": 0}, "base"),
-    ({"timeout": 0}, "timeout"),
     ({"timeout": 1830 * 86400 + 1}, "timeout is .*five years"),
-    ({"keep": -1}, "keep"),
     ({"keep": 365_000 * 86400 + 1}, "keep is .*365,000 days"),
     ({"concurrency_key": ""}, "concurrency_key"),
     ({"on_complete": SEND}, "on_complete"),
-    ({"on_complete": "shop:nothing"}, "on_complete"),
 ]
 
 
-def test_what_cannot_be_enqueued_is_refused_with_the_reason(url: str) -> None:
-    with raw(url) as program:
+def test_what_cannot_be_enqueued_is_refused_with_the_reason(database_url: str) -> None:
+    with raw(database_url) as program:
         for given, text in REFUSED:
             with pytest.raises((sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match=text):
                 program.enqueue(**{"pool": "sms", "function": SEND, "args": '{"to": "x"}', **given})
             program.connection.rollback()
-        asyncio.run(declare(url, "mutation"))
-        with pytest.raises((sqlite3.IntegrityError, psycopg.errors.InvalidParameterValue), match="max_attempts"):
-            program.enqueue("sms", SEND, max_attempts=2)
-        program.connection.rollback()
-        asyncio.run(declare(url, "action"))
-        program.enqueue("sms", SEND, max_attempts=2)
-        program.enqueue("sms", "old:one")
-        program.connection.rollback()
 
 
-async def declare(url: str, kind: str) -> None:
-    """Declare a function again: it is of the kind that was declared last."""
-    async with app.open(url) as backend:
-        await backend.engine.store.programs.declare({SEND: kind, "old:one": "query"})
-
-
-def test_a_context_may_be_made_in_sql(url: str) -> None:
+def test_a_context_may_be_made_in_sql(database_url: str) -> None:
     contexts: list[tuple[str, str, Any]] = [
         ("json_object('a', 1)", "jsonb_build_object('a', 1)", {"a": 1}),
-        ("json_array(1, null)", "jsonb_build_array(1, null)", [1, None]),
         ("json_quote('x')", "to_jsonb('x'::text)", "x"),
         ("5", "'5'", 5),
-        ("5.5", "'5.5'", 5.5),
         ("'null'", "'null'", None),
     ]
-    with raw(url) as program:
-        given, names = f"'sms', '{SEND}', '{{\"to\": \"x\"}}', '{TOLD}'", "pool, function, args, on_complete, context"
+    with raw(database_url) as program:
         for lite, postgres, _ in contexts:
-            if url.startswith("sqlite"):
-                program.connection.execute(f"insert into penstock_enqueue ({names}) values ({given}, {lite})")
-            else:
-                program.connection.execute(
-                    f"select penstock.enqueue(pool => p, function => f, args => a::jsonb, on_complete => o, "
-                    f"context => {postgres}) from (values ({given})) g (p, f, a, o)"
-                )
+            sql = (
+                "insert into penstock_enqueue (pool, function, args, on_complete, context) "
+                f"values ('sms', '{SEND}', '{{\"to\": \"x\"}}', '{TOLD}', {lite})"
+                if database_url.startswith("sqlite")
+                else f"select penstock.enqueue('sms', '{SEND}', '{{\"to\": \"x\"}}'::jsonb, "
+                f"on_complete => '{TOLD}', context => {postgres})"
+            )
+            program.connection.execute(sql)
         program.connection.commit()
 
     async def look(backend: TestApp) -> None:
         came = sorted(what for _, what in await backend.run_query(all_told))
         assert came == sorted(f"success {context}" for *_, context in contexts)
 
-    work_off(url, look)
+    work_off(database_url, look)

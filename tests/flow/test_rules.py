@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from penstock import (
     UsageError,
     in_,
     signed_in,
-    sync,
 )
 from penstock.reactive.tracing import trace_rule
 from penstock.schema.table import definition_of
@@ -70,12 +68,6 @@ class Note(Table):
     )
 
 
-class Odd(Note):
-    """With a rule that only Python can ask."""
-
-    rules = Rules(read=lambda row, identity: row.owner == identity.subject or (row.stars or 0) % 2 == 1, insert=mine)
-
-
 class Shared(Note):
     """With a rule that needs to know more than the row."""
 
@@ -112,19 +104,13 @@ class News(Table):
     )
 
 
-app = OPENED = App(tables=[Member, Note, Odd, Shared, Kept, News])
+app = OPENED = App(tables=[Member, Note, Shared, Kept, News])
 
 
 @app.query
 async def read(ctx: QueryCtx, story: Any) -> Any:
     """Run a part of a test for its caller."""
     return await story(ctx)
-
-
-@app.query
-def read_waiting(ctx: sync.QueryCtx, story: Any) -> Any:
-    """The same without await."""
-    return story(ctx)
 
 
 @app.mutation
@@ -150,12 +136,8 @@ async def read_for_caller(ctx: QueryCtx, story: Any) -> Any:
 
 async def test_a_write_that_breaks_a_rule_is_refused_and_a_hidden_row_is_a_missing_one(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
-
-        async def insert(ctx: MutationCtx) -> list[Id[Note]]:
-            rows = Note(owner="ada"), Note(owner="bob", is_open=True), Note(owner="bob")
-            return [await ctx.db.insert(row) for row in rows]
-
-        own, shown, hidden = await test.run_mutation(trusted, insert)
+        rows = [Note(owner="ada"), Note(owner="bob", is_open=True), Note(owner="bob")]
+        own, shown, hidden = await test.run_mutation(trusted, lambda ctx: ctx.db.insert_many(rows))
         missing = own[:-4] + ("aaaa" if own[-4:] != "aaaa" else "bbbb")
         ada = test.with_identity(subject="ada")
 
@@ -172,20 +154,18 @@ async def test_a_write_that_breaks_a_rule_is_refused_and_a_hidden_row_is_a_missi
             lambda ctx: ctx.db.insert(Note(owner="bob")),
             lambda ctx: ctx.db.insert_many([Note(owner="ada"), Note(owner="bob")]),
             lambda ctx: ctx.db.patch(Note, own, owner="bob"),
-            lambda ctx: ctx.db.replace(Note, own, Note(owner="bob")),
             lambda ctx: ctx.db.patch(Note, shown, owner="ada"),
             lambda ctx: ctx.db.delete(Note, own),
             lambda ctx: ctx.db.insert(Shared(owner="ada")),
         )
         for gone in (hidden, missing):
-            verbs: list[Callable[[Any], Any]] = [
-                partial(lambda gone, ctx: ctx.db.patch(Note, gone, owner="ada"), gone),
-                partial(lambda gone, ctx: ctx.db.replace(Note, gone, Note(owner="ada")), gone),
-                partial(lambda gone, ctx: ctx.db.delete(Note, gone), gone),
+            verbs: list[Any] = [
+                lambda ctx, gone=gone: ctx.db.patch(Note, gone, owner="ada"),
+                lambda ctx, gone=gone: ctx.db.replace(Note, gone, Note(owner="ada")),
+                lambda ctx, gone=gone: ctx.db.delete(Note, gone),
             ]
             await refused(RowNotFound, *verbs)
-        owners = await test.run_query(read, lambda ctx: ctx.db.query(Note).collect())
-        assert [row.owner for row in owners] == ["ada", "bob", "bob", "ada"]
+        assert await test.run_query(read, lambda ctx: ctx.db.query(Note).count()) == 4
 
 
 async def test_what_another_program_makes_of_a_row_is_held_to_the_rule_too(empty_database_url: str) -> None:
@@ -229,16 +209,14 @@ async def test_without_an_identity_a_table_with_rules_is_closed_unless_they_say_
     async with TestApp(app, database_url) as test:
         nobody, ada = test.with_identity(), test.with_identity(subject="ada")
         verbs: list[Callable[[Any], Any]] = [
-            lambda ctx: ctx.db.query(Note).count(),
             lambda ctx: ctx.db.query(Note).collect(),
             lambda ctx: ctx.db.insert(Note(owner="")),
         ]
         for verb in verbs:
             with pytest.raises(NotSignedIn):
                 await nobody.run_mutation(write, verb)
-        for public in (True, False):
-            news = News(text="x", is_public=public)
-            await test.run_mutation(trusted, lambda ctx, news=news: ctx.db.insert(news))
+        news = [News(text="x", is_public=public) for public in (True, False)]
+        await test.run_mutation(trusted, lambda ctx: ctx.db.insert_many(news))
         counted = [await one.run_query(read, lambda ctx: ctx.db.query(News).count()) for one in (nobody, ada, test)]
         assert counted == [1, 2, 2]
         assert await ada.run_query(read, lambda ctx: ctx.db.query(Member).collect()) == [], "it has no rules"
@@ -248,9 +226,7 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
     database_url: str,
 ) -> None:
     async with TestApp(app, database_url) as test:
-        owners = ("ada", "bob")
-        for owner in owners:
-            await test.run_mutation(trusted, lambda ctx, owner=owner: ctx.db.insert(Note(owner=owner)))
+        await test.run_mutation(trusted, lambda ctx: ctx.db.insert_many([Note(owner="ada"), Note(owner="bob")]))
         ada = test.with_identity(subject="ada")
 
         async def count(ctx: Any) -> int:
@@ -260,23 +236,22 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
             return await ctx.sql("select count(*) as n from note", reads=[Member])
 
         assert await test.run_query(read, count) == 2
-        assert await ada.run_query(read_waiting, lambda ctx: len(ctx.db.query(Note).collect())) == 1
         for story, number in (
             (count, 1),
             (lambda ctx: read(ctx, count), 1),
             (lambda ctx: trusted(ctx, count), 1),
             (lambda ctx: ctx.run_query(read, count), 1),
             (lambda ctx: ctx.run_mutation(trusted, count), 2),
-            (lambda ctx: ctx.run_mutation(trusted, lambda inner: inner.run_query(read, count)), 1),
             (lambda ctx: ctx.run_query(read_for_caller, count), 1),
         ):
             assert await ada.run_mutation(write, story) == number
         assert await test.run_query(read_for_caller, count) == 2, "its caller is the system"
-        for by in (read, read_for_caller):
+        for call in (
+            ada.run_mutation(write, lambda ctx: ctx.run_query(read_for_caller, by_sql)),
+            ada.run_query(read, by_sql),
+        ):
             with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):
-                await ada.run_mutation(write, lambda ctx, by=by: ctx.run_query(by, by_sql))
-        with pytest.raises(ContextError, match="the rules of tables do not hold in SQL"):
-            await ada.run_query(read, lambda ctx: ctx.sql("select count(*) as n from note", reads=[Member]))
+                await call
         for one, options in ((ada, {"unruled": True}), (test, {})):
             found = await one.run_query(read, lambda ctx, o=options: ctx.sql("select count(*) as n from note", **o))
             assert found == [{"n": 2}]
@@ -284,25 +259,17 @@ async def test_internal_functions_read_all_rows_and_public_ones_and_their_helper
 
 async def test_a_page_ends_at_no_row_that_is_hidden_and_a_cursor_of_another_user_shows_none(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
+        rows = [Note(owner="bob" if number % 2 else "ada", stars=2 * number) for number in range(6)]
+        await test.run_mutation(trusted, lambda ctx: ctx.db.insert_many(rows))
 
-        async def fill(ctx: MutationCtx) -> None:
-            for table in (Note, Odd):
-                for number in range(6):
-                    await ctx.db.insert(table(owner="bob" if number % 2 else "ada", stars=2 * number))
+        def page(ctx: QueryCtx, cursor: str | None = None) -> Any:
+            return ctx.db.query(Note).with_index(Note.by_team, team="red").paginate(cursor=cursor, num_items=2)
 
-        await test.run_mutation(trusted, fill)
-        for table in (Note, Odd):
-
-            def page(ctx: QueryCtx, cursor: str | None = None, table: Any = table) -> Any:
-                found = ctx.db.query(table).with_index(table.by_team, team="red")
-                return found.paginate(cursor=cursor, num_items=2)
-
-            first = await test.with_identity(subject="bob").run_query(read, page)
-            assert [row.stars for row in first.page] == [2, 6]
-            second = await test.with_identity(subject="ada").run_query(
-                read, lambda ctx, page=page, at=first: page(ctx, at.continue_cursor)
-            )
-            assert [row.stars for row in second.page] == [8]
+        first = await test.with_identity(subject="bob").run_query(read, page)
+        assert [row.stars for row in first.page] == [2, 6]
+        ada = test.with_identity(subject="ada")
+        second = await ada.run_query(read, lambda ctx: page(ctx, first.continue_cursor))
+        assert [row.stars for row in second.page] == [8]
 
 
 # ----- facts
@@ -355,23 +322,6 @@ async def test_a_fact_that_was_read_before_by_the_function_itself_does_not_last_
         assert await test.with_identity(subject="ada").run_mutation(write, story) == [1, 0]
 
 
-async def test_facts_are_read_once_whatever_the_number_of_rows(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-
-        async def fill(ctx: MutationCtx) -> None:
-            await ctx.db.insert(Member(user="ada", team="red"))
-            await ctx.db.insert_many([Shared(owner="ada", team="red") for _ in range(50)])
-
-        await test.run_mutation(trusted, fill)
-
-        async def touch(ctx: MutationCtx) -> int:
-            for row in await ctx.db.query(Shared).take(50):
-                await ctx.db.patch(Shared, row.id, is_open=True)
-            return len([one for one in ctx._scope.transaction.read_set.ranges if one.table == "member"])
-
-        assert await test.with_identity(subject="ada").run_mutation(write, touch) == 1
-
-
 async def test_a_live_query_changes_with_a_permission(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await test.run_mutation(trusted, lambda ctx: ctx.db.insert(Shared(owner="ada", team="red")))
@@ -397,16 +347,12 @@ def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_pytho
     """SQL would take the stand-in of a field for a value: it is never None, and no text."""
     odd: list[Callable[[Any, Identity], Any]] = [
         lambda row, _identity: row.team is None,
-        lambda row, _identity: row.team is not None,
-        lambda row, identity: row.stars is None or row.owner == identity.subject,
         lambda row, identity: row.owner == identity.subject if row.stars is None else row.is_open,
         lambda row, _identity: isinstance(row.stars, int),
     ]
     even: list[Callable[[Any, Identity], Any]] = [
         lambda row, _identity: row.stars.is_none(),
         lambda row, identity: identity.claims.get("role") == "admin" or row.is_open,
-        lambda row, identity: identity.email is not None,
-        lambda row, identity: row.owner.in_([]) | (row.stars > 3),
     ]
     who = Identity(subject="ada", issuer="test")
     for rule in odd:
@@ -416,7 +362,6 @@ def test_a_rule_that_looks_at_a_field_in_a_way_that_cannot_be_seen_runs_in_pytho
         trace_rule(definition_of(Note), rule, (who,), "A rule")
     lacking: list[Callable[[Any, Identity], Any]] = [
         lambda row, identity: row.stars == identity.claims.get("stars"),
-        lambda row, identity: row.team != identity.email,
         lambda row, identity: row.team.in_(["red", identity.email]),
     ]
     for rule in lacking:

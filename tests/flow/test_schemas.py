@@ -20,7 +20,6 @@ from penstock.config import Config, load_config
 from penstock.errors import ConfigError, DeclarationError
 from penstock.store.postgres.capture import Own
 from penstock.store.push.migrate import load_migrations
-from penstock.store.session import Statement, reading
 from penstock.testing import TestApp
 
 ORDERS = "create table orders (id integer primary key, what text)"
@@ -36,7 +35,7 @@ class Order(Table, source="orders", key="id", managed=False, live=True):
 class Shop:
     """A program: all of them declare the same names."""
 
-    def __init__(self, schema: str, *, some: bool = False, watches: bool = True) -> None:
+    def __init__(self, schema: str, *, some: bool = False) -> None:
         self.app = app = App(schema=schema)
         self.schema, self.did = schema, list[str]()
         did = self.did
@@ -65,16 +64,15 @@ class Shop:
         async def news(ctx: ActionCtx, payload: str) -> None:
             did.append(f"news {payload}")
 
-        if watches:
-            condition: Any = (lambda row: row.what != "www.penstock.dev") if some else None
+        condition: Any = (lambda row: row.what != "www.penstock.dev") if some else None
 
-            @app.reactive_task(Order, name="react", filter=condition)
-            async def react(ctx: TaskCtx[Order]) -> None:
-                did.append(f"task {(await ctx.get_document()).what}")
+        @app.reactive_task(Order, name="react", filter=condition)
+        async def react(ctx: TaskCtx[Order]) -> None:
+            did.append(f"task {(await ctx.get_document()).what}")
 
-            @app.outbox(Order, name="deliver")
-            async def deliver(ctx: ActionCtx, row: Order) -> None:
-                did.append(f"row {row.what}")
+        @app.outbox(Order, name="deliver")
+        async def deliver(ctx: ActionCtx, row: Order) -> None:
+            did.append(f"row {row.what}")
 
         self.send, self.ask, self.all_orders = send, ask, all_orders
 
@@ -114,9 +112,8 @@ async def test_programs_with_the_same_names_leave_each_other_alone(empty_databas
     shops = one, other, _ = [Shop(schema, some=captured == "some") for schema in SCHEMAS]
     async with AsyncExitStack() as stack:
         first, second, third = tests = [await stack.enter_async_context(shop.on(url)) for shop in shops]
-        watches = [
-            await stack.enter_async_context(test.live(shop.all_orders)) for test, shop in zip(tests, shops, strict=True)
-        ]
+        live = [test.live(shop.all_orders) for test, shop in zip(tests, shops, strict=True)]
+        watches = [await stack.enter_async_context(one) for one in live]
         assert [await asyncio.wait_for(anext(watch), SOON) for watch in watches] == [[]] * 3
 
         # A row of the user's own is told to each, once.
@@ -200,23 +197,8 @@ def test_a_table_is_held_for_all_programs_that_watch_it(empty_database_url: str)
     assert [shop.took() for shop in shops] == [["row tea", "task tea"]] * 2
 
 
-async def names(test: TestApp) -> set[str]:
-    """Names of tables, views, functions and the like, each with its schema."""
-    if test.engine.store.dialect.schemas:
-        sql = (
-            "select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
-            "where n.nspname not like 'pg\\_%' and n.nspname <> 'information_schema' union all "
-            "select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace "
-            "where n.nspname not like 'pg\\_%' and n.nspname <> 'information_schema'"
-        )
-    else:
-        sql = "select name from sqlite_schema where name not like 'sqlite\\_s%' escape '\\'"
-    async with reading(test.engine.store.begin_read) as session:
-        return {row[0] for row in await session.fetch(Statement(sql))}
-
-
 def test_a_name_that_cannot_be_a_schema_is_refused_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = ["", "Shop", "1shop", "sh op", 'sh"op', "shop.x", "pg_shop", "sqlite", "public", "information_schema"]
+    wrong = ["", "Shop", "1shop", 'sh"op', "shop.x", "pg_shop", "sqlite", "public", "information_schema"]
     for name in (*wrong, "a" * 31):
         for declare in (App, Config):
             with pytest.raises(ConfigError, match="letters"):
@@ -227,8 +209,7 @@ def test_a_name_that_cannot_be_a_schema_is_refused_where_it_is_set(monkeypatch: 
 
 
 def test_no_two_schemas_make_the_same_names_on_sqlite() -> None:
-    made = {name for _, sql in load_migrations("sqlite") for name in re.findall(r"(?<![a-z])penstock_\w+", sql)}
-    made = {name.removeprefix("penstock_") for name in made}
+    made = {name for _, sql in load_migrations("sqlite") for name in re.findall(r"(?<![a-z])penstock_(\w+)", sql)}
     between = {one.removesuffix(f"_{other}") for one in made for other in made if one.endswith(f"_{other}")}
     assert "running" in between, "x_running_job_key is an index of the schema x, and a table of x_running"
     for name in between:

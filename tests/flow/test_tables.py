@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from stage.stories import tell_in
-from typing_extensions import TypedDict
 
 from penstock import (
     App,
@@ -35,8 +34,6 @@ pytestmark = pytest.mark.both_stores
 
 INT64 = 2**63
 MIB = 1024 * 1024
-
-Short = Annotated[str, Field(max_length=10)]
 
 
 class Colour(enum.Enum):
@@ -60,14 +57,8 @@ class Part(BaseModel):
     parts: list[Part] = []
 
 
-class Note(TypedDict, total=False):
-    text: str
-    seal: bytes
-
-
 class Thing(Table):
     text: str = ""
-    short: Short = ""
     number: int = 0
     real: float = 0.0
     truth: bool = False
@@ -85,8 +76,6 @@ class Thing(Table):
     anything: Any = None
     part: Part | None = None
     parts: list[Part] = Field(default_factory=list)
-    note: Note | None = None
-    by_number: dict[int, str] = Field(default_factory=dict)
     numbers: set[int] = Field(default_factory=set)
 
 
@@ -110,7 +99,7 @@ class User(Table):
 class Checked(Table):
     low: int
     high: int
-    text: str = "x"
+    text: str = Field(alias="theText", default="x")
 
     @field_validator("text")
     @classmethod
@@ -124,10 +113,6 @@ class Checked(Table):
         if self.low > self.high:
             raise ValueError("low is above high")
         return self
-
-
-class Aliased(Table):
-    text: str = Field(alias="theText", default="")
 
 
 app = OPENED = App()
@@ -145,8 +130,10 @@ async def stored(backend: TestApp, row: Table) -> Any:
     return await backend.run_query(read, lambda ctx: ctx.db.get(type(row), row_id))
 
 
-def fields(row: Table) -> list[Any]:
-    return [getattr(row, name) for name in type(row).model_fields]
+async def whole(backend: TestApp, thing: Id[Thing]) -> bool:
+    """Whether a row is as it was inserted."""
+    row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
+    return all(getattr(row, name) == getattr(Thing(text="kept"), name) for name in Thing.model_fields)
 
 
 async def count(backend: TestApp, table: type[Table]) -> int:
@@ -156,39 +143,16 @@ async def count(backend: TestApp, table: type[Table]) -> int:
 
 # ----- every kind of column
 
-EXTREMES: dict[str, list[Any]] = {
-    "text": [
-        "",
-        " ",
-        "a" * 100_000,
-        "\N{GRINNING FACE}",
-        "e\N{COMBINING ACUTE ACCENT}",
-        "\x01\x7f\u2028",
-        "\U0010ffff",
-        "a" * (MIB - 1024),
-        "\N{SNOWMAN}" * ((MIB - 1024) // 3),
-    ],
-    "number": [-INT64, INT64 - 1, 0],
-    "real": [0.0, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), 5],
-    "data": [b"", b"\0", bytes(range(256)), bytes(MIB - 1024)],
+EXTREMES: dict[str, list[Any]] = {  # beside those of `test_made_up_tables`
+    "text": ["a" * (MIB - 1024), "\N{SNOWMAN}" * ((MIB - 1024) // 3)],
+    "real": [1.7976931348623157e308, float("-inf"), 5],
+    "data": [bytes(MIB - 1024)],
     "moment": [
-        datetime.min.replace(tzinfo=UTC),
-        datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
-        datetime(9999, 12, 31, 23, 59, 59, 999_998, tzinfo=UTC),
-        datetime.max.replace(tzinfo=UTC),
         datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1))),
         datetime(1, 1, 1, 6, tzinfo=timezone(timedelta(hours=5))),
     ],
-    "day": [date.min, date.max],
-    "span": [timedelta(0), timedelta(microseconds=-1), timedelta(days=100_000_000), timedelta(days=-100_000_000)],
-    "price": [
-        Decimal("1E+1000"),
-        Decimal("-1E-1000"),
-        Decimal("1.500"),
-        Decimal("-0"),
-        Decimal(10**40) + Decimal("1e-40"),
-    ],
-    "uuid": [UUID(int=0), UUID(int=2**128 - 1)],
+    "span": [timedelta(days=100_000_000), timedelta(days=-100_000_000)],
+    "price": [Decimal("1E+1000"), Decimal("-1E-1000"), Decimal("1.500"), Decimal(10**40) + Decimal("1e-40")],
     "anything": [{}, [], "", 0, False, None, {"": {"": [None]}}, "null", "\x7f", 1e-320],
 }
 
@@ -202,11 +166,10 @@ async def test_the_ends_of_every_kind_come_back(database_url: str) -> None:
 
         async def look(ctx: QueryCtx) -> None:
             for (name, value), row_id in zip(given, ids, strict=True):
-                row = await ctx.db.get(Thing, row_id)
-                assert row is not None
+                row: Any = await ctx.db.get(Thing, row_id)
                 assert getattr(row, name) == value
-                if isinstance(value, Decimal) and value.as_tuple().exponent in {0, -3, -40}:
-                    assert str(abs(row.price)) == str(abs(value)), "trailing zeros are kept"
+                if isinstance(value, Decimal) and value.as_tuple().exponent in {-3, -40}:
+                    assert str(row.price) == str(value), "trailing zeros are kept"
 
         await backend.run_query(read, look)
 
@@ -216,44 +179,21 @@ async def test_the_ends_of_every_kind_come_back(database_url: str) -> None:
 
 WRONG: list[dict[str, Any]] = [
     {"number": "1"},
-    {"number": 1.0},
     {"number": True},
-    {"number": INT64},
-    {"text": 1},
-    {"text": b"a"},
-    {"text": None},
-    {"real": "1"},
-    {"real": True},
     {"real": 10**400},
-    {"truth": 1},
-    {"data": "a"},
     {"moment": datetime(2030, 1, 1)},  # noqa: DTZ001 - what is tested
-    {"moment": "2030-01-01T00:00:00Z"},
-    {"day": datetime(2030, 1, 1, tzinfo=UTC)},
-    {"price": "1.5"},
     {"price": Decimal("NaN")},
-    {"price": Decimal("Infinity")},
-    {"uuid": "00000000-0000-0000-0000-000000000000"},
     {"colour": "red"},
-    {"level": 5},
     {"word": "maybe"},
-    {"short": "longer than ten"},
     {"parent": "user_01jd3k4v5w6x7y8z9a0b1c2d3e"},
-    {"parent": "thing_01JD3K4V5W6X7Y8Z9A0B1C2D3E"},
-    {"parent": "thing_91jd3k4v5w6x7y8z9a0b1c2d3e"},
-    {"parent": "thing_"},
     {"part": {"nome": "x"}},
     {"numbers": {INT64}},
-    {"by_number": {INT64: "x"}},
     {"unknown": 1},
     {"id": "thing_01jd3k4v5w6x7y8z9a0b1c2d3e"},
-    {"creation_time": datetime(2030, 1, 1, tzinfo=UTC)},
     {"span": 5},
     {"parts": ["x"]},
-    {"part": "x"},
-    {"numbers": {"x"}},
 ]
-UNCHECKED = {"unknown", "id", "creation_time", "short", "by_number", "numbers"}  # by the database
+UNCHECKED = {"unknown", "id", "numbers"}  # by the database
 
 
 def deep(levels: int) -> Any:
@@ -271,30 +211,17 @@ def circle() -> Any:
 
 REFUSED: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"text": "a\0b"}, ValueInvalid),
-    ({"real": float("nan")}, ValueInvalid),
     ({"moment": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueInvalid),
-    ({"moment": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2)))}, ValueInvalid),
     ({"span": timedelta(days=100_000_001)}, ValueInvalid),
     ({"price": Decimal("1E+1001")}, ValueInvalid),
-    ({"price": Decimal("1E-1001")}, ValueInvalid),
-    ({"maybe": "\0"}, ValueInvalid),
     ({"text": "\ud800"}, ValueInvalid),
-    ({"anything": "\0"}, ValueInvalid),
     ({"anything": {"a\0": 1}}, ValueInvalid),
-    ({"anything": "\ud800"}, ValueInvalid),
-    ({"anything": {"\udfff": 1}}, ValueInvalid),
     ({"anything": [1, {"x": float("nan")}]}, ValueInvalid),
-    ({"anything": float("-inf")}, ValueInvalid),
     ({"anything": object()}, ValueInvalid),
     ({"anything": 10**5000}, ValueInvalid),
-    ({"anything": deep(65)}, LimitExceeded),
-    ({"anything": deep(230)}, LimitExceeded),
     ({"anything": deep(5000)}, LimitExceeded),
     ({"anything": circle()}, LimitExceeded),
-    ({"part": Part(name="\0")}, ValueInvalid),
     ({"part": Part(name="x", weight=float("nan"))}, ValueInvalid),
-    ({"note": {"seal": b"\xff" * MIB}}, LimitExceeded),
-    ({"text": "a" * MIB}, LimitExceeded),
     ({"text": "\N{GRINNING FACE}" * (MIB // 4)}, LimitExceeded),
     ({"data": bytes(MIB)}, LimitExceeded),
 ]
@@ -311,8 +238,7 @@ async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(database_url:
             with pytest.raises(error):
                 await backend.run_mutation(write, lambda ctx, given=given: ctx.db.patch(Thing, thing, **given))
         assert await count(backend, Thing) == 1
-        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
-        assert fields(row) == fields(Thing(text="kept"))
+        assert await whole(backend, thing)
 
 
 async def test_a_row_that_does_not_fit_its_table_cannot_be_made_and_one_that_was_never_validated_is_refused(
@@ -334,8 +260,7 @@ async def test_a_row_that_does_not_fit_its_table_cannot_be_made_and_one_that_was
             with pytest.raises(ValueInvalid):
                 await backend.run_mutation(write, lambda ctx, row=other: ctx.db.replace(Thing, thing, row))
         assert await count(backend, Thing) == 1
-        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
-        assert fields(row) == fields(Thing(text="kept"))
+        assert await whole(backend, thing)
 
 
 async def test_a_text_too_long_for_an_index_is_the_same_error_on_both_stores(database_url: str) -> None:
@@ -343,72 +268,50 @@ async def test_a_text_too_long_for_an_index_is_the_same_error_on_both_stores(dat
 
         async def grow(ctx: MutationCtx) -> None:
             longest = await ctx.db.insert(User(name="a" * 2048, email="x"))
-            umlauts = await ctx.db.insert(User(name="ä" * 1024, email="y"))
+            await ctx.db.insert(User(name="ä" * 1024, email="y"))
             for name in ("a" * 2049, "ä" * 1024 + "a"):
-                with pytest.raises(LimitExceeded, match="too long for an index"):
-                    await ctx.db.insert(User(name=name, email="z"))
-                for user in (longest, umlauts):
+                for call in (ctx.db.insert(User(name=name, email="z")), ctx.db.patch(User, longest, name=name)):
                     with pytest.raises(LimitExceeded, match="too long for an index"):
-                        await ctx.db.patch(User, user, name=name)
+                        await call
 
         await backend.run_mutation(write, grow)
         assert await count(backend, User) == 2
 
 
-async def test_ids_that_are_none_are_refused_wherever_they_enter(database_url: str) -> None:
+async def test_ids_that_are_none_or_of_other_tables_are_refused_wherever_they_enter(database_url: str) -> None:
+    nobody: Id[Thing] = Id("thing_01jd3k4v5w6x7y8z9a0b1c2d3e")
     wrong: list[Any] = [
-        "", "thing", "thing_", "x", "thing_01jd3k4v5w6x7y8z9a0b1c2d3", "thing_01jd3k4v5w6x7y8z9a0b1c2d3ee",
-        "thing_01jd3k4v5w6x7y8z9a0b1c2d3i", "thing_81jd3k4v5w6x7y8z9a0b1c2d3e", "THING_01jd3k4v5w6x7y8z9a0b1c2d3e",
-        "order_01jd3k4v5w6x7y8z9a0b1c2d3e", "thing-01jd3k4v5w6x7y8z9a0b1c2d3e", "thing_01jd3k4v5w6x7y8z9a0b1c2d3\0",
-        "thing_01jd3k4v5w6x7y8z9a0b1c2d\ud800e", "'; drop table thing; --", None, 5, b"thing", [], {},
+        "", "thing_", nobody[:-1], nobody + "e", "THING" + nobody[5:], nobody[:-1] + "\0", nobody[:-1] + "\ud800",
+        "order_01jd3k4v5w6x7y8z9a0b1c2d3e", "'; drop table thing; --", None, 5, b"thing", [], {},
     ]  # fmt: skip
     async with TestApp(app, database_url) as backend:
-        thing = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Thing(text="kept")))
+
+        def calls(ctx: MutationCtx, row_id: Any) -> list[Awaitable[Any]]:
+            patch, replace = ctx.db.patch(Thing, row_id, text="x"), ctx.db.replace(Thing, row_id, Thing())
+            return [patch, replace, ctx.db.delete(Thing, row_id)]
 
         async def attack(ctx: MutationCtx) -> None:
             for row_id in wrong:
-                with pytest.raises(IdInvalid):
-                    await ctx.db.get(Thing, row_id)
-                with pytest.raises(IdInvalid):
-                    await ctx.db.patch(Thing, row_id, text="x")
-                with pytest.raises(IdInvalid):
-                    await ctx.db.replace(Thing, row_id, Thing())
-                with pytest.raises(IdInvalid):
-                    await ctx.db.delete(Thing, row_id)
+                for call in (ctx.db.get(Thing, row_id), *calls(ctx, row_id)):
+                    with pytest.raises(IdInvalid):
+                        await call
+            assert await ctx.db.get(Thing, nobody) is None
+            for call in calls(ctx, nobody):
+                with pytest.raises(RowNotFound) as caught:
+                    await call
+                assert caught.value.facts == {"table": "thing", "id": nobody}
+            parent = await ctx.db.insert(Thing(text="parent"))
+            child: Any = await ctx.db.get(Thing, await ctx.db.insert(Thing(parent=parent)))
+            assert child.parent == parent
+            assert type(child.parent) is Id
+            with pytest.raises(ValidationError, match="should be an id of table thing"):
+                Thing.model_validate({"parent": await ctx.db.insert(Order(group="a"))})
 
         await backend.run_mutation(write, attack)
         for row_id in wrong:
             with pytest.raises(ArgumentsInvalid):
                 await backend.run_mutation(move, thing=row_id, text="x")
-        assert await count(backend, Thing) == 1
-        assert (await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))).text == "kept"
-
-
-async def test_an_id_refers_to_a_row_of_its_own_table_which_need_not_be_there(database_url: str) -> None:
-    nobody: Id[Thing] = Id("thing_01jd3k4v5w6x7y8z9a0b1c2d3e")
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: MutationCtx) -> None:
-            assert await ctx.db.get(Thing, nobody) is None
-            calls: list[Callable[[], Awaitable[Any]]] = [
-                lambda: ctx.db.patch(Thing, nobody, text="x"),
-                lambda: ctx.db.replace(Thing, nobody, Thing()),
-                lambda: ctx.db.delete(Thing, nobody),
-            ]
-            for call in calls:
-                with pytest.raises(RowNotFound) as caught:
-                    await call()
-                assert caught.value.facts == {"table": "thing", "id": nobody}
-            parent = await ctx.db.insert(Thing(text="parent"))
-            child = await ctx.db.get(Thing, await ctx.db.insert(Thing(parent=parent)))
-            assert child is not None
-            assert child.parent == parent
-            assert type(child.parent) is Id
-            for stranger in (await ctx.db.insert(Order(group="a")), "thing_nonsense"):
-                with pytest.raises(ValidationError, match="should be an id of table thing"):
-                    Thing.model_validate({"parent": stranger})
-
-        await backend.run_mutation(write, look)
+        assert await count(backend, Thing) == 2
 
 
 # ----- reading what was written
@@ -421,28 +324,16 @@ async def test_calls_side_by_side_do_not_lose_each_others_changes(database_url: 
         async def story(ctx: MutationCtx) -> None:
             patches = [ctx.db.patch(Thing, thing, **{name: value}) for name, value in (("text", "a"), ("number", 7))]
             await asyncio.gather(*patches, ctx.db.patch(Thing, thing, maybe="x"))
-            row = await ctx.db.get(Thing, thing)
-            assert row is not None
+            row: Any = await ctx.db.get(Thing, thing)
             assert (row.text, row.number, row.maybe) == ("a", 7, "x")
 
         await backend.run_mutation(write, story)
-        row = await backend.run_query(read, lambda ctx: ctx.db.get(Thing, thing))
-        assert (row.text, row.number, row.maybe) == ("a", 7, "x")
 
 
 async def test_a_patch_is_checked_as_a_row_is(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
-        checked = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Checked(low=1, high=2)))
-        refused: list[dict[str, Any]] = [
-            {"low": 3},
-            {"high": 0},
-            {"text": "  "},
-            {"text": None},
-            {"low": "1"},
-            {"middle": 1},
-            {"id": checked},
-            {"creation_time": datetime(2030, 1, 1, tzinfo=UTC)},
-        ]
+        checked = await backend.run_mutation(write, lambda ctx: ctx.db.insert(Checked(low=1, high=2, theText="y")))
+        refused: list[dict[str, Any]] = [{"low": 3}, {"text": "  "}, {"low": "1"}, {"middle": 1}, {"id": checked}]
 
         async def story(ctx: MutationCtx) -> None:
             for changes in refused:
@@ -450,7 +341,7 @@ async def test_a_patch_is_checked_as_a_row_is(database_url: str) -> None:
                     await ctx.db.patch(Checked, checked, **changes)
             assert (await ctx.db.patch(Checked, checked, low=5, high=6)).low == 5
             unchanged = await ctx.db.patch(Checked, checked)
-            assert (unchanged.low, unchanged.high, unchanged.text) == (5, 6, "x")
+            assert (unchanged.low, unchanged.high, unchanged.text) == (5, 6, "y")
 
         await backend.run_mutation(write, story)
 
@@ -464,20 +355,7 @@ async def test_rows_cannot_be_changed_in_place_and_are_told_apart_by_their_ids(d
             first.name = "Eve"
         with pytest.raises(AttributeError, match="no id yet"):
             _ = User(name="Ada", email="a").id
-        with pytest.raises(AttributeError, match="no creation_time yet"):
-            _ = User(name="Ada", email="a").creation_time
         assert first == again
         assert first != User(name="Ada", email="a")
         assert first != twin.model_copy(update={"email": "a"})
         assert len({first, again, twin, User(name="Ada", email="a"), User(name="Ada", email="a")}) == 3
-        assert repr(first).startswith(f"User(id={first.id!r}, creation_time=")
-
-
-async def test_a_field_with_an_alias_is_a_column_of_its_own_name(database_url: str) -> None:
-    async with TestApp(app, database_url) as backend:
-
-        async def story(ctx: MutationCtx) -> None:
-            row_id = await ctx.db.insert(Aliased(theText="a"))
-            assert (await ctx.db.patch(Aliased, row_id, text="b")).text == "b"
-
-        await backend.run_mutation(write, story)

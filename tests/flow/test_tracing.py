@@ -28,6 +28,7 @@ from penstock.testing import TestApp
 app = App()
 sms = app.workpool("sms", default_retry=Retry(max_attempts=2, initial_backoff=1, base=2))
 
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 failures: list[Exception] = []
 
 
@@ -111,22 +112,13 @@ async def test_a_trace_leads_from_the_call_to_each_attempt_at_the_job_and_to_its
     assert len({span.context.trace_id for span in spans.get_finished_spans() if span.context}) == 1
     sent, run = named(spans, "enqueue sms")[0], named(spans, "run sms")[0]
     assert (sent.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
-    shared = {
-        "messaging.system": "penstock",
-        "messaging.destination.name": "sms",
-        "messaging.message.id": work,
-        "penstock.job.function": "test_tracing:send",
-    }
-    assert sent.attributes == shared | {"messaging.operation.type": "send", "messaging.operation.name": "enqueue"}
-    assert run.attributes == shared | {
-        "messaging.operation.type": "process",
-        "messaging.operation.name": "run",
-        "penstock.job.attempt": 1,
-    }
-    assert named(spans, "mutation test_tracing:book")[0].attributes == {
-        "code.function.name": "test_tracing:book",
-        "penstock.kind": "mutation",
-    }
+    shared = {"messaging.system": "penstock", "messaging.destination.name": "sms", "messaging.message.id": work}
+    shared |= {"penstock.job.function": "test_tracing:send"}
+    operation = "messaging.operation.type", "messaging.operation.name", "penstock.job.attempt"
+    assert sent.attributes == shared | dict(zip(operation, ("send", "enqueue"), strict=False))
+    assert run.attributes == shared | dict(zip(operation, ("process", "run", 1), strict=True))
+    called = named(spans, "mutation test_tracing:book")[0].attributes
+    assert called == {"code.function.name": "test_tracing:book", "penstock.kind": "mutation"}
     spans.clear()
     failures[:] = [ValueError("no")]
     async with TestApp(app, database_url) as backend:
@@ -187,36 +179,15 @@ async def test_without_an_sdk_nothing_is_stored_and_no_span_is_made(database_url
 
 
 def test_a_trace_with_a_state_travels_whole(spans: InMemorySpanExporter) -> None:
-    tracing = find_tracing()
-    assert tracing is not None
+    tracing: Any = find_tracing()
     state = "a=1,b=2"
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with tracing.work(f"{parent} {state}", "job_1", "sms", "m:f", 1) as span:
+    with tracing.work(f"{PARENT} {state}", "job_1", "sms", "m:f", 1) as span:
         assert span.parent.trace_state.to_header() == state
-        current = tracing.current()
-    assert current is not None
-    assert current.startswith("00-0af7651916cd43dd8448eb211c80319c-")
-    assert current.endswith(f" {state}")
+        current = str(tracing.current())
+    assert (current[:35], current[-len(state) :]) == (PARENT[:35], state)
     with tracing.work("nonsense", "job_1", "sms", "m:f", 1) as span:
         assert span.parent is None, "what nobody can read begins a trace of its own"
     assert options_text(options_of('{"trace": "00-1-2-01"}')) == '{"trace": "00-1-2-01"}'
-
-
-async def test_a_call_over_http_goes_on_with_the_trace_of_its_caller(
-    sqlite_url: str, spans: InMemorySpanExporter
-) -> None:
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with TestApp(app, sqlite_url) as backend:
-        web = httpx.ASGITransport(asgi_app(app, backend=backend))
-        async with httpx.AsyncClient(base_url="http://shop", transport=web) as http:
-            body = {"path": "test_tracing:book", "args": {"text": "a"}}
-            for headers in ({"traceparent": parent}, {}, {"traceparent": "nonsense"}):
-                answer = await http.post("/api/mutation", json=body, headers=headers)
-                assert answer.json()["status"] == "success"
-    first, second, third = named(spans, "mutation test_tracing:book")
-    assert first.parent is not None
-    assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" == parent[3:-3]
-    assert second.parent is third.parent is None
 
 
 # ----- baggage, and the writers of rows
@@ -306,14 +277,14 @@ async def test_baggage_is_in_all_work_and_in_no_work_of_others(database_url: str
         await pool.enqueue(test, carry_in_group, tenant="none")
         with tenant("zoe"):  # of the program that runs a worker
             await test.run_until(test.clock.now() + timedelta(hours=2))
-    wanted: dict[str, list[Any]] = {
-        "pool": ["ada"],
-        "on_complete": ["ada"],
-        "child": ["ada"],
+    wanted: dict[str, list[Any]] = {road: ["ada"] for road in ("pool", "on_complete", "child", "later", "message")}
+    wanted |= {
         "retry": ["ada", "ada"],
-        "later": ["ada"],
+        "group bob": ["bob"],
+        "group eve": ["eve"],
+        "group none": [None],
+        "program": ["eve"],
     }
-    wanted |= {"message": ["ada"], "group bob": ["bob"], "group eve": ["eve"], "group none": [None], "program": ["eve"]}
     assert seen.items() >= (wanted | {"outbox": [None], "task": [None], "too large": [None]}).items()
     assert set(seen["cron"]) == {None}
     by_name = {span.name: span for span in spans.get_finished_spans()}
@@ -337,7 +308,7 @@ async def carry_together(ctx: ActionCtx, items: list[Parcel]) -> list[None]:
     return [None for _ in items]
 
 
-async def test_baggage_comes_with_a_request_and_is_in_a_batch_if_all_its_jobs_have_the_same(
+async def test_baggage_is_in_a_batch_if_all_its_jobs_have_the_same(
     database_url: str, spans: InMemorySpanExporter
 ) -> None:
     async with TestApp(carried, database_url) as test:
@@ -348,10 +319,24 @@ async def test_baggage_comes_with_a_request_and_is_in_a_batch_if_all_its_jobs_ha
                     await pool.enqueue(test, carry_together, number=1)
             await test.run_until_idle()
             assert set(seen["batch"]) == ({"ada"} if names == ["ada", "ada"] else {None})
-        transport = httpx.ASGITransport(asgi_app(carried, backend=test))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            for headers in ({"baggage": "tenant=ada,x=1;y=2"}, {"baggage": "tenant=" + "x" * 9000}):
-                body = {"path": f"{__name__}:place", "args": {}}
-                assert (await http.post("/api/mutation", json=body, headers=headers)).status_code == 200
+
+
+async def test_a_call_over_http_goes_on_with_the_trace_and_the_baggage_of_its_caller(
+    sqlite_url: str, spans: InMemorySpanExporter
+) -> None:
+    seen.clear()
+    place_call = {"path": f"{__name__}:place", "args": {}}
+    async with TestApp(carried, sqlite_url) as test:
+        web = httpx.ASGITransport(asgi_app(carried, backend=test))
+        async with httpx.AsyncClient(base_url="http://shop", transport=web) as http:
+            for headers in (
+                {"traceparent": PARENT, "baggage": "tenant=ada,x=1;y=2"},
+                {"traceparent": "nonsense", "baggage": "tenant=" + "x" * 9000},
+            ):
+                assert (await http.post("/api/mutation", json=place_call, headers=headers)).status_code == 200
         await test.run_until_idle()
     assert seen["pool"] == ["ada", None]
+    first, second = named(spans, f"mutation {__name__}:place")
+    assert first.parent is not None
+    assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" == PARENT[3:-3]
+    assert second.parent is None

@@ -24,14 +24,11 @@ from penstock import (
     MutationCtx,
     PenstockError,
     QueryCtx,
-    RowNotFound,
     SchemaMismatch,
     Table,
     UniqueViolation,
     ValueInvalid,
     gt,
-    gte,
-    lt,
     lte,
 )
 from penstock.testing import TestApp
@@ -83,43 +80,6 @@ class Leaf(Table, source="leaf", key="leaf_id", managed=False):
 app = App()
 write, read, _ = tell_in(app)
 
-SQLITE_TABLES = """
-create table countries (code text primary key, name text not null);
-create table orders (
-    order_id integer primary key,
-    customer text not null check (customer <> ''),
-    status text not null default 'open',
-    price numeric default 9.5,
-    placed_at text default '2030-01-01 12:00:00',
-    updated_at text,
-    creation_time text,
-    note text unique,
-    country text references countries (code)
-);
-create index orders_by_customer on orders (customer, price);
-create table legacy (id integer primary key, parent integer references legacy (id), name varchar(20));
-create table coded (code text primary key, id integer);
-create table leaf (leaf_id integer primary key, legacy integer references legacy (id) on delete cascade);
-"""
-POSTGRES_TABLES = """
-create table countries (code varchar(2) primary key, name varchar(20) not null);
-create table orders (
-    order_id serial primary key,
-    customer varchar(20) not null check (customer <> ''),
-    status text not null default 'open',
-    price numeric(10, 2) default 9.5,
-    placed_at timestamp default '2030-01-01 12:00:00',
-    updated_at timestamptz,
-    creation_time timestamp,
-    note text unique,
-    country varchar(2) references countries (code)
-);
-create index orders_by_customer on orders (customer, price);
-create table legacy (id bigint primary key, parent bigint references legacy (id), name varchar(20));
-create table coded (code text primary key, id integer);
-create table leaf (leaf_id bigint primary key, legacy bigint references legacy (id) on delete cascade);
-"""
-
 
 TIDY = """
 create function tidy() returns trigger language plpgsql as $$ begin
@@ -132,9 +92,30 @@ end $$;
 TIDIED = "create trigger tidy before insert or update on orders for each row execute function tidy()"
 
 
+TABLES = """
+create table countries (code varchar(2) primary key, name varchar(20) not null);
+create table orders (
+    order_id {serial} primary key,
+    customer varchar(20) not null check (customer <> ''),
+    status text not null default 'open',
+    price numeric(10, 2) default 9.5,
+    placed_at {timestamp} default '2030-01-01 12:00:00',
+    updated_at {timestamptz},
+    creation_time {timestamp},
+    note text unique,
+    country varchar(2) references countries (code)
+);
+create index orders_by_customer on orders (customer, price);
+create table legacy (id {bigint} primary key, parent bigint references legacy (id), name varchar(20));
+create table coded (code text primary key, id integer);
+create table leaf (leaf_id {bigint} primary key, legacy bigint references legacy (id) on delete cascade);
+"""
+LITE = {"serial": "integer", "bigint": "integer", "timestamp": "text", "timestamptz": "text"}
+
+
 def tables(url: str) -> list[str]:
     """The other program's tables, as SQL."""
-    whole = SQLITE_TABLES if url.startswith("sqlite") else POSTGRES_TABLES
+    whole = TABLES.format_map(LITE if url.startswith("sqlite") else {name: name for name in LITE})
     return [one for one in whole.split(";") if one.strip()]
 
 
@@ -150,78 +131,44 @@ async def test_rows_of_another_program_are_read_and_written_by_their_own_keys(da
         *tables(database_url),
         "insert into countries values ('CZ', 'Česko')",
         "insert into orders (customer, price, updated_at, country) values "
-        "('Ada', 1.25, '2030-01-01 13:00:00+01:00', 'CZ'), ('Eve', null, null, 'CZ'), ('Bob', null, null, null)",
+        "('Ada', 1.25, '2030-01-01 13:00:00+01:00', 'CZ'), ('Eve', null, null, 'CZ')",
     )
-    ada, eve, bob = Id[Order]("1"), Id[Order]("2"), Id[Order]("3")
-    async with TestApp(app, database_url) as backend:
-
-        async def look(ctx: QueryCtx) -> None:
-            order = await ctx.db.get(Order, ada)
-            assert order is not None
-            assert (order.id, order.order_id, order.customer, order.status) == ("1", 1, "Ada", Status.OPEN)
-            assert (order.price, order.placed_at, order.updated_at) == (Decimal("1.25"), NOON, NOON)
-            assert order.placed_at is not None
-            assert order.placed_at.tzinfo is not None
-            assert order.creation_time is None
-            assert await ctx.db.get(Order, Id("4")) is None
-            country = await ctx.db.get(Country, Id("CZ"))
-            assert country is not None
-            assert (country.id, country.name) == ("CZ", "Česko")
-            wrong: Any
-            for wrong in ("", "x", "1.5", "1 or 1=1", "0x1", None, 1.5, True, [], b"1", "9" * 5000):
-                with pytest.raises((IdInvalid, ValueInvalid)):
-                    await ctx.db.get(Order, wrong)
-            for text in ("a\0", "\ud800"):
-                with pytest.raises((IdInvalid, ValueInvalid)):
-                    await ctx.db.get(Country, Id(text))
-
-        async def change(ctx: MutationCtx) -> None:
-            patched = await ctx.db.patch(Order, ada, price=Decimal("3.75"), creation_time=NOON)
-            assert (patched.price, patched.placed_at, patched.creation_time) == (Decimal("3.75"), NOON, NOON)
-            assert patched == await ctx.db.get(Order, ada)
-            replaced = await ctx.db.replace(Order, eve, Order(customer="Eva", note="new"))
-            assert (replaced.customer, replaced.price, replaced.placed_at) == ("Eva", None, None)
-            await ctx.db.replace(Order, eve, Order(order_id=2, customer="Eva", note="new"))
-            with pytest.raises(ValueInvalid, match="order_id cannot be changed"):
-                await ctx.db.replace(Order, eve, Order(order_id=3, customer="x"))
-            for changes in ({"order_id": 5}, {"unknown": 5}, {"status": "lost"}):
-                with pytest.raises(ValueInvalid):
-                    await ctx.db.patch(Order, eve, **changes)
-            await ctx.db.delete(Order, bob)
-            assert await ctx.db.get(Order, bob) is None
-            for call in (ctx.db.delete(Order, bob), ctx.db.patch(Order, bob, note="x")):
-                with pytest.raises(RowNotFound):
-                    await call
-
-        await backend.run_query(read, look)
-        assert (await backend.run_mutation(annotate, ada, "seen")).note == "seen"
-        await backend.run_mutation(write, change)
-        rows = await sql(backend, "select customer, country from orders order by order_id")
-        assert [*map(tuple, rows)] == [("Ada", "CZ"), ("Eva", "CZ")], "what was not declared is kept"
-
-
-async def test_what_is_left_out_is_filled_by_the_others_defaults(database_url: str) -> None:
-    await run_sql(database_url, *tables(database_url))
+    ada, eve = Id[Order]("1"), Id[Order]("2")
     async with TestApp(app, database_url) as backend:
 
         async def story(ctx: MutationCtx) -> None:
-            first = await ctx.db.insert(Order(customer="Ada"))
-            second = await ctx.db.insert(Order(customer="Eve", price=Decimal("2.50"), status=Status.PAID))
-            assert (first, second) == ("1", "2")
-            order = await ctx.db.get(Order, first)
-            assert order is not None
-            assert (order.order_id, order.price, order.placed_at) == (1, Decimal("9.5"), NOON)
-            given = await ctx.db.insert(Order(order_id=70, customer="Bob"))
-            assert given == "70"
+            order: Any = await ctx.db.get(Order, ada)
+            assert (order.id, order.order_id, order.customer, order.status) == ("1", 1, "Ada", Status.OPEN)
+            assert (order.price, order.placed_at, order.updated_at) == (Decimal("1.25"), NOON, NOON)
+            country: Any = await ctx.db.get(Country, Id("CZ"))
+            assert (country.id, country.name) == ("CZ", "Česko")
+            wrong: Any
+            for wrong in ("", "1.5", "1 or 1=1", "0x1", None, 1.5, True, [], b"1", "9" * 5000):
+                with pytest.raises((IdInvalid, ValueInvalid)):
+                    await ctx.db.get(Order, wrong)
+            with pytest.raises((IdInvalid, ValueInvalid)):
+                await ctx.db.get(Country, Id("a\0"))
+
+            patched = await ctx.db.patch(Order, ada, price=Decimal("3.75"), creation_time=NOON)
+            assert (patched.price, patched.placed_at, patched.creation_time) == (Decimal("3.75"), NOON, NOON)
+            replaced = await ctx.db.replace(Order, eve, Order(customer="Eva", note="new"))
+            assert (replaced.customer, replaced.price, replaced.placed_at) == ("Eva", None, None)
+            with pytest.raises(ValueInvalid, match="order_id cannot be changed"):
+                await ctx.db.replace(Order, eve, Order(order_id=3, customer="x"))
+
             elsewhere = NOON.astimezone(timezone(timedelta(hours=5)))
-            late = await ctx.db.insert(Order(customer="Zoe", placed_at=elsewhere, updated_at=elsewhere))
-            stored = await ctx.db.get(Order, late)
-            assert stored is not None
-            assert (stored.placed_at, stored.updated_at) == (NOON, NOON)
+            new = await ctx.db.insert(Order(customer="Zoe", status=Status.PAID, updated_at=elsewhere))
+            filled: Any = await ctx.db.get(Order, new)
+            assert (new, filled.order_id, filled.price, filled.placed_at) == ("3", 3, Decimal("9.5"), NOON)
+            assert filled.updated_at == NOON
+            assert await ctx.db.insert(Order(order_id=70, customer="Bob")) == "70"
 
         await backend.run_mutation(write, story)
-        rows = await sql(backend, "select customer, status from orders order by order_id limit 2")
-        assert [*map(tuple, rows)] == [("Ada", "open"), ("Eve", "paid")]
+        assert (await backend.run_mutation(annotate, ada, "seen")).note == "seen"
+        rows = await sql(backend, "select customer, status, country from orders order by order_id")
+        assert [*map(tuple, rows)] == [
+            ("Ada", "open", "CZ"), ("Eva", "open", "CZ"), ("Zoe", "paid", None), ("Bob", "open", None),
+        ], "what was not declared is kept"  # fmt: skip
 
 
 async def test_what_the_table_refuses_can_be_caught_and_the_mutation_goes_on(database_url: str) -> None:
@@ -237,15 +184,10 @@ async def test_what_the_table_refuses_can_be_caught_and_the_mutation_goes_on(dat
             eve = Id[Order]("2")
             attempts: list[tuple[Callable[[], Awaitable[Any]], type[PenstockError]]] = [
                 (lambda: ctx.db.insert(Order(customer="x", note="a")), UniqueViolation),
-                (lambda: ctx.db.insert(Order(order_id=1, customer="x")), UniqueViolation),
                 (lambda: ctx.db.patch(Order, eve, note="a"), UniqueViolation),
-                (lambda: ctx.db.replace(Order, eve, Order(customer="x", note="a")), UniqueViolation),
                 (lambda: ctx.db.insert(Order(customer="")), ConstraintViolation),
-                (lambda: ctx.db.patch(Order, eve, customer=""), ConstraintViolation),
                 (lambda: ctx.db.insert(Legacy(id=2, parent=99)), ConstraintViolation),
-                (lambda: ctx.db.patch(Legacy, Id("1"), parent=99), ConstraintViolation),
                 (lambda: ctx.db.insert(Order(customer="x", note="x" * 1000)), LimitExceeded),
-                (lambda: ctx.db.patch(Order, eve, note="x" * 1000), LimitExceeded),
             ]
             for call, error in attempts:
                 with pytest.raises(error):
@@ -271,15 +213,12 @@ async def test_a_key_named_id_and_a_column_named_id_stay_what_they_are(database_
 
         async def story(ctx: MutationCtx) -> None:
             legacy = await ctx.db.insert(Legacy(id=7, name="a"))
-            row = await ctx.db.get(Legacy, legacy)
-            assert row is not None
+            row: Any = await ctx.db.get(Legacy, legacy)
             assert (legacy, row.id) == ("7", 7)
             assert (await ctx.db.patch(Legacy, row.id, name="b")).name == "b"
-            same = await ctx.db.replace(Legacy, legacy, row)
-            assert same.name == "a"
+            await ctx.db.replace(Legacy, legacy, row)
             coded = await ctx.db.insert(Coded(code="x", id=5))
-            found = await ctx.db.get(Coded, coded)
-            assert found is not None
+            found: Any = await ctx.db.get(Coded, coded)
             assert (coded, found.code, found.id) == ("x", "x", 5)
             assert (await ctx.db.replace(Coded, coded, found)).id == 5
             assert len({row, found, await ctx.db.get(Legacy, legacy)}) == 2
@@ -306,8 +245,7 @@ async def test_a_table_lies_in_a_schema_on_postgres(postgres_url: str) -> None:
             group = await ctx.db.insert(Group(order=5, select="a"))
             await ctx.db.patch(Group, group, select="b")
             assert await ctx.db.query(Group).with_index(Group.by_select, select="b").count() == 1
-            await ctx.db.insert(Group(order=6))
-            await ctx.db.delete(Group, Id("6"))
+            await ctx.db.delete(Group, await ctx.db.insert(Group(order=6)))
 
         await backend.run_mutation(write_group, story)
         assert [*map(tuple, await sql(backend, 'select * from shop."group"'))] == [(5, "b")]
@@ -317,13 +255,12 @@ async def test_a_table_that_cannot_be_there_is_missed_at_the_start(sqlite_url: s
     class Group(Table, source="shop.group", key="order", managed=False):
         order: int
 
-    for missing, error, why in (
-        (App(tables=[Group]), DeclarationError, "SQLite has no schemas"),
-        (app, SchemaMismatch, "orders"),
-    ):
-        with pytest.raises(error, match=why):
-            async with TestApp(missing, sqlite_url):
-                pass
+    with pytest.raises(DeclarationError, match="SQLite has no schemas"):
+        async with TestApp(App(tables=[Group]), sqlite_url):
+            pass
+    with pytest.raises(SchemaMismatch, match="orders"):
+        async with TestApp(app, sqlite_url):
+            pass
 
 
 async def test_narrower_types_and_triggers_refuse_change_and_drop_rows(postgres_url: str) -> None:
@@ -332,16 +269,13 @@ async def test_narrower_types_and_triggers_refuse_change_and_drop_rows(postgres_
 
         async def story(ctx: MutationCtx) -> None:
             order = await ctx.db.insert(Order(customer="Ada", price=Decimal("1.005")))
-            row = await ctx.db.get(Order, order)
-            assert row is not None
+            row: Any = await ctx.db.get(Order, order)
             assert (row.customer, row.price) == ("ADA", Decimal("1.01")), "the row is as the table took it"
             assert (await ctx.db.patch(Order, order, customer="Eve")).customer == "EVE"
             for call in (
                 lambda: ctx.db.insert(Order(customer="x" * 21)),
-                lambda: ctx.db.patch(Order, order, customer="x" * 21),
                 lambda: ctx.db.insert(Order(customer="x", price=Decimal(10**9))),
                 lambda: ctx.db.insert(Order(order_id=2**31, customer="x")),
-                lambda: ctx.db.insert(Country(code="CZE", name="x")),
                 lambda: ctx.db.get(Order, Id(str(2**31))),
                 lambda: ctx.db.query(Order).with_index(Order.by_customer, customer="a\0").collect(),
             ):
@@ -373,14 +307,7 @@ async def test_a_float_is_found_and_compared_exactly_over_a_column_of_exact_numb
         "create table measured (number integer primary key, price numeric)",
         "insert into measured values (1, 1), (2, 2), (3, 0.1)",
     )
-    bounds: list[tuple[Any, list[int]]] = [
-        (gte(1.5), [2]),
-        (lte(1.5), [3, 1]),
-        (lt(1e300), [3, 1, 2]),
-        (gt(float("inf")), []),
-        (0.1, [3]),
-        (gt(0.1), [1, 2]),
-    ]
+    bounds: list[tuple[Any, list[int]]] = [(lte(1.5), [3, 1]), (gt(float("inf")), []), (0.1, [3]), (gt(0.1), [1, 2])]
     async with TestApp(measuring, database_url) as backend:
 
         async def look(ctx: QueryCtx) -> None:

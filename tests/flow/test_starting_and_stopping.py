@@ -1,9 +1,8 @@
-"""What becomes of functions that do not end: when their callers give up, and when the backend stops."""
+"""What a start takes, and what becomes of functions that do not end when their callers give up or the backend stops."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import threading
@@ -16,11 +15,13 @@ from typing import Any
 import pytest
 from flow import process_actions
 from stage import stubborn
-from stage.waits import SOON
+from stage.databases import connected
+from stage.waits import SOON, until
 
-from penstock import App, JobState, MutationCtx, Overloaded, Table, sync
-from penstock.app import SERVICES, Backend, ServiceName
-from penstock.clock import SystemClock
+from penstock import App, JobState, MutationCtx, MutationTaskCtx, Overloaded, Table, sync
+from penstock.app import SERVICES, Backend
+from penstock.store.postgres import catalog
+from penstock.store.postgres.route import Connection, Route
 from penstock.testing import TestApp
 
 NOW = timedelta(0)
@@ -102,11 +103,9 @@ def read(file: Path) -> str:
     return file.read_text("ascii") if file.exists() else ""
 
 
-async def until_there(file: Path) -> str:
-    async with asyncio.timeout(SOON):
-        while not (text := read(file)):
-            await SystemClock().sleep(0.01)
-    return text
+async def until_there(file: Path) -> int:
+    await until(lambda: bool(read(file)))
+    return int(read(file))
 
 
 # ----- callers that give up
@@ -132,18 +131,19 @@ async def test_threads_whose_callers_have_all_given_up_are_reported(sqlite_url: 
             in_line = asyncio.ensure_future(backend.run_action(act, held))
             await asyncio.wait([in_line], timeout=0)
             last.cancel()
-            with pytest.raises(Overloaded, match=r"all 2 are busy with timed-out calls of test_stopping:act .*timeout"):
+            with pytest.raises(
+                Overloaded, match=r"all 2 are busy with timed-out calls of test_starting_and_stopping:act .*timeout"
+            ):
                 await in_line
-            with pytest.raises(Overloaded, match="found no thread"):
-                await backend.run_action(act, held)
             await backend.run_mutation(add)
             held.go.set()
-            async with asyncio.timeout(SOON):
-                while True:
-                    with suppress(Overloaded):
-                        assert await backend.run_action(act, held) == "done"
-                        break
-                    await asyncio.wait([asyncio.ensure_future(backend.run_mutation(add_async))])
+
+            async def thread_is_free() -> bool:
+                with suppress(Overloaded):
+                    return await backend.run_action(act, held) == "done"
+                return False
+
+            await until(thread_is_free)
 
 
 async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) -> None:
@@ -152,17 +152,16 @@ async def test_a_job_that_finds_no_thread_waits_and_says_why(database_url: str) 
             await given_up(backend.run_action(act, held), held)
             job = await backend.scheduler.run_after(NOW, act_in_job)
             await backend.run_until_idle(advance=False, raise_errors=False)
-            found = await backend.job(job)
-            assert found is not None
+            found: Any = await backend.job(job)
             assert (found.state, found.attempt) == (JobState.PENDING, 0)
-            assert (found.error or "").startswith("Overloaded: test_stopping:act_in_job found no thread")
+            assert (found.error or "").startswith("Overloaded: test_starting_and_stopping:act_in_job found no thread")
 
 
 async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: str, tmp_path: Path) -> None:
     """Two that hang, of two there are, and the next one finds a process all the same."""
     async with TestApp(process_actions.app, sqlite_url, processes=2) as backend:
         hung = [asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / name))) for name in "ab"]
-        numbers = [int(await until_there(tmp_path / name)) for name in "ab"]
+        numbers = [await until_there(tmp_path / name) for name in "ab"]
         for task in hung:
             task.cancel()
         async with asyncio.timeout(SOON):
@@ -175,37 +174,23 @@ async def test_a_process_is_ended_with_the_call_that_waits_for_it(sqlite_url: st
 # ----- stopping
 
 
-async def test_closing_waits_for_what_runs_within_the_grace_time(sqlite_url: str) -> None:
+async def test_closing_waits_within_the_grace_time_and_then_names_what_is_left(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with holding() as held:
         async with app.open(sqlite_url, grace=60.0) as backend:
             query = asyncio.ensure_future(backend.run_action(act, held))
             await held.arrived()
             asyncio.get_running_loop().call_soon(held.go.set)
         assert await query == "done"
-
-
-async def test_closing_does_not_wait_longer_and_names_what_is_left(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
     with holding() as held, caplog.at_level(logging.WARNING, "penstock"):
         async with asyncio.timeout(SOON), app.open(sqlite_url, grace=0.05) as backend:
             query = asyncio.ensure_future(backend.run_action(act, held))
             await held.arrived()
         assert not query.done()
-        assert "engine.functions_left functions=test_stopping:act" in caplog.text
+        assert "engine.functions_left functions=test_starting_and_stopping:act" in caplog.text
         held.go.set()
         assert await query == "done"
-
-
-async def test_closing_ends_processes_that_hang(sqlite_url: str, tmp_path: Path) -> None:
-    async with asyncio.timeout(SOON):
-        async with process_actions.app.open(sqlite_url, grace=0.05) as backend:
-            task = asyncio.ensure_future(backend.run_action(process_actions.hang, str(tmp_path / "begun")))
-            number = int(await until_there(tmp_path / "begun"))
-        with pytest.raises(Exception, match="died"):
-            await task
-    with pytest.raises(ProcessLookupError):
-        os.kill(number, 0)
 
 
 async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
@@ -217,25 +202,8 @@ async def test_a_worker_tells_what_it_has_handed_back_and_what_is_lost(
             await held.arrived()
         assert "handed_back=0 lost=1" in caplog.text
         async with app.open(database_url) as backend:
-            found = await backend.job(job)
-            assert found is not None
+            found: Any = await backend.job(job)
             assert found.state is JobState.FAILED
-
-
-def test_where_services_run_the_collector_looks_less_often(sqlite_url: str) -> None:
-    async def threshold(*services: ServiceName) -> int:
-        async with App().open(sqlite_url, services=services):
-            return gc.get_threshold()[0]
-
-    before = gc.get_threshold()
-    try:
-        for young, expected in ((700, 30_000), (50_000, 50_000), (0, 0)):
-            gc.set_threshold(young, 10, 10)
-            assert asyncio.run(threshold()) == young, "a program without services is left alone"
-            assert asyncio.run(threshold("worker")) == expected
-            assert gc.get_threshold()[1:] == (10, 10)
-    finally:
-        gc.set_threshold(*before)
 
 
 BOUND = 30.0  # seconds, on a machine that does other things as well; what fails never ends
@@ -291,3 +259,54 @@ async def test_a_backend_closes_though_calls_do_not_end(database_url: str, funct
             calls.append(asyncio.ensure_future(getattr(backend, f"run_{function.kind.value}")(function)))
             await begun(function.name)
     await asyncio.wait(calls, timeout=BOUND)
+
+
+# ----- what a start takes on PostgreSQL: few connections, none of which may change the schema
+
+
+weighing = App()
+LOCKS = """
+select count(*) from pg_locks l join pg_database d on d.oid = l.database
+where d.datname = current_database() and l.locktype = 'advisory'"""
+
+
+class Parcel(Table):
+    name: str
+
+
+@weighing.reactive_task(Parcel)
+async def weigh(ctx: MutationTaskCtx[Parcel]) -> None:
+    """Weigh a parcel."""
+
+
+@weighing.mutation
+async def send(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Parcel(name="a"))
+
+
+async def test_a_start_opens_a_connection_each_for_calls_services_and_the_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_one = list[Connection](), Route.open
+
+    async def noted(route: Route, *args: Any) -> Connection:
+        opened.append(await open_one(route, *args))
+        return opened[-1]
+
+    monkeypatch.setattr(Route, "open", noted)
+    async with TestApp(weighing, postgres_url) as backend:
+        assert len(opened) == 3, "of which one has changed tables, tried out triggers and made them"
+        await backend.run_mutation(send)
+        await backend.engine.store.signals.close()  # type: ignore[attr-defined]  # when it has told the others
+        assert len(opened) == 3, "no connection of its own tells of work"
+
+
+async def test_whoever_has_started_holds_no_right_to_change_the_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_KEPT", 3600.0)
+    async with TestApp(weighing, postgres_url), connected(postgres_url) as connection:
+        assert await connection.fetchval(LOCKS) == 0
+        monkeypatch.setattr(catalog, "LOCK_WAIT", 0.0)
+        async with TestApp(weighing, postgres_url) as other:
+            await other.run_mutation(send)
