@@ -242,19 +242,6 @@ async def test_f17_a_throttle_holds_on_all_machines_though_its_handler_raised(da
         assert seen == [5]
 
 
-async def test_a_local_throttle_holds_in_its_own_process_only(database_url: str) -> None:
-    async with two_on(app, database_url) as (first, second):
-        steps["sync"] = [doing(lambda ctx: ctx.throttle_all(MINUTE, local=True)), document]
-        await first.run_mutation(place)
-        await first.settle_down(advance=False)
-        await first.run_mutation(place, amount=5)
-        await first.plan()
-        await first.run_until_idle(advance=False)
-        assert seen == []
-        await second.run_until_idle(advance=False)
-        assert seen == [5]
-
-
 async def test_wc1_the_row_is_read_in_the_transaction_of_a_mutation(database_url: str) -> None:
     async with TaskApp(app, database_url) as t:
         await t.run_mutation(place, "own")

@@ -258,25 +258,6 @@ async def settle_now(test: TestApp) -> None:
 # ----- pool and priority
 
 
-async def test_a_task_of_higher_priority_goes_before_rows_that_wait(database_url: str) -> None:
-    stage = Stage(Reminder)
-    pool = stage.app.workpool("one", max_parallelism=1)
-    stage.task(Reminder, "slow", filter=lambda one: one.state == "open", pool=pool)
-    stage.task(Reminder, "quick", filter=lambda one: one.state == "urgent", pool=pool, priority=5)
-    async with stage.open(database_url) as test:
-        await stage.insert(test, *(Reminder() for _ in range(3)))
-        await test.plan()
-        with gate("task.begun", most=1) as held:
-            await test.worker.tick()
-            await held.arrived()
-            test.clock.advance(HOUR)
-            await stage.insert(test, Reminder(state="urgent"))
-            await test.plan()
-            held.open()
-            await settle_now(test)
-        assert [ran.task for ran in stage.taken()] == ["slow", "quick", "slow", "slow"]
-
-
 # ----- rows that were due and had not begun, and are due later now
 
 
