@@ -86,10 +86,10 @@ EMPTY: dict[str, Any] = {"a": None, "b": None, "text": None, "data": None}
 
 
 @pytest.mark.both_stores
-async def test_fi1_fi2_fi3_fi4_fi7_fi8_fi9_fi10_fi11_fi13_fi14_fi15_fi16_fi17_fi18_qe1_rows_run_for_what_they_are(
+async def test_fi1_fi2_fi3_fi4_fi7_fi8_fi9_fi10_fi11_fi13_fi14_fi15_fi16_fi17_fi18_qe1_rt2_rt3_rows_run_as_they_are(
     database_url: str,
 ) -> None:
-    """They run when they are inserted so, and when they become so."""
+    """They run when they are inserted so, and when they become so; each task has its own rows."""
     stage = Stage()
     for name, (function, *_) in CASES.items():
         stage.task(Thing, name, filter=function)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from stage.outboxes import run_sql
 from stage.reactive import Stage, known_record, lose, record_of, settle, silence, task_row
+from stage.told import events
 
 from penstock import DatabaseUnavailable, Table, TaskCtx
 from penstock.api.tasks.tasks import READER
@@ -53,7 +54,10 @@ async def older(url: str, count: int, state: str = "new") -> list[Any]:
 # ----- rows that are older than a task
 
 
-async def test_rc1_older_rows_run_if_they_match(database_url: str) -> None:
+async def test_rc1_rt12_older_rows_run_if_they_match_and_that_is_told(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock")
     rows = await older(database_url, 3)
     await older(database_url, 4, "other")
     stage = Stage()
@@ -64,6 +68,8 @@ async def test_rc1_older_rows_run_if_they_match(database_url: str) -> None:
         assert set(stage.ids()) == set(rows)
         task = await task_row(test)
         assert (task.reconciling, task.reconciled_at) == (None, test.clock.now())
+        assert len(events(caplog, "planner.started")) == 1
+        assert [(one["task"], one["found"]) for one in events(caplog, "task.reconciled")] == [("react", 3)]
         assert await settle(test, HOUR * 30) == 0, "and once only"
 
 
