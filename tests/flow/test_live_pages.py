@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import combinations
@@ -91,13 +91,6 @@ async def listed(
     options = pagination_opts.model_copy(update={"maximum_rows_read": most})
     found: Page[Any] = await asked(ctx, which, direction).paginate(options)
     return found
-
-
-@app.query
-async def two_lists(ctx: QueryCtx, pagination_opts: PaginationOptions) -> list[Page[Song]]:
-    query = ctx.db.query(Song).with_index(Song.by_rank, album="a")
-    first, last = query.paginate(pagination_opts), query.order("desc").paginate(pagination_opts)
-    return [await first, await query.paginate(num_items=2), await last]
 
 
 @app.query
@@ -326,46 +319,6 @@ def ranks(page: Page[Song]) -> list[int | None]:
     return [song.rank for song in page.page]
 
 
-async def test_each_page_of_one_query_that_a_client_asks_for_keeps_its_end(url: str) -> None:
-    async with TestApp(app, url) as backend:
-        await add(backend, 1, 2, 3, 4, 5)
-        client = Client(backend)
-        entry = client.watch(two_lists, {"pagination_opts": PaginationOptions(num_items=2)})
-
-        def shown() -> list[list[int | None]]:
-            assert entry.answer is not None
-            return [ranks(page) for page in entry.answer.result]
-
-        await client.tick()
-        assert shown() == [[1, 2], [1, 2], [5, 4]]
-        await add(backend, 0, 6)
-        await client.tick()
-        assert shown() == [[0, 1, 2], [0, 1], [6, 5, 4]]
-        await sql(backend, "delete from song where rank in (2, 4)")
-        await client.tick()
-        assert shown() == [[0, 1], [0, 1], [6, 5]]
-        await client.live.close()
-
-
-async def test_a_new_watcher_gets_the_rows_that_it_asks_for(url: str) -> None:
-    async with TestApp(app, url) as backend:
-        await add(backend, 1, 2, 3)
-        client = Client(backend)
-        one, same = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2))
-        await client.tick()
-        journal = one.journal
-        with_journal = client.watch(listed, album(num_items=2), journal)
-        assert one is same is with_journal, "nothing has changed: they have the same page"
-        await add(backend, 0)
-        await client.tick()
-        new, late = client.watch(listed, album(num_items=2)), client.watch(listed, album(num_items=2), journal)
-        await client.tick()
-        assert late is one
-        pages = [entry.answer.result for entry in (one, new) if entry.answer is not None]
-        assert [ranks(page) for page in pages] == [[0, 1, 2], [0, 1]]
-        await client.live.close()
-
-
 async def test_a_page_of_what_is_another_query_now_begins_again(url: str) -> None:
     async with TestApp(app, url) as backend:
         await add(backend, 1, 2, 3, played=5)
@@ -525,21 +478,3 @@ async def test_pages_of_values_that_another_program_spells_in_its_own_way(databa
 
 def update(fields: dict[str, Any], space: dict[str, Any]) -> None:
     space |= fields
-
-
-async def test_rows_by_a_time_without_zone_are_read_once_wherever_the_process_is(postgres_url: str) -> None:
-    minutes = "select at from generate_series('2026-01-01'::timestamp, '2026-01-01 03:19', '1 minute') at"
-    await run_sql(postgres_url, "create table timed (at timestamp primary key)", f"insert into timed {minutes}")
-
-    class Timed(Table, source="timed", key="at", managed=False):
-        at: datetime
-
-    timed = App(tables=[Timed])
-    _, look, _ = tell_in(timed)
-    async with TestApp(timed, postgres_url) as backend:
-
-        async def read(ctx: QueryCtx) -> list[datetime]:
-            return [row.at async for row in ctx.db.query(Timed)]
-
-        first = datetime(2026, 1, 1, tzinfo=UTC)
-        assert await backend.run_query(look, read) == [first + timedelta(minutes=minute) for minute in range(200)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from stage.items import FILTERS, ONCE, POLICIES, TEN, Item, begun, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, aside, drain, outbox_row, run_sql, states, text_of
+from stage.outboxes import OutboxStage, aside, drain, outbox_row, states, text_of
 
 from penstock import ActionCtx, App, DeclarationError, Message, Retry, Table, sync
 from penstock.outbox.backfill import BackfillProgress
@@ -103,25 +103,6 @@ async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_
         await drain(test, timedelta(seconds=2))
         got = await handed(stage, test)
         assert got == {"halt": ["a", "b", *rest[1:]], "halt_key": [*rest, "b"], "park": [*rest, "b"]}
-
-
-async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(database_url: str) -> None:
-    made, number, settings = list[OutboxStage](), 0, dict[str, Any]()
-    for how in ("exact", "wide", "exact"):
-        stage = staged(filter=FILTERS[how], start="end")
-        made.append(stage)
-        async with stage.open(database_url, **settings) as test:
-            settings = {"clock": test.clock}
-            if number:
-                await pieces(test)
-            for _ in range(3):
-                number += 1
-                await stage.insert(test, Item(note=f"y{number}", value=number))
-            await run_sql(database_url, "update item set lane = 'b'")
-    async with made[-1].open(database_url, **settings) as test:
-        await drain(test)
-    got = [text for stage in made for text in stage.texts()]
-    assert got == [f"y{one}" for one in range(1, number + 1)]
 
 
 ORDERS: list[tuple[str, ...]] = [(), ("value",)]
