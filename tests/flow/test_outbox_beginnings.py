@@ -16,8 +16,6 @@ from penstock.outbox.outbox import MessageCriteria
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
 
-MANY = 800
-
 
 async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(database_url: str) -> None:
     await rows_before(database_url, Item(note="a"), Item(note="b"))
@@ -34,35 +32,6 @@ async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(databas
         stage.got.clear()
         await drain(test)
         assert stage.texts() == [], "and once"
-
-
-@pytest.mark.parametrize("mutation", [False, True])
-async def test_many_older_rows_come_in_the_order_of_their_keys_and_what_is_written_meanwhile_after(
-    database_url: str, *, mutation: bool
-) -> None:
-    ids = await rows_before(database_url, *[Item(note=f"{number:04}") for number in range(MANY)])
-    order = {str(one): number for number, one in enumerate(sorted(map(str, ids)))}
-    stage = staged(on=("insert", "update", "delete"), mutation=mutation)
-    async with stage.open(database_url) as test:
-        for turn in range(8):
-            await pieces(test)
-            await stage.insert(test, Item(note=f"new {turn}"))
-            await stage.patch(test, Item, ids[turn * 95], note=f"{turn * 95:04}+")
-            await stage.delete(test, Item, ids[turn * 95 + 1])
-        await drain(test)
-        texts = await stage.written(test) if mutation else [text_of(one) for one in stage.got]
-        assert len(texts) == len(set(texts)), [text for text, count in Counter(texts).items() if count > 1]
-        first = texts[: next(at for at, text in enumerate(texts) if " " in text)]
-        numbers = [int(text.removesuffix("+")) for text in first]
-        assert numbers == sorted(numbers, key=lambda one: order[str(ids[one])]), "in the order of their keys"
-        gone = {turn * 95 + 1 for turn in range(8)}
-        assert set(range(MANY)) - gone <= set(numbers)
-        later = texts[len(first) :]
-        assert [text for text in later if text.startswith("new")] == [f"new {turn}" for turn in range(8)]
-        assert [text for text in later if text.startswith("update")] == [f"update {turn * 95:04}+" for turn in range(8)]
-        assert [text for text in later if text.startswith("delete")] == [
-            f"delete {turn * 95 + 1:04}" for turn in range(8)
-        ]
 
 
 @pytest.mark.parametrize("how", FILTERS)

@@ -11,7 +11,7 @@ from stage.items import FILTERS, ONCE, POLICIES, Item, begun, handed, of, rows_b
 from stage.outboxes import OutboxStage, drain, outbox_row, send, sql, states, text_of
 from stage.reactive import Stage
 
-from penstock import ActionCtx, App, DeclarationError, Index, MutationCtx, Retry, Table
+from penstock import ActionCtx, App, Index, MutationCtx, Retry, Table
 from penstock.changes.position import BEGINNING
 from penstock.changes.rotation import SLOT_AGE
 from penstock.clock import SystemClock
@@ -181,19 +181,6 @@ async def test_a_truncate_comes_after_what_was_before_it_and_before_what_was_aft
         await drain(test)
         texts = stage.texts()
         assert (set(texts[:3]), texts[3], set(texts[4:])) == (set("abc"), "truncate", set("def"))
-
-
-def test_what_cannot_be_is_refused() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"keep_for": timedelta(days=367)}, "keep_for is a timedelta of up to a year, not "),
-        ({"keep_for": timedelta(seconds=-1)}, "keep_for is a timedelta of up to a year, not "),
-        ({"keep_for": 60}, "keep_for is a timedelta of up to a year, not 60"),
-        ({"linger": timedelta(hours=1), "batch": 2}, "linger is a timedelta of up to a minute, not "),
-        ({"on": ("truncate",), "on_failure": "halt_key"}, "all keys"),
-    ]
-    for options, says in cases:
-        with pytest.raises(DeclarationError, match=says):
-            OutboxStage(Item).outbox(Item, **options)
 
 
 async def test_a_topic_begins_with_what_is_kept_or_with_what_comes(database_url: str) -> None:

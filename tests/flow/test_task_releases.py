@@ -327,6 +327,8 @@ async def test_another_table_of_the_same_task_has_nothing_of_what_was_written_to
         assert not second.ids()
 
 
+# ----- another filter, watch or version
+
 HOUR = timedelta(hours=1)
 TWICE = Retry.fixed(timedelta(seconds=1), max_attempts=2)
 
@@ -512,8 +514,10 @@ async def test_a_row_that_runs_while_all_are_reprocessed_runs_once_by_the_new_ve
             assert second.ids() == [row]
 
 
-async def test_a_process_of_the_old_version_leaves_what_is_reprocessed_to_the_new_one(database_url: str) -> None:
-    first, second = version(), version(version=2, on_version_change="reprocess_all")
+async def test_a_process_of_the_old_version_leaves_what_is_reprocessed_to_the_new_one_and_runs_what_changes(
+    database_url: str,
+) -> None:
+    first, second, third = (version(version=number, on_version_change="reprocess_all") for number in (1, 2, 3))
     async with first.open(database_url) as test:
         (row,) = await first.insert(test, Print())
         await settle(test)
@@ -525,17 +529,7 @@ async def test_a_process_of_the_old_version_leaves_what_is_reprocessed_to_the_ne
             assert (first.ids(), second.ids()) == ([], [])
             await settle(other, timedelta(minutes=1))
             assert (first.ids(), second.ids()) == ([], [row])
-
-
-async def test_a_process_of_the_old_version_runs_a_row_that_changes_before_it_was_reprocessed(
-    database_url: str,
-) -> None:
-    first, second = version(), version(version=2, on_version_change="reprocess_all")
-    async with first.open(database_url) as test:
-        (row,) = await first.insert(test, Print())
-        await settle(test)
-        first.taken()
-        async with second.open(database_url, clock=test.clock):
+        async with third.open(database_url, clock=test.clock):
             test.clock.advance(timedelta(seconds=10))
             await test.plan()
         await first.patch(test, Print, row, note="x")
