@@ -1,10 +1,8 @@
-"""Live pages: joined at their cursors they are the query, at every moment, whatever is written."""
+"""Pages of live queries: their journals, what they may read, and values of other programs; see `stage.livefuzz`."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -14,29 +12,21 @@ from typing import Any, Literal
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from stage.composite import prepare
-from stage.examples import examples
 from stage.outboxes import run_sql, sql
-from stage.paging import PagedList, Subscription
-from stage.stories import Tell, one_backend, tell_in
+from stage.paging import PagedList
+from stage.stories import tell_in
 
 from penstock import (
     App,
     CursorInvalid,
     Index,
-    MutationCtx,
     Page,
     PaginationOptions,
     QueryCtx,
     Table,
     UserTable,
-    gte,
-    lt,
 )
-from penstock.live.entry import Answer, Entry
-from penstock.live.view import View
+from penstock.live.entry import Answer
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
@@ -49,48 +39,20 @@ class Song(Table):
 
     by_rank = Index("album", "rank")
     by_played = Index("played")
-    by_id = Index("id", "rank")
 
 
-class Seat(Table, source="seats", key=("hall", "code"), managed=False, live=True):
-    hall: int
-    code: str
-    price: int = 0
-
-    by_price = Index("price")
-
-
-SEATS = (
-    "create table seats (hall integer not null, code {text} not null, price integer not null, primary key (hall, code))"
-)
-app = App(tables=[Song, Seat])
+app = App(tables=[Song])
 write, read, _ = tell_in(app)
 
 
-def asked(ctx: QueryCtx, which: str, direction: Any) -> Any:
-    """One of the queries that are paged through."""
-    songs, seats = ctx.db.query(Song), ctx.db.query(Seat)
-    queries: dict[str, Any] = {
-        "all songs": songs,
-        "an album": songs.with_index(Song.by_rank, album="a"),
-        "albums": songs.with_index(Song.by_rank, album=lt("c")),
-        "some ranks": songs.with_index(Song.by_rank, album="a", rank=gte(1) & lt(3)),
-        "by plays": songs.with_index(Song.by_played),
-        "by id": songs.with_index(Song.by_id),
-        "filtered": songs.with_index(Song.by_played).filter(lambda song: song.album != "b"),
-        "seats": seats,
-        "seats by price": seats.with_index(Seat.by_price),
-    }
-    return queries[which].order(direction)
-
-
 @app.query
-async def listed(
-    ctx: QueryCtx, which: str, direction: str, pagination_opts: PaginationOptions, most: int | None = None
-) -> Page[Any]:
-    options = pagination_opts.model_copy(update={"maximum_rows_read": most})
-    found: Page[Any] = await asked(ctx, which, direction).paginate(options)
-    return found
+async def listed(ctx: QueryCtx, which: str, pagination_opts: PaginationOptions, most: int | None = None) -> Page[Song]:
+    songs = ctx.db.query(Song)
+    queries = {
+        "an album": songs.with_index(Song.by_rank, album="a"),
+        "by plays": songs.with_index(Song.by_played),
+    }
+    return await queries[which].paginate(pagination_opts.model_copy(update={"maximum_rows_read": most}))
 
 
 @app.query
@@ -101,209 +63,24 @@ async def of_the_chosen(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Pa
     return await ctx.db.query(Song).with_index(Song.by_rank, album=album).paginate(pagination_opts)
 
 
-def keys(rows: list[Any]) -> list[Any]:
-    return [row.id for row in rows]
-
-
-# ----- all pages together
-
-
 @pytest.fixture(autouse=True)
 def _no_run_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine an answer would come ticks later."""
     monkeypatch.setattr(batch, "QUICK", 10.0)
 
 
-@pytest.fixture
-def url(database_url: str) -> str:
-    """A database that has the tables of another program."""
-    asyncio.run(prepare(database_url, SEATS))
-    return database_url
-
-
-@pytest.fixture
-def tell(url: str) -> Iterator[Tell]:
-    """Tells stories on one backend."""
-    with one_backend(app, url) as tell:
-        yield tell
-
-
-SONGS = ["all songs", "an album", "albums", "some ranks", "by plays", "by id", "filtered"]
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["insert", "move"]), st.integers(0, 30), st.integers(0, 4)),
-        st.tuples(st.just("delete"), st.integers(0, 30), st.just(0)),
-        st.tuples(st.sampled_from(["insert many", "delete many"]), st.integers(0, 3), st.integers(0, 4)),
-        st.tuples(st.just("load more"), st.integers(1, 4), st.just(0)),
-        st.tuples(st.sampled_from(["reconnect", "mount"]), st.just(0), st.just(0)),
-    ),
-    max_size=14,
-)
-
-
-async def write_step(backend: TestApp, step: str, number: int, value: int, *, seats: bool) -> set[Any]:
-    """Write some rows; the ids of what it wrote."""
-
-    async def work(ctx: MutationCtx) -> set[Any]:
-        table: Any = Seat if seats else Song
-        rows = await ctx.db.query(table).collect()
-        wanted = rows[number % len(rows) :][:1] if rows else []
-        touched: set[Any] = set()
-        if step.startswith("insert"):
-            for one in range(1 if step == "insert" else 7):
-                place = number + one
-                song = Song(album="abc"[place % 3], rank=[None, 0, 1, 2, 3][(value + one) % 5], played=value)
-                seat = Seat(hall=place % 3, code=f"{len(rows)}{place}{value}", price=value)
-                if not seats or await ctx.db.get(Seat, (seat.hall, seat.code)) is None:
-                    touched.add(await ctx.db.insert(seat if seats else song))
-        elif step == "delete many":
-            wanted = rows[number : number + 5]
-        for row in wanted if step.startswith("delete") else ():
-            await ctx.db.delete(table, row.id)
-            touched.add(row.id)
-        for row in wanted if step == "move" else ():
-            changes = {"price": value} if seats else {"rank": value, "played": 4 - value, "album": "abc"[number % 3]}
-            await ctx.db.patch(table, row.id, **changes)
-            touched.add(row.id)
-        return touched
-
-    found: set[Any] = await backend.run_mutation(write, work)
-    return found
-
-
-class Screens:
-    """Two clients that look at one list, and the list as it is."""
-
-    def __init__(self, backend: TestApp, arguments: dict[str, Any], initial: int) -> None:
-        self.backend, self.arguments, self.initial = backend, arguments, initial
-        self.live = LiveQueries(backend.runner, app.definitions())
-        self.lists = [self.mount(), self.mount()]
-
-    def mount(self) -> PagedList:
-        return PagedList(self.live, listed, self.arguments, self.initial)
-
-    async def settle(self) -> None:
-        """Let both load what they ask for; at each moment both show the list without gaps, as far as they have come."""
-        for _ in range(40):
-            await self.live.tick()
-            complete = [await self.check(one) for one in self.lists]
-            if all(complete) and not any(one.page is None for shown in self.lists for one in shown.subscriptions):
-                await self.live.tick()  # the table is captured from now on
-                return
-        raise AssertionError("the lists do not come to rest")
-
-    async def check(self, shown: PagedList) -> bool:
-        render = shown.render()
-        which, direction = self.arguments["which"], self.arguments["direction"]
-        everything = keys(await self.backend.run_query(read, lambda ctx: asked(ctx, which, direction).collect()))
-        rows = keys(render.rows)
-        assert rows == everything[: len(rows)], "no gap, no row twice, and all in order"
-        if render.end is not None:
-            rest = await self.backend.run_query(
-                read, lambda ctx: asked(ctx, which, direction).paginate(cursor=render.end, num_items=1000)
-            )
-            assert rows + keys(rest.page) == everything
-            assert not render.done or not rest.page
-        return render.end is not None and not shown.splitting
-
-    async def check_runs(self, before: dict[Subscription, tuple[int, list[Any]]], touched: set[Any]) -> None:
-        """Pages that run again are those with a row that was written."""
-        await self.live.tick()
-        ran = [(one, ids) for one, (runs, ids) in before.items() if one.runs > runs]
-        for shown in self.lists:
-            await self.check(shown)
-        for one, ids in ran:
-            assert one.page is not None
-            assert touched & {*ids, *keys(one.page.page)}, "ran in vain"
-
-    async def close(self) -> None:
-        for one in self.lists:
-            one.close()
-        await self.live.close()
-
-
-@settings(max_examples=examples(100))
-@given(
-    which=st.sampled_from([*SONGS, "seats", "seats by price"]),
-    direction=st.sampled_from(["asc", "desc"]),
-    most=st.sampled_from([None, None, 4]),
-    initial=st.integers(1, 3),
-    first=st.integers(0, 3),
-    steps=STEPS,
-)
-def test_pages_are_the_list_at_every_moment(
-    tell: Tell,
-    which: str,
-    direction: str,
-    most: int | None,
-    initial: int,
-    first: int,
-    steps: list[tuple[str, int, int]],
-) -> None:
-    seats = which.startswith("seats")
-
-    async def story(backend: TestApp) -> None:
-        await sql(backend, "delete from song", "delete from seats")
-        for number in range(first):
-            await write_step(backend, "insert many", number, number, seats=seats)
-        screens = Screens(backend, {"which": which, "direction": direction, "most": most}, initial)
-        await screens.settle()
-        for step, number, value in steps:
-            if step == "load more":
-                for one in screens.lists:
-                    one.load_more(number)
-            elif step == "reconnect":
-                screens.lists[0].reconnect()
-            elif step == "mount":
-                screens.lists[1].close()
-                screens.lists[1] = screens.mount()
-            else:
-                before = {
-                    one: (one.runs, keys(one.page.page))
-                    for shown in screens.lists
-                    for one in shown.subscriptions
-                    if one.page is not None and one.page.page_status != "SplitRequired"
-                }
-                touched = await write_step(backend, step, number, value, seats=seats)
-                if which in {"all songs", "by plays"}:  # neither NULL, nor text of another program, nor a filter
-                    await screens.check_runs(before, touched)
-            await screens.settle()
-        assert all(one.resets == 0 for one in screens.lists)
-        await screens.close()
-
-    tell(story)
-
-
 # ----- one page
 
 
-class Client:
-    """Queries that are watched one by one."""
-
-    def __init__(self, backend: TestApp) -> None:
-        self.live = LiveQueries(backend.runner, app.definitions())
-        self.views: list[View] = []
-
-    def watch(self, *asked: Any) -> Entry:
-        """Watch a query with arguments and a journal; its entry."""
-        self.views.append(self.live.view())
-        self.views[-1].add(0, *asked)
-        return self.views[-1].queries[0]
-
-    async def tick(self) -> None:
-        """Make a tick, after which clients have the answers."""
-        await self.live.tick()
-        for view in self.views:
-            view.step()
-
-    async def ask(self, *asked: Any) -> Answer:
-        """The answer of a query that nobody watches before or after."""
-        self.watch(*asked)
-        await self.live.tick()
-        answer = self.views[-1].queries[0].answer
-        assert answer is not None
-        self.views.pop().close()
-        return answer
+async def ask(live: LiveQueries, *asked: Any) -> Answer:
+    """The answer of a query with arguments and a journal, that nobody watches before or after."""
+    view = live.view()
+    view.add(0, *asked)
+    await live.tick()
+    answer = view.queries[0].answer
+    assert answer is not None
+    view.close()
+    return answer
 
 
 async def add(backend: TestApp, *ranks: int | None, album: str = "a", played: int = 0) -> None:
@@ -312,45 +89,45 @@ async def add(backend: TestApp, *ranks: int | None, album: str = "a", played: in
 
 
 def album(**options: Any) -> dict[str, Any]:
-    return {"which": "an album", "direction": "asc", "pagination_opts": PaginationOptions(**options)}
+    return {"which": "an album", "pagination_opts": PaginationOptions(**options)}
 
 
 def ranks(page: Page[Song]) -> list[int | None]:
     return [song.rank for song in page.page]
 
 
-async def test_a_page_of_what_is_another_query_now_begins_again(url: str) -> None:
-    async with TestApp(app, url) as backend:
+async def test_a_page_of_what_is_another_query_now_begins_again(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
         await add(backend, 1, 2, 3, played=5)
         await add(backend, 7, 8, 9, album="b", played=1)
-        client = Client(backend)
-        shown = PagedList(client.live, of_the_chosen, {}, 2)
-        await client.tick()
+        live = LiveQueries(backend.runner, app.definitions())
+        shown = PagedList(live, of_the_chosen, {}, 2)
+        await live.tick()
         shown.render()
         shown.load_more(2)
-        await client.tick()
+        await live.tick()
         assert [song.rank for song in shown.render().rows] == [1, 2, 3]
         await sql(backend, "update song set played = 9 where album = 'b'")
-        await client.tick()
+        await live.tick()
         assert not shown.render().rows
         assert shown.resets == 1
-        await client.tick()
+        await live.tick()
         assert [song.rank for song in shown.render().rows] == [7, 8]
-        await client.live.close()
+        await live.close()
 
 
-async def test_a_journal_of_another_query_is_refused_and_one_outlives_an_error(url: str) -> None:
-    async with TestApp(app, url) as backend:
+async def test_a_journal_of_another_query_is_refused_and_one_outlives_an_error(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
         await add(backend, 1, 2, 3)
-        client = Client(backend)
-        first = await client.ask(listed, album(num_items=2))
-        failed = await client.ask(listed, {**album(num_items=2), "which": "none"}, first.journal)
+        live = LiveQueries(backend.runner, app.definitions())
+        first = await ask(live, listed, album(num_items=2))
+        failed = await ask(live, listed, {**album(num_items=2), "which": "none"}, first.journal)
         assert isinstance(failed.error, KeyError)
         assert failed.journal == first.journal
-        plays = {"which": "by plays", "direction": "asc", "pagination_opts": PaginationOptions(num_items=2)}
-        other = await client.ask(listed, plays)
+        plays = {"which": "by plays", "pagination_opts": PaginationOptions(num_items=2)}
+        other = await ask(live, listed, plays)
         for journal in (other.journal, "x", "", "[1]", json.dumps(["x"])):
-            found = await client.ask(listed, album(num_items=2), journal)
+            found = await ask(live, listed, album(num_items=2), journal)
             assert isinstance(found.error, CursorInvalid)
             assert str(found.error).startswith("InvalidCursor: ")
             assert found.journal is None, "the next run begins again"
@@ -359,8 +136,8 @@ async def test_a_journal_of_another_query_is_refused_and_one_outlives_an_error(u
 # ----- pages that read much
 
 
-async def test_a_page_that_may_read_no_more_ends_early_or_asks_to_be_split(url: str) -> None:
-    async with TestApp(app, url, max_rows_read=21) as backend:
+async def test_a_page_that_may_read_no_more_ends_early_or_asks_to_be_split(database_url: str) -> None:
+    async with TestApp(app, database_url, max_rows_read=21) as backend:
         await add(backend, *range(20))
 
         async def page(**options: Any) -> Page[Any]:
@@ -385,8 +162,8 @@ async def test_a_page_that_may_read_no_more_ends_early_or_asks_to_be_split(url: 
         assert (half.page_status, rest.page_status) == (None, "SplitRecommended")
 
 
-async def test_a_page_may_read_so_many_bytes_and_rows_that_a_filter_drops_count(url: str) -> None:
-    async with TestApp(app, url) as backend:
+async def test_a_page_may_read_so_many_bytes_and_rows_that_a_filter_drops_count(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
         await add(backend, *range(4))
         await backend.run_mutation(write, lambda ctx: ctx.db.insert(Song(album="b" * 1000)))
 

@@ -132,7 +132,7 @@ async def test_a_batch_is_never_larger_than_was_asked_for(database_url: str, *, 
 
 async def test_one_that_takes_too_long_has_failed(database_url: str) -> None:
     outboxes = BOTH | {"batches": {"batch": 2}}
-    stage = several(outboxes, timeout=timedelta(seconds=1), retry=ONCE, on_failure="park")
+    stage = several(outboxes, timeout=timedelta(seconds=0.2), retry=ONCE, on_failure="park")
 
     async def during(_ctx: Any, message: Message[Item]) -> None:
         if message.row.note == "b":

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.items import ONCE, POLICIES, TEN, Item, broken, handed, several, staged, valued
+from stage.items import Item, several, staged, valued
 from stage.outboxes import OutboxStage, drain, error_of, failing, outbox_row, run_sql, sql, states
 from stage.waits import SOON
 
@@ -104,22 +104,6 @@ async def test_a_row_that_others_change_meanwhile_comes_as_it_was_before_that(da
         await asyncio.wait_for(changing[0], SOON)
         await drain(test)
         assert stage.texts() == ["a", "update b"]
-
-
-async def test_one_that_is_sent_again_fails_as_any_other(database_url: str) -> None:
-    stage = several({policy: {"on_failure": policy} for policy in POLICIES}, retry=ONCE)
-    async with stage.open(database_url) as test:
-        await handed_over(stage, test, *valued(3))
-        stage.fails = failing(broken, "1")
-        for policy in POLICIES:
-            await stage.app.outboxes.resend(test, policy, "value > 0")
-        await drain(test)
-        assert await handed(stage, test) == {"halt_key": ["2"], "park": ["2"]}
-        stage.fails = lambda _message: None
-        for policy in POLICIES:
-            await stage.app.outboxes.retry(test, policy)
-        await drain(test, TEN)
-        assert await handed(stage, test) == {"halt": ["1", "2"], "halt_key": ["2", "1"], "park": ["2", "1"]}
 
 
 async def test_lost_changes_are_told_with_time_and_number_and_made_good(database_url: str) -> None:
