@@ -300,50 +300,6 @@ async def test_rp3_rp6_rp8_rd1_a_row_is_tried_as_its_policy_says_and_five_times_
             assert waits == [pytest.approx(wait, rel=jitter) for wait in expected], name
 
 
-@pytest.mark.parametrize(("history", "kept"), [(0, []), (2, [2, 3])])
-async def test_attempts_of_a_run_are_kept_until_the_next_one_and_of_runs_before_as_many_as_history_says(
-    database_url: str, history: int, kept: list[int]
-) -> None:
-    stage = Stage(Order)
-    stage.error = ConnectionError("no way")
-    stage.task(Order, retry=Retry.fixed(MINUTE, max_attempts=3), history=history)
-    async with stage.open(database_url) as test:
-        (row,) = await stage.insert(test, Order())
-        await settle(test)
-        job = await record_job(test, row)
-        assert [one.number for one in job.attempts] == [1, 2, 3], "of the last run all are kept"
-        assert all("no way" in (one.traceback or "") for one in job.attempts)
-        await stage.patch(test, Order, row, amount=1)
-        await test.plan()
-        assert [one.number for one in (await record_job(test, row)).attempts] == kept
-        stage.error = None
-        await settle(test)
-        job = await record_job(test, row)
-        assert (job.state, [one.number for one in job.attempts]) == (JobState.SUCCESS, kept)
-
-
-async def test_a_handler_of_leave_and_delete_that_reads_the_row_first_ends_as_skipped(database_url: str) -> None:
-    """As the docs say: `previous` is what there is then."""
-    stage, seen = Stage(), list[tuple[str, int | None]]()
-
-    async def read(ctx: TaskCtx[Any]) -> None:
-        if ctx.change in {"leave", "delete"}:
-            assert ctx.previous is not None
-            seen.append((ctx.change, ctx.previous.amount))
-        await ctx.get_document()
-
-    every: Any = ("enter", "leave", "delete")
-    stage.task(Order, filter=lambda o: o.amount > 0, on=every, handler=read)
-    async with stage.open(database_url) as test:
-        left, deleted = await stage.insert(test, Order(amount=1), Order(amount=2))
-        await settle(test)
-        await stage.patch(test, Order, left, amount=0)
-        await stage.delete(test, Order, deleted)
-        await settle(test)
-        assert sorted(seen) == [("delete", 2), ("leave", 1)]
-        assert {(await record_job(test, row)).state for row in (left, deleted)} == {JobState.SKIPPED}
-
-
 # ----- starting and stopping
 
 
