@@ -39,13 +39,11 @@ class Loose(Table, source="loose", key="name", managed=False):
 
 
 handled: list[tuple[Any, Any]] = []
-WIDE = App()
 LOOSE = App()
 BULK = App()
 ONCE = Retry(max_attempts=1)
 
 
-@WIDE.reactive_task(Wide, filter=lambda part: part.colour == "red", watch=("colour",), retry=ONCE)
 async def wide(ctx: TaskCtx[Wide]) -> None:
     handled.append((ctx.doc_id, (await ctx.get_document()).colour))
 
@@ -85,23 +83,7 @@ async def test_rows_of_a_table_without_a_primary_key_are_told_apart_by_the_decla
         assert ("a", 4) in handled, "a row without a key holds up nobody"
 
 
-# ----- columns that go, and come back
-
-
 WIDE_PARTS = "create table part (nr integer primary key, name text, colour text)"
-DROP_COLOUR = "alter table part drop column colour cascade"
-
-
-async def interest_states(one: Crew) -> list[str]:
-    return [row.state for row in await one.backend.engine.store.interests.list()]
-
-
-async def looked_after(one: Crew) -> None:
-    """The pruner looks at what captures, and rows are looked at that this calls for."""
-    pruner = one.backend.make_service("pruner")
-    one.clock.advance(timedelta(minutes=2))
-    await pruner.tick()
-    await one.settle_down()
 
 
 async def audited(one: Crew, after: timedelta) -> None:
@@ -110,48 +92,6 @@ async def audited(one: Crew, after: timedelta) -> None:
     for _ in range(10):
         await one.plan()
         one.clock.advance(timedelta(seconds=1))
-
-
-def watching() -> App:
-    """An app whose task watches a column that its filter does not look at."""
-    app = App()
-    app.reactive_task(Wide, filter=lambda part: part.name == "a", watch=("colour",), retry=ONCE, name="wide")(wide)
-    return app
-
-
-@pytest.mark.parametrize(
-    ("app", "state"), [(WIDE, "missing"), (watching(), "altered")], ids=["of a filter", "of a watch"]
-)
-async def test_a_column_that_is_dropped_with_all_that_depends_on_it_is_noticed_and_mended(
-    app: App, state: str, postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """PostgreSQL only: SQLite drops no column that a trigger reads."""
-    await outboxes.run_sql(postgres_url, WIDE_PARTS)
-    async with crew(app, postgres_url) as one:
-        await run_sql(one.backend, "insert into part values (1, 'a', 'red')")
-        await one.settle_down()
-        await run_sql(one.backend, DROP_COLOUR)
-        await run_sql(
-            one.backend, "insert into part (nr, name) values (2, 'a')", "update part set name = 'b' where nr = 1"
-        )
-        assert await interest_states(one) == [state]
-        await looked_after(one)
-        told = [record.getMessage() for record in caplog.records if "changes.interest_broken" in record.getMessage()]
-        assert len(told) == 1, "once, however often it is looked at"
-        assert f"state={state}" in told[0]
-        assert "mended=False" in told[0]
-        assert "colour" in told[0]
-        assert handled == [(1, "red")]
-
-        await run_sql(one.backend, "alter table part add column colour text")
-        await run_sql(one.backend, "update part set name = 'a', colour = 'red'")
-        for _ in range(3):
-            await looked_after(one)
-        assert await interest_states(one) == ["ok"]
-        assert sorted(set(handled)) == [(1, "red"), (2, "red")], "what was written meanwhile is found"
-        await run_sql(one.backend, "insert into part values (3, 'a', 'red')")
-        await one.settle_down()
-        assert (3, "red") in handled
 
 
 async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_writer_and_no_other_task(
