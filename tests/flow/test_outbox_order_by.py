@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql, states
+from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql
 from stage.told import events
 
 from penstock import DeclarationError, MutationCtx, Table
@@ -251,28 +251,3 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         await stage.app.outboxes.retry(test, "send")
         await drain(test, timedelta(seconds=2))
         assert (stage.texts(), await aside(test)) == (["7"], [])
-
-
-@pytest.mark.parametrize("to", ["beginning", "end"])
-async def test_rows_that_came_by_their_changes_and_wait_come_once_or_are_passed_by_when_it_is_moved(
-    database_url: str, to: Any
-) -> None:
-    ids = await rows_before(database_url, *valued(COUNT))
-    stage = staged("new", **ONE_BY_ONE)
-    async with stage.open(database_url) as test:
-        await pieces(test, 4)
-        await stage.insert(test, Item(note="new", value=-1))
-        for one in (5, 8):
-            await stage.patch(test, Item, ids[one], value=-100)
-        await drain(test)
-        assert ((await outbox_row(test)).backfill, await states(test)) == (None, ["waiting"] * 3)
-        await stage.app.outboxes.move(test, "send", to)
-        stage.fails = lambda _message: None
-        if to == "beginning":
-            assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
-            await stage.app.outboxes.retry(test, "send")
-        await drain(test, timedelta(seconds=2))
-        passed = set() if to == "beginning" else {"new", "5", "8"}
-        assert len({one.id for one in stage.got}) == len(stage.got)
-        assert sorted(stage.texts()) == sorted({*map(str, range(COUNT)), "new"} - passed)
-        assert await aside(test) == []

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.reactive import Stage, known_record, settle
+from stage.reactive import Stage, settle
 
-from penstock import DeclarationError, JobState, Table, TaskCtx
+from penstock import DeclarationError, Table, TaskCtx
 from penstock.clock import SystemClock
 
 
@@ -108,22 +108,6 @@ def test_fi5_fi12_cl3_what_cannot_be_translated_or_asks_for_the_time_is_refused(
     for function, message in refused:
         with pytest.raises(DeclarationError, match=message):
             Stage().task(Thing, filter=function)
-
-
-async def test_fi6_a_row_that_leaves_during_its_debounce_does_not_run(database_url: str) -> None:
-    stage = Stage()
-    stage.task(Thing, filter=lambda t: t.a == 1, debounce=timedelta(minutes=1))
-    async with stage.open(database_url) as test:
-        (row,) = await stage.insert(test, Thing(a=1))
-        await test.plan()
-        await stage.patch(test, Thing, row, a=2)
-        assert await settle(test) == 0
-        assert stage.taken() == []
-        record = await known_record(test, row)
-        assert (record.live, record.gone) == (False, "left")
-        job = await test.job_calls.find(record.job)
-        assert job is not None
-        assert job.state is JobState.SKIPPED
 
 
 async def test_f25_what_cannot_be_computed_holds_up_no_other_row(database_url: str) -> None:

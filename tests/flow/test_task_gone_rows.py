@@ -295,7 +295,9 @@ async def test_a_row_that_comes_back_in_time_is_not_forgotten(database_url: str)
         assert await record_of(test, row) is not None
 
 
-async def test_f10_a_deleted_row_of_a_task_with_a_filter_is_noticed_at_once(database_url: str) -> None:
+async def test_f10_fi6_a_row_that_leaves_or_is_deleted_during_its_debounce_does_not_run(
+    database_url: str,
+) -> None:
     stage = items(keep_for=HOUR, debounce=HOUR)
     async with stage.open(database_url) as test:
         one, two = await stage.insert(test, Item(), Item())

@@ -32,7 +32,6 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.api.tasks import selection
-from penstock.jobs.job import job_uuid
 from penstock.testing import TestApp
 
 HOUR = timedelta(hours=1)
@@ -366,52 +365,6 @@ async def test_pending_runs_are_canceled_or_skipped_and_the_next_change_is_run(d
         assert await app.tasks.cancel(it.backend, TaskFilter(task="ship")) == 0
         with pytest.raises(ValueInvalid, match="success cannot be canceled"):
             await app.tasks.cancel(it.backend, TaskFilter(state="success"))
-
-
-async def test_a_retry_of_the_job_is_one_of_the_row(database_url: str) -> None:
-    """`retry` of jobs would move the finished job behind the back of the record."""
-    failing.add("a")
-    async with house(database_url) as it:
-        (a,) = await it.orders("a")
-        await it.settle()
-        record = await app.tasks.find(it.backend, "ship", a)
-        assert record is not None
-        job = job_uuid(record.job)
-        assert await it.backend.job_calls.retry([job, job]) == [job]
-        assert await it.backend.job_calls.retry([job]) == []
-        record = await app.tasks.find(it.backend, "ship", a)
-        assert record is not None
-        assert (record.state, record.generation, record.change) == (JobState.PENDING, 2, "manual")
-        failing.clear()
-        await it.backend.run_mutation(change, a, {"amount": 5})
-        await it.settle()
-        assert [one for one in ran if one[0] == "ship"][3:] == [("ship", "a", "change")]
-        assert await it.states("ship") == {a: "success"}
-        assert await it.backend.job_calls.retry([job]) == []
-
-
-async def test_records_are_forgotten_but_for_those_that_run(database_url: str) -> None:
-    async with house(database_url) as it:
-        (done,) = await it.orders("done")
-        await it.settle()
-        gates["a"], gates["a begun"] = asyncio.Event(), asyncio.Event()
-        (a,) = await it.orders("a")
-        await it.plan()
-        working = asyncio.create_task(it.backend.run_until_idle(raise_errors=False))
-        await gates["a begun"].wait()
-        (waits,) = await it.orders("waits")
-        await it.plan()
-        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 2
-        assert (await it.states("ship")).keys() == {a}
-        gates["a"].set()
-        await working
-        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 1
-        assert await it.states("ship") == {}
-        assert ("ship", "waits", "enter") not in ran
-        await it.backend.run_mutation(change, done, {"amount": 2})
-        await it.settle()
-        assert await it.states("ship") == {done: "success"}
-        assert waits
 
 
 async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(database_url: str) -> None:

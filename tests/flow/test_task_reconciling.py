@@ -108,27 +108,6 @@ async def test_rc4_f19_for_another_filter_all_rows_are_looked_at(database_url: s
         assert set(rows[:15]) == set(stage.ids()), "those before the place that it had come to, too"
 
 
-async def test_f19_who_still_plans_for_the_filter_before_does_not_end_what_another_one_has_begun(
-    database_url: str, looked_at: list[str]
-) -> None:
-    rows = await older(database_url, 30)
-    first, second = Stage(), Stage()
-    first.task(Item, filter=lambda i: i.number >= 15)
-    second.task(Item, filter=lambda i: i.number < 15)
-    async with first.open(database_url) as test:
-        await test.planner.tick()
-        assert looked_at
-        test.clock.advance(timedelta(seconds=1))
-        async with second.open(database_url, clock=test.clock) as other:
-            await test.plan()  # it has not heard of it
-            await settle(other)
-            test.clock.advance(timedelta(seconds=10))
-            await test.plan()
-            await settle(other)
-            assert set(rows[:15]) <= {run.doc_id for run in second.ran}
-            assert (await task_row(other)).reconciling is None
-
-
 async def test_rc5_rc7_rc8_f4_changes_that_were_lost_have_all_rows_looked_at(database_url: str) -> None:
     stage = Stage()
     stage.task(Item, filter=lambda i: i.state != "done", watch=("state",), keep_for=timedelta(0))
