@@ -1,18 +1,12 @@
-"""Pages of live queries: their journals, what they may read, and values of other programs; see `stage.livefuzz`."""
+"""Pages of live queries: their journals, and what they may read; `stage.livefuzz` has more."""
 
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
-from decimal import Decimal
-from functools import partial
-from itertools import combinations
-from types import new_class
-from typing import Any, Literal
-from uuid import UUID
+from typing import Any
 
 import pytest
-from stage.outboxes import run_sql, sql
+from stage.outboxes import sql
 from stage.paging import PagedList
 from stage.stories import tell_in
 
@@ -24,7 +18,6 @@ from penstock import (
     PaginationOptions,
     QueryCtx,
     Table,
-    UserTable,
 )
 from penstock.live.entry import Answer
 from penstock.services.live import batch
@@ -194,64 +187,3 @@ async def test_a_page_may_read_so_many_bytes_and_rows_that_a_filter_drops_count(
         second = await thirds(cursor=first.continue_cursor)
         assert (len(second.page), second.is_done) == (1, True)
         assert (await thirds(end_cursor=second.continue_cursor)).page_status == "SplitRecommended"
-
-
-# ----- tables of other programs
-
-SPELLED: dict[str, list[tuple[Any, str, list[str]]]] = {  # by stores: an annotation, a type, and values in order
-    "sqlite": [
-        (str, "text collate nocase", ["a", "A", "b", "B"]),
-        (datetime, "datetime", ["2026-01-01 12:00:00.000000", "2026-01-01T12:00:00Z", "2026-01-01T13:00:00.000000Z"]),
-        (date, "text", ["20260101", "2026-01-02", "2026-01-03"]),
-        (UUID, "char(32)", [UUID(int=1).hex, str(UUID(int=2)), UUID(int=3).hex]),
-        (Decimal, "text", ["1.50", "1.5000000000000001", "2"]),
-        (Decimal, "", ["1.50", "1.51", "2"]),
-    ],
-    "postgresql": [
-        (float, "float", ["-Infinity", "0.1", "1e300", "Infinity", "NaN"]),
-        (float, "real", ["-Infinity", "1.5", "NaN"]),
-        (Decimal, "numeric", ["-1.5", "0.1", "1.50", "1e1200"]),
-        (int, "numeric", ["-5", "0", "7.0", "9223372036854775807"]),
-        (datetime, "timestamptz", ["-infinity", "2026-01-01 12:00:00.000001", "infinity"]),
-        (datetime, "timestamp", ["-infinity", "2026-01-01 12:00:00.000001", "infinity"]),
-        (date, "date", ["-infinity", "2026-01-02", "infinity"]),
-        (str, "char(3)", ["", "a", "b"]),
-    ],
-}
-
-
-@pytest.mark.both_stores
-async def test_pages_of_values_that_another_program_spells_in_its_own_way(database_url: str) -> None:
-    cases = SPELLED[database_url.partition(":")[0]]
-    tables = list[Any]()
-    for place, (annotation, kind, values) in enumerate(cases):
-        fields = {"__annotations__": {"number": int, "v": annotation}, "__module__": __name__, "by_v": Index("v")}
-        words = {"source": f"spelled{place}", "key": "number", "managed": False}
-        tables.append(new_class(f"Spelled{place}", (UserTable,), words, partial(update, fields)))
-        rows = ", ".join(f"({number}, '{value}')" for number, value in enumerate(one for one in values for _ in "ab"))
-        await run_sql(
-            database_url,
-            f"create table spelled{place} (number integer primary key, v {kind})",
-            f"insert into spelled{place} values {rows}",
-        )
-    spelled = App(tables=tables)
-    _, look, _ = tell_in(spelled)
-
-    async def compare(ctx: QueryCtx) -> None:
-        for table, case in zip(tables, cases, strict=True):
-            for query in (ctx.db.query(table).with_index(table.by_v).order(way) for way in ways):
-                numbers = [row.number for row in await query.collect()]
-                pages = [await query.paginate(num_items=count) for count in range(1, len(numbers) + 1)]
-                cursors = [None, *[page.continue_cursor for page in pages]]
-                for first, last in combinations(range(len(cursors)), 2):
-                    options = PaginationOptions(cursor=cursors[first], end_cursor=cursors[last])
-                    page = await query.paginate(options)
-                    assert [row.number for row in page.page] == numbers[first:last], case
-
-    ways: list[Literal["asc", "desc"]] = ["asc", "desc"]
-    async with TestApp(spelled, database_url) as backend:
-        await backend.run_query(look, compare)
-
-
-def update(fields: dict[str, Any], space: dict[str, Any]) -> None:
-    space |= fields
