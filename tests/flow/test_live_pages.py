@@ -10,15 +10,7 @@ from stage.outboxes import sql
 from stage.paging import PagedList
 from stage.stories import tell_in
 
-from penstock import (
-    App,
-    CursorInvalid,
-    Index,
-    Page,
-    PaginationOptions,
-    QueryCtx,
-    Table,
-)
+from penstock import App, CursorInvalid, Index, Page, PaginationOptions, QueryCtx, Table
 from penstock.live.entry import Answer
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries

@@ -11,17 +11,7 @@ import pytest
 from stage.taskruns import TaskApp, two_on
 from stage.waits import until
 
-from penstock import (
-    App,
-    Id,
-    MutationCtx,
-    MutationTaskCtx,
-    Retry,
-    Table,
-    TaskConditionFailed,
-    TaskCtx,
-    ValueInvalid,
-)
+from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskConditionFailed, TaskCtx, ValueInvalid
 from penstock.schema.table import definition_of
 from penstock.store.guest.drivers import answer
 from penstock.testing import gate

@@ -11,14 +11,7 @@ import pytest
 from stage import outboxes
 from stage.crews import Crew, crew, run_sql
 
-from penstock import (
-    App,
-    MutationTaskCtx,
-    Retry,
-    Table,
-    TaskBatchCtx,
-    TaskCtx,
-)
+from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx
 
 ONCE = Retry(max_attempts=1)
 PRICES = (Decimal("19.99"), Decimal("0.1"), Decimal(3), Decimal("1234567.89"), Decimal("-0.07"))
