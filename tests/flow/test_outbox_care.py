@@ -175,11 +175,12 @@ async def test_an_outbox_is_moved(database_url: str) -> None:
         assert names_of("post") == [*"abab", "c"]
 
         ahead = '{"seen": "9:99999999:", "batch": null, "last": 0, "high": 99999999}'
-        for to, error in (
+        wrong: list[tuple[Any, type[Exception]]] = [
             (ahead, CursorInvalid),
             ("yesterday", CursorInvalid),
             (test.clock.now().replace(tzinfo=None), ValueInvalid),
-        ):
+        ]
+        for to, error in wrong:
             with pytest.raises(error):
                 await app.outboxes.move(test, "post", to)
         with pytest.raises(OutboxNotFound, match="no outbox"):

@@ -65,7 +65,7 @@ async def test_rows_that_move_meanwhile_are_handed_over_once(
 ) -> None:
     count, clock = 40, TestClock(seed=len(on) + 7 * mutation)
     ids = await rows_before(database_url, *[Item(note=str(one), value=one * 10) for one in range(count)])
-    places = [one if order else str(ids[one]) for one in range(count)]
+    places: list[Any] = [one if order else str(ids[one]) for one in range(count)]
     stage = staged(**ORDERED | {"order_by": order}, on=on, mutation=mutation)
     moved, gone, turns = set[int](), set[int](), 0
     async with stage.open(database_url) as test:
