@@ -268,8 +268,9 @@ async def test_f9_wc4_watched_paths_give_their_values_and_dollars_are_nothing_sp
 async def test_hi1_hi2_hi3_the_last_runs_are_kept(database_url: str) -> None:
     async with TaskApp(app, database_url) as t:
         steps.update(kept=[document], hot=[document])
+        orders: list[Id[Order]] = []
         for status, most in (("default", 5), ("hot", 3)):
-            order = await t.run_mutation(place, status, 1)
+            orders.append(order := await t.run_mutation(place, status, 1))
             await t.settle_down()
             for amount in range(2, 10):
                 await t.run_mutation(change, order, amount=amount)
@@ -279,7 +280,7 @@ async def test_hi1_hi2_hi3_the_last_runs_are_kept(database_url: str) -> None:
             (job,) = [job for job in await t.jobs() if str(order) in job.args["key"]]
             assert [one.what for one in job.attempts] == ["success"] * most
         steps["hot"] = [fails]
-        await t.run_mutation(change, order, amount=10)
+        await t.run_mutation(change, orders[-1], amount=10)
         await t.settle_down()
         (job,) = await t.jobs("failed")
         assert [one.what for one in job.attempts] == ["success"] * 3 + ["raised"] * 4 + ["exhausted"]
