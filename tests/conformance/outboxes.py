@@ -66,21 +66,6 @@ class Outboxes(Suite):
 
     # ----- topics
 
-    @story
-    async def test_messages_are_sent_to_topics_that_are_known(self, bench: Bench) -> None:
-        number = await bench.store.outboxes.topic("t")
-        assert await bench.store.outboxes.topic("t") == number
-        assert await bench.store.outboxes.topic(ODD) != number
-
-        async def send(session: Any) -> list[bool]:
-            store = bench.store.outboxes
-            return [await store.send(session, topic, f'"{topic}"', key) for topic, key in (("t", ODD), ("u", None))]
-
-        assert await bench.writing(send) == [True, False]
-        (change,) = (await bench.store.changes.read(BEGINNING, 9, [-number])).changes
-        assert (change.interest, change.kind, change.key, change.after) == (-number, "message", ODD, '"t"')
-        assert change.before is None
-
     # ----- steps
 
     @story

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from stage.items import FILTERS, ONCE, POLICIES, TEN, Item, begun, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, aside, drain, outbox_row, run_sql, states, text_of
+from stage.outboxes import OutboxStage, aside, drain, outbox_row, states, text_of
 
 from penstock import ActionCtx, App, DeclarationError, Message, Retry, Table, sync
 from penstock.outbox.backfill import BackfillProgress
 from penstock.outbox.outbox import MessageCriteria
 from penstock.reactive.tracing import trace_filter
 from penstock.schema.table import definition_of
-
-MANY = 800
 
 
 async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(database_url: str) -> None:
@@ -34,35 +32,6 @@ async def test_it_begins_with_the_rows_that_there_are_or_with_what_comes(databas
         stage.got.clear()
         await drain(test)
         assert stage.texts() == [], "and once"
-
-
-@pytest.mark.parametrize("mutation", [False, True])
-async def test_many_older_rows_come_in_the_order_of_their_keys_and_what_is_written_meanwhile_after(
-    database_url: str, *, mutation: bool
-) -> None:
-    ids = await rows_before(database_url, *[Item(note=f"{number:04}") for number in range(MANY)])
-    order = {str(one): number for number, one in enumerate(sorted(map(str, ids)))}
-    stage = staged(on=("insert", "update", "delete"), mutation=mutation)
-    async with stage.open(database_url) as test:
-        for turn in range(8):
-            await pieces(test)
-            await stage.insert(test, Item(note=f"new {turn}"))
-            await stage.patch(test, Item, ids[turn * 95], note=f"{turn * 95:04}+")
-            await stage.delete(test, Item, ids[turn * 95 + 1])
-        await drain(test)
-        texts = await stage.written(test) if mutation else [text_of(one) for one in stage.got]
-        assert len(texts) == len(set(texts)), [text for text, count in Counter(texts).items() if count > 1]
-        first = texts[: next(at for at, text in enumerate(texts) if " " in text)]
-        numbers = [int(text.removesuffix("+")) for text in first]
-        assert numbers == sorted(numbers, key=lambda one: order[str(ids[one])]), "in the order of their keys"
-        gone = {turn * 95 + 1 for turn in range(8)}
-        assert set(range(MANY)) - gone <= set(numbers)
-        later = texts[len(first) :]
-        assert [text for text in later if text.startswith("new")] == [f"new {turn}" for turn in range(8)]
-        assert [text for text in later if text.startswith("update")] == [f"update {turn * 95:04}+" for turn in range(8)]
-        assert [text for text in later if text.startswith("delete")] == [
-            f"delete {turn * 95 + 1:04}" for turn in range(8)
-        ]
 
 
 @pytest.mark.parametrize("how", FILTERS)
@@ -103,25 +72,6 @@ async def test_an_older_row_that_fails_keeps_count_of_its_attempts_while_others_
         await drain(test, timedelta(seconds=2))
         got = await handed(stage, test)
         assert got == {"halt": ["a", "b", *rest[1:]], "halt_key": [*rest, "b"], "park": [*rest, "b"]}
-
-
-async def test_another_filter_takes_over_and_nothing_is_missed_or_doubled(database_url: str) -> None:
-    made, number, settings = list[OutboxStage](), 0, dict[str, Any]()
-    for how in ("exact", "wide", "exact"):
-        stage = staged(filter=FILTERS[how], start="end")
-        made.append(stage)
-        async with stage.open(database_url, **settings) as test:
-            settings = {"clock": test.clock}
-            if number:
-                await pieces(test)
-            for _ in range(3):
-                number += 1
-                await stage.insert(test, Item(note=f"y{number}", value=number))
-            await run_sql(database_url, "update item set lane = 'b'")
-    async with made[-1].open(database_url, **settings) as test:
-        await drain(test)
-    got = [text for stage in made for text in stage.texts()]
-    assert got == [f"y{one}" for one in range(1, number + 1)]
 
 
 ORDERS: list[tuple[str, ...]] = [(), ("value",)]

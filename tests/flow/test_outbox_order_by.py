@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql, states
+from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql
 from stage.told import events
 
 from penstock import DeclarationError, MutationCtx, Table
@@ -59,12 +59,14 @@ async def test_rows_come_in_the_order_of_columns_and_then_of_their_keys(
 
 @pytest.mark.parametrize("on", [("insert",), ("insert", "update"), ("insert", "update", "delete")])
 @pytest.mark.parametrize("mutation", [False, True])
+@pytest.mark.parametrize("order", ["value", ()])
 async def test_rows_that_move_meanwhile_are_handed_over_once(
-    database_url: str, on: tuple[str, ...], *, mutation: bool
+    database_url: str, order: Any, on: tuple[str, ...], *, mutation: bool
 ) -> None:
     count, clock = 40, TestClock(seed=len(on) + 7 * mutation)
     ids = await rows_before(database_url, *[Item(note=str(one), value=one * 10) for one in range(count)])
-    stage = staged(**ORDERED, on=on, mutation=mutation)
+    places: list[Any] = [one if order else str(ids[one]) for one in range(count)]
+    stage = staged(**ORDERED | {"order_by": order}, on=on, mutation=mutation)
     moved, gone, turns = set[int](), set[int](), 0
     async with stage.open(database_url) as test:
         while turns < 4 or (await outbox_row(test)).backfill is not None:
@@ -85,8 +87,10 @@ async def test_rows_that_move_meanwhile_are_handed_over_once(
     assert max(inserted.values()) == 1, [text for text, number in inserted.items() if number > 1]
     assert {str(one) for one in range(count) if one not in gone} <= inserted.keys(), "none is missed"
     assert {f"new {turn}" for turn in range(1, turns + 1)} <= inserted.keys()
-    calm = [int(text) for text in texts if text.isdigit() and int(text) not in moved]
+    calm = [places[int(text)] for text in texts if text.isdigit() and int(text) not in moved]
     assert calm == sorted(calm), "what did not move comes in its order"
+    new = [text for text in texts if text.startswith("new")]
+    assert order or new == [f"new {turn}" for turn in range(1, turns + 1)], "and what is new after it"
     for text in texts:
         kind, _, note = text.partition(" ")
         if kind == "update":
@@ -200,27 +204,6 @@ async def test_the_order_is_that_of_the_database(database_url: str, kind: str) -
     assert [note for note in before + rest if note in calm] == calm
 
 
-class Loose(Table):
-    value: int = 0
-    maybe: int | None = None
-    tags: tuple[str, ...] = ()
-
-
-def test_what_has_no_order_is_refused() -> None:
-    cases: list[tuple[Any, dict[str, Any], str]] = [
-        (Loose, {"order_by": "none"}, "no field 'none'"),
-        (Loose, {"order_by": ("value", "value")}, "twice"),
-        (Loose, {"order_by": "maybe"}, "may be None"),
-        (Loose, {"order_by": "tags"}, "no order"),
-        (Loose, {"order_by": "value", "on": ("update",)}, "only with on="),
-        (Loose, {"order_by": "value", "start": "end"}, "begins behind them"),
-        ("topic", {"order_by": "value"}, "for tables"),
-    ]
-    for source, options, says in cases:
-        with pytest.raises(DeclarationError, match=says):
-            OutboxStage(Loose).outbox(source, **options)
-
-
 async def test_a_column_that_may_be_null_in_the_database_is_refused(database_url: str) -> None:
     await run_sql(
         database_url, "create table odd (tenant integer, number integer, note text, primary key (tenant, number))"
@@ -268,28 +251,3 @@ async def test_a_row_that_came_by_its_change_and_failed_stays_aside_wherever_the
         await stage.app.outboxes.retry(test, "send")
         await drain(test, timedelta(seconds=2))
         assert (stage.texts(), await aside(test)) == (["7"], [])
-
-
-@pytest.mark.parametrize("to", ["beginning", "end"])
-async def test_rows_that_came_by_their_changes_and_wait_come_once_or_are_passed_by_when_it_is_moved(
-    database_url: str, to: Any
-) -> None:
-    ids = await rows_before(database_url, *valued(COUNT))
-    stage = staged("new", **ONE_BY_ONE)
-    async with stage.open(database_url) as test:
-        await pieces(test, 4)
-        await stage.insert(test, Item(note="new", value=-1))
-        for one in (5, 8):
-            await stage.patch(test, Item, ids[one], value=-100)
-        await drain(test)
-        assert ((await outbox_row(test)).backfill, await states(test)) == (None, ["waiting"] * 3)
-        await stage.app.outboxes.move(test, "send", to)
-        stage.fails = lambda _message: None
-        if to == "beginning":
-            assert [one.change.kind for one in await aside(test)] == ["enter"] * 2, "the new one is read again"
-            await stage.app.outboxes.retry(test, "send")
-        await drain(test, timedelta(seconds=2))
-        passed = set() if to == "beginning" else {"new", "5", "8"}
-        assert len({one.id for one in stage.got}) == len(stage.got)
-        assert sorted(stage.texts()) == sorted({*map(str, range(COUNT)), "new"} - passed)
-        assert await aside(test) == []

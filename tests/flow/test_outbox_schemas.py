@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, aside, drain, error_of, outbox_row, run_sql
+from stage.outboxes import OutboxStage, aside, drain, error_of, run_sql
 from stage.reactive import Stage
 from stage.told import events
 
@@ -119,25 +119,6 @@ async def test_messages_from_before_are_read_as_the_type_that_is_declared_now_or
         assert "the row 2 of legacy, as captured, does not fit its declaration" in error
         assert "note" in error
         assert "skip the message" in error
-
-
-async def test_a_table_that_is_made_again_halts_its_outbox_until_somebody_looks(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await waiting(database_url, "drop table legacy", MAKE, insert(3))
-    stage = staged(Legacy)
-    async with stage.open(database_url) as test:
-        await run_sql(database_url, insert(4))
-        await drain(test, DAY)
-        assert numbers(stage) == [1, 2], "what was captured of the old one"
-        assert "ChangesLost" in await error_of(test)
-        (told,) = events(caplog, "outbox.halted")
-        assert (told["outbox"], told["key"]) == ("send", None)
-        trouble = (await outbox_row(test)).trouble
-        assert trouble is not None
-        await stage.app.outboxes.skip(test, "send", trouble.seq, "the third was sent by hand")
-        await drain(test, DAY)
-        assert numbers(stage) == [1, 2, 4]
 
 
 @pytest.mark.parametrize("becomes", ["gone", "elsewhere"])

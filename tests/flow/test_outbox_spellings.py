@@ -15,37 +15,36 @@ UPDATES = [("update", "w", 1), ("update", "w", 2), ("update", "w", 3), ("update"
 OTHERS = [("insert", "n", 0), ("delete", "w", 3), ("delete", "x", 1)]
 
 
-class Writer:
-    """A program with the table, whose jobs share transactions."""
+class Person(Table, name="person"):
+    name: str
+    calls: int = 0
 
-    def __init__(self) -> None:
-        class Person(Table, name="person"):
-            name: str
-            calls: int = 0
 
-        self.app, self.table = App(tables=[Person]), Person
+writer = App(tables=[Person])
 
-        @self.app.internal_mutation
-        async def add(ctx: MutationCtx, name: str) -> Id[Any]:
-            return await ctx.db.insert(Person(name=name))
 
-        @self.app.internal_mutation
-        async def call(ctx: MutationCtx, person: str) -> None:
-            row = await ctx.db.get(Person, Id(person))
-            assert row is not None
-            await ctx.db.patch(Person, Id(person), calls=row.calls + 1)
+@writer.internal_mutation
+async def add(ctx: MutationCtx, name: str) -> Id[Any]:
+    return await ctx.db.insert(Person(name=name))
 
-        @self.app.internal_mutation
-        async def drop(ctx: MutationCtx, person: str) -> None:
-            await ctx.db.delete(Person, Id(person))
 
-        self.add, self.call, self.drop = add, call, drop
+@writer.internal_mutation
+async def call(ctx: MutationCtx, person: str) -> None:
+    row = await ctx.db.get(Person, Id(person))
+    assert row is not None
+    await ctx.db.patch(Person, Id(person), calls=row.calls + 1)
 
-    async def run(self, test: TestApp, *calls: tuple[Any, str]) -> None:
-        """Run jobs that are ready at once."""
-        for function, argument in calls:
-            await test.scheduler.run_after(timedelta(0), function, argument)
-        await test.run_until_idle()
+
+@writer.internal_mutation
+async def drop(ctx: MutationCtx, person: str) -> None:
+    await ctx.db.delete(Person, Id(person))
+
+
+async def run(test: TestApp, *calls: tuple[Any, str]) -> None:
+    """Run jobs that are ready at once, and share transactions."""
+    for function, argument in calls:
+        await test.scheduler.run_after(timedelta(0), function, argument)
+    await test.run_until_idle()
 
 
 def theirs(source: str) -> type[Table]:
@@ -75,16 +74,15 @@ def told(stage: OutboxStage) -> list[tuple[str, str, int]]:
 
 
 async def each_is_told(url: str, source: str) -> None:
-    writer = Writer()
-    async with TestApp(writer.app, url) as test:
-        w, x = [await test.run_mutation(writer.add, name) for name in "wx"]
+    async with TestApp(writer, url) as test:
+        w, x = [await test.run_mutation(add, name) for name in "wx"]
         await test.run_until_idle()  # its worker looks for outboxes, before there is one
         stage = listening(source)
         async with stage.open(url, clock=test.clock) as other:
-            await writer.run(test, *((writer.call, one) for one in (w, x, w, w)))
+            await run(test, *((call, one) for one in (w, x, w, w)))
             await drain(other)
             assert told(stage) == UPDATES
-            await writer.run(test, (writer.drop, w), (writer.add, "n"), (writer.drop, x))
+            await run(test, (drop, w), (add, "n"), (drop, x))
             await drain(other)
             assert told(stage) == OTHERS
 
@@ -108,21 +106,20 @@ async def test_a_table_of_this_name_in_another_schema_is_another_one(postgres_ur
         "create schema shop",
         "create table shop.person (id text primary key, name text not null, calls bigint not null)",
     )
-    writer, stage = Writer(), listening("shop.person")
-    async with stage.open(postgres_url) as other, TestApp(writer.app, postgres_url, clock=other.clock) as test:
-        w = await test.run_mutation(writer.add, "w")
-        await writer.run(test, (writer.call, w), (writer.call, w))
+    stage = listening("shop.person")
+    async with stage.open(postgres_url) as other, TestApp(writer, postgres_url, clock=other.clock) as test:
+        w = await test.run_mutation(add, "w")
+        await run(test, (call, w), (call, w))
         assert test.engine.statements.ordered == frozenset()
         await drain(other)
         assert told(stage) == []
 
 
 async def test_a_program_declares_a_table_once_however_it_spells_it(database_url: str) -> None:
-    writer = Writer()
-    async with TestApp(writer.app, database_url):
+    async with TestApp(writer, database_url):
         pass
     source = "public.person" if database_url.startswith("postgres") else "Person"
-    twice = App(tables=[writer.table, theirs(source)])
+    twice = App(tables=[Person, theirs(source)])
     with pytest.raises(DeclarationError, match=rf"Person \(person\) and Theirs \({source}\) are one table"):
         async with TestApp(twice, database_url):
             pass

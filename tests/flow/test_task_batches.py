@@ -56,8 +56,6 @@ async def sync(ctx: TaskBatchCtx[Order]) -> None:
             run.defer_current(MINUTE)
         elif order.note == "mark":
             await run.mark_completed()
-        elif order.note == "throttle":
-            ctx.throttle_all(MINUTE)
     ctx.log("handled", rows=len(orders))
     if any(order.note == "mark" for order in orders.values()):
         raise ConnectionError("all fail")
@@ -145,18 +143,6 @@ async def test_a_handler_that_raises_fails_all_that_have_no_end_yet(database_url
         orders = await t.run_mutation(place, "paid", ["mark", "", "skip"])
         await t.settle_down()
         assert await ends(t, orders) == [("success", 1), ("success", 2), ("skipped", 1)]
-
-
-async def test_a_throttled_batch_starts_no_other(database_url: str) -> None:
-    async with TaskApp(app, database_url) as t:
-        await t.run_mutation(place, "paid", ["throttle"])
-        await t.settle_down(advance=False)
-        await t.run_mutation(place, "paid", [""])
-        await t.settle_down(advance=False)
-        assert seen == [[0]]
-        t.clock.advance(MINUTE)
-        await t.settle_down(advance=False)
-        assert seen == [[0], [0]]
 
 
 async def test_a_def_handler_takes_many_rows(database_url: str) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import types
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
-from uuid import UUID
 
 import pytest
 from stage.composite import (
@@ -29,7 +27,6 @@ from stage.composite import (
     prepare,
 )
 from stage.crews import run_sql
-from stage.reactive import Stage
 
 from penstock import (
     App,
@@ -227,11 +224,17 @@ async def of_moment(ctx: MutationTaskCtx[Moment]) -> None:
     handled.append(("of_moment", ctx.doc_id, ctx.change, (await ctx.get_document()).id))
 
 
-async def test_keys_of_all_kinds(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@kinds.reactive_task(Order, watch=("amount",), retry=ONCE)
+async def of_order(ctx: TaskCtx[Order]) -> None:
+    handled.append(("of_order", ctx.doc_id, ctx.change, (await ctx.get_document()).amount))
+
+
+@pytest.mark.both_stores
+async def test_f21_keys_of_all_kinds(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are reconciled in pieces of two, and their records too."""
     monkeypatch.setattr(reconciler, "_AT_ONCE", 2)
-    await prepare(database_url, RATES, MOMENTS)
-    writers = App(tables=[Rate, Moment])
+    await prepare(database_url, RATES, MOMENTS, ORDERS)
+    writers = App(tables=[Rate, Moment, Order])
     when = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
     rates = [
         Rate(fund=fund, day=date(2030, 1, day), side=side, rate=Decimal(day))
@@ -244,6 +247,7 @@ async def test_keys_of_all_kinds(database_url: str, monkeypatch: pytest.MonkeyPa
         for step in (0, 1, 2)
         for raw in (b"", b"\0", b"\xff\xfe")
     ]
+    orders = [Order(tenant=tenant, number=number, amount=5) for tenant in (0, -(2**31)) for number in HOSTILE]
 
     async def store(test: TestApp, rows: Iterable[Table]) -> None:
         async def work(transaction: Any) -> None:
@@ -256,10 +260,10 @@ async def test_keys_of_all_kinds(database_url: str, monkeypatch: pytest.MonkeyPa
         await test.runner.write(work)
 
     async with _opened(writers, database_url) as test:
-        await store(test, [*rates[::2], *moments[::2]])
+        await store(test, [*rates[::2], *moments[::2], *orders[::2]])
     async with _opened(kinds, database_url) as test:
         await test.run_until_idle()
-        await store(test, [*rates[1::2], *moments[1::2]])
+        await store(test, [*rates[1::2], *moments[1::2], *orders[1::2]])
         await test.run_until_idle()
         assert {(one[1], one[3]) for one in handled if one[0] == "of_rate"} == {
             ((one.fund, one.day, one.side), one.rate) for one in rates
@@ -267,7 +271,8 @@ async def test_keys_of_all_kinds(database_url: str, monkeypatch: pytest.MonkeyPa
         assert {(one[1], one[3]) for one in handled if one[0] == "of_moment"} == {
             ((one.at, one.raw, one.worth), one.id) for one in moments
         }
-        assert len(handled) == len(rates) + len(moments), "each once"
+        assert {one[1] for one in handled if one[0] == "of_order"} == {(one.tenant, one.number) for one in orders}
+        assert len(handled) == len(rates) + len(moments) + len(orders), "each once"
         for name, row in (("of_rate", (TWO, date(2030, 1, 2), Side.SELL)), ("of_moment", (when, b"\xff\xfe", "1.25"))):
             found = await kinds.tasks.explain(test, name, row)
             assert found.exists is True
@@ -402,73 +407,3 @@ async def test_who_does_not_declare_the_table_finds_its_rows_too(database_url: s
             assert found.key == [7, "ä \"'"]
         with pytest.raises(IdInvalid):
             await EMPTY.tasks.find(backend, "fails", "7")
-
-
-ODD_TEXTS = ("", " ", "  ", "0", "a", "A", "á", "z", "\\", "'", '"', "%", "_", "[]", "null", "ﬀ", "🂡", "a\nb", "aa")
-MIDNIGHT = datetime(2030, 1, 1, tzinfo=UTC)
-
-# The type of a key in SQLite and in PostgreSQL, and keys.
-KINDS: dict[type, tuple[str, str, list[Any]]] = {
-    str: ("text", "text", list(ODD_TEXTS)),
-    int: ("integer", "bigint", [0, -1, 1, 9, 10, -(2**63), 2**63 - 1, 2**53 + 1]),
-    float: ("real", "double precision", [0.0, -1.5, 0.1, 1e300, -1e-300, 5e-324, 2.0**53]),
-    UUID: ("text", "uuid", [UUID(int=0), UUID(int=1), UUID(int=2**127), UUID(int=2**128 - 1)]),
-    bytes: ("blob", "bytea", [b"", b"\0", b"\0\0", b"a", b"\\x61", b"\xff", bytes(range(256))]),
-    date: ("text", "date", [date(1, 1, 1), date(1969, 12, 31), date(2030, 1, 1), date(9999, 12, 31)]),
-    datetime: ("text", "timestamptz", [MIDNIGHT + timedelta(microseconds=step) for step in (0, 1, 10, 10**12)]),
-    bool: ("boolean", "boolean", [False, True]),
-}
-
-
-def table_with_key(kind: type) -> Any:
-    """A table of another program."""
-    options = {"source": f"odd_{kind.__name__.lower()}", "key": "key", "managed": False}
-    return types.new_class(f"Odd{kind.__name__}", (Table,), options, lambda space: space.update(
-        __annotations__={"key": kind}, __module__=__name__
-    ))  # fmt: skip
-
-
-def literal(value: Any, *, postgres: bool) -> str:
-    """A value as SQL."""
-    match value:
-        case bytes():
-            return f"'\\x{value.hex()}'::bytea" if postgres else f"x'{value.hex()}'"
-        case bool():
-            return str(value).lower()
-        case float():
-            return repr(value) + ("::float8" if postgres else "")
-        case int():
-            return f"({value})" if value > -(2**63) else f"({value + 1} - 1)"
-        case datetime():
-            return f"'{value.isoformat(timespec='microseconds')}'"
-        case _:
-            return "'" + str(value).replace("'", "''") + "'"
-
-
-@pytest.mark.both_stores
-async def test_f21_it_goes_on_after_keys_of_any_kind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are looked at one at a time, each by another planner, which knows only what is stored."""
-    monkeypatch.setattr(reconciler, "_AT_ONCE", 1)
-    postgres = database_url.startswith("postgres")
-    stage = Stage()
-    for kind, (lite, server, keys) in KINDS.items():
-        name = kind.__name__.lower()
-        await prepare(
-            database_url,
-            f"create table odd_{name} (key {server if postgres else lite} primary key)",
-            *(f"insert into odd_{name} values ({literal(key, postgres=postgres)})" for key in keys),
-        )
-        stage.task(table_with_key(kind), name)
-    async with stage.open(database_url) as test:
-        for _ in range(3 * sum(len(keys) for *_, keys in KINDS.values()) + 5 * len(KINDS)):
-            planner = test.make_service("planner")
-            await planner.tick()
-            await planner.finish()
-            if not any(task.reconciling for task in await test.engine.store.tasks.list()):
-                break
-        else:
-            pytest.fail("it goes on for ever")
-        await test.run_until_idle()
-    for kind, (*_, keys) in KINDS.items():
-        ran = [one.doc_id for one in stage.ran if one.task == kind.__name__.lower()]
-        assert sorted(ran) == sorted(keys), "each once"

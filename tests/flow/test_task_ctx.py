@@ -11,17 +11,7 @@ import pytest
 from stage.taskruns import TaskApp, two_on
 from stage.waits import until
 
-from penstock import (
-    App,
-    Id,
-    MutationCtx,
-    MutationTaskCtx,
-    Retry,
-    Table,
-    TaskConditionFailed,
-    TaskCtx,
-    ValueInvalid,
-)
+from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskConditionFailed, TaskCtx, ValueInvalid
 from penstock.schema.table import definition_of
 from penstock.store.guest.drivers import answer
 from penstock.testing import gate
@@ -36,11 +26,6 @@ class Order(Table):
     amount: int = 1
     note: str | None = None
     address: dict[str, Any] | None = None
-
-
-class Watched(Table):
-    name: str = ""
-    value: dict[str, Any] | None = None
 
 
 Step = Callable[[Any], Awaitable[None]]
@@ -92,12 +77,6 @@ async def reads_what_it_wrote(ctx: MutationTaskCtx[Order]) -> None:
     seen.append((await ctx.get_document()).note)
 
 
-@app.reactive_task(Watched, watch=("value.a", "name"))
-async def watches_part(ctx: TaskCtx[Watched]) -> None:
-    seen.append(ctx.watched_values)
-    await ctx.get_document()
-
-
 @app.mutation
 async def place(ctx: MutationCtx, status: str = "paid", amount: int = 1) -> Id[Order]:
     return await ctx.db.insert(Order(status=status, amount=amount))
@@ -119,16 +98,6 @@ async def change(
 @app.mutation
 async def drop(ctx: MutationCtx, order_id: Id[Order]) -> None:
     await ctx.db.delete(Order, order_id)
-
-
-@app.mutation
-async def add_watched(ctx: MutationCtx, name: str = "") -> Id[Watched]:
-    return await ctx.db.insert(Watched(name=name))
-
-
-@app.mutation
-async def write_watched(ctx: MutationCtx, row: Id[Watched], value: dict[str, Any]) -> None:
-    await ctx.db.patch(Watched, row, value=value)
 
 
 @pytest.fixture(autouse=True)
@@ -242,19 +211,6 @@ async def test_f17_a_throttle_holds_on_all_machines_though_its_handler_raised(da
         assert seen == [5]
 
 
-async def test_a_local_throttle_holds_in_its_own_process_only(database_url: str) -> None:
-    async with two_on(app, database_url) as (first, second):
-        steps["sync"] = [doing(lambda ctx: ctx.throttle_all(MINUTE, local=True)), document]
-        await first.run_mutation(place)
-        await first.settle_down(advance=False)
-        await first.run_mutation(place, amount=5)
-        await first.plan()
-        await first.run_until_idle(advance=False)
-        assert seen == []
-        await second.run_until_idle(advance=False)
-        assert seen == [5]
-
-
 async def test_wc1_the_row_is_read_in_the_transaction_of_a_mutation(database_url: str) -> None:
     async with TaskApp(app, database_url) as t:
         await t.run_mutation(place, "own")
@@ -295,20 +251,26 @@ async def test_wc2_wc3_wc5_a_run_whose_row_is_not_as_planned_ends_as_skipped(dat
 
 
 async def test_f9_wc4_watched_paths_give_their_values_and_dollars_are_nothing_special(database_url: str) -> None:
+    async def values(ctx: Any) -> None:
+        seen.append(ctx.watched_values["address.city"])
+        await ctx.get_document()
+
     async with TaskApp(app, database_url) as t:
+        steps["sync"] = [values]
+        order = await t.run_mutation(place)
         for text in ("$9.99", "$$ROOT", "$2b$10$abcdef", "{$gt: 1}"):
-            row = await t.run_mutation(add_watched, text)
-            await t.run_mutation(write_watched, row, {"a": text})
+            await t.run_mutation(change, order, address={"city": text, "note": text})
             await t.settle_down(raise_errors=True)
-            assert {"value.a": text, "name": text} in seen
+            assert seen[-1] == text
         assert {job.state.value for job in await t.jobs()} == {"success"}
 
 
-async def test_hi2_hi3_the_last_runs_are_kept(database_url: str) -> None:
+async def test_hi1_hi2_hi3_the_last_runs_are_kept(database_url: str) -> None:
     async with TaskApp(app, database_url) as t:
         steps.update(kept=[document], hot=[document])
+        orders: list[Id[Order]] = []
         for status, most in (("default", 5), ("hot", 3)):
-            order = await t.run_mutation(place, status, 1)
+            orders.append(order := await t.run_mutation(place, status, 1))
             await t.settle_down()
             for amount in range(2, 10):
                 await t.run_mutation(change, order, amount=amount)
@@ -317,6 +279,12 @@ async def test_hi2_hi3_the_last_runs_are_kept(database_url: str) -> None:
             seen.clear()
             (job,) = [job for job in await t.jobs() if str(order) in job.args["key"]]
             assert [one.what for one in job.attempts] == ["success"] * most
+        steps["hot"] = [fails]
+        await t.run_mutation(change, orders[-1], amount=10)
+        await t.settle_down()
+        (job,) = await t.jobs("failed")
+        assert [one.what for one in job.attempts] == ["success"] * 3 + ["raised"] * 4 + ["exhausted"]
+        assert all("ConnectionError" in (one.traceback or "") for one in job.attempts[3:])
 
 
 # ----- WC: the row as it is when the handler asks for it
@@ -344,26 +312,6 @@ async def test_a_handler_that_writes_what_it_watches_calls_for_itself(database_u
         await t.run_mutation(place, "write", 1)
         await t.settle_down()
         assert seen == [1, 2, 3]
-
-
-# ----- attempts
-
-
-async def test_hi1_success_and_failure_are_kept_with_the_row(database_url: str) -> None:
-    async def good(ctx: Any) -> None:
-        return
-
-    async with TaskApp(app, database_url) as t:
-        steps["kept"] = [good, fails]
-        order = await t.run_mutation(place, "default")
-        await t.settle_down()
-        assert (await t.only_job()).state.value == "success"
-        await t.run_mutation(change, order, amount=2)
-        await t.settle_down()
-        job = await t.only_job()
-        assert job.state.value == "failed"
-        assert [one.what for one in job.attempts] == ["success", *["raised"] * 4, "exhausted"]
-        assert all("ConnectionError" in (one.traceback or "") for one in job.attempts[1:])
 
 
 # ----- time and cancels

@@ -18,7 +18,6 @@ from penstock import (
     ContextError,
     Id,
     MutationCtx,
-    MutationTaskCtx,
     QueryCtx,
     Retry,
     SyncTaskCtx,
@@ -54,14 +53,6 @@ async def book(ctx: TaskCtx[Order]) -> None:
 @app.reactive_task(Order, filter=lambda o: o.status == "sync", watch=("status",), retry=SOON)
 def book_in_thread(ctx: SyncTaskCtx[Order]) -> None:
     sync_steps[0](ctx)
-
-
-@app.reactive_task(Order, filter=lambda o: o.status == "mutation", retry=SOON)
-async def book_within(ctx: MutationTaskCtx[Order]) -> None:
-    order = await ctx.get_document()
-    await ctx.db.insert(Entry(what=order.status))
-    if ctx.attempt == 1:
-        raise ConnectionError("again")
 
 
 @app.mutation
@@ -206,14 +197,6 @@ async def test_the_rights_that_the_docs_name_are_enough_and_needed(guest: Kind, 
     finally:
         await owner.execute(f"drop owned by {role}; drop role {role}")
         await owner.close()
-
-
-async def test_a_mutation_needs_none_of_it(database_url: str) -> None:
-    async with TaskApp(app, database_url) as t:
-        await t.run_mutation(place, "mutation")
-        assert await t.settle_down() == 2
-        assert await t.run_query(entries) == ["mutation"]
-        assert not hasattr(MutationTaskCtx, "mark_completed")
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS, ids=lambda kind: kind.name)

@@ -118,34 +118,3 @@ async def test_a_row_whose_next_attempt_is_due_is_in_line_like_others(database_u
         await test.run_until_idle(advance=False)
         assert stage.taken()[0].task == "urgent"
         assert await waits_for("usual", second) == ""
-
-
-async def test_a_run_that_is_canceled_between_its_attempts_is_told_so(database_url: str) -> None:
-    stage = Stage(Item)
-    stage.task(Item, retry=Retry.fixed(60, max_attempts=9))
-    async with stage.open(database_url) as test:
-        (row,) = await stage.insert(test, Item())
-        stage.error = ConnectionError("away")
-        await test.run_until_idle(advance=False, raise_errors=False)
-        await stage.app.tasks.cancel(test, TaskFilter(task="react"))
-        await test.run_until_idle(advance=False, raise_errors=False)
-        text = str(await stage.app.tasks.explain(test, "react", row))
-        assert "- Its run because of a row that began to match was canceled before its next attempt, at " in text
-
-
-async def test_a_cancel_of_a_run_that_is_under_way_is_told(database_url: str) -> None:
-    stage = Stage(Item)
-    stage.task(Item)
-    async with stage.open(database_url) as test:
-        (row,) = await stage.insert(test, Item())
-        await test.plan()
-        with gate("task.begun") as held:
-            await test.worker.tick()
-            await held.arrived()
-            assert "Somebody" not in str(await stage.app.tasks.explain(test, "react", row))
-            await stage.app.tasks.cancel(test, TaskFilter(task="react"))
-            assert "Somebody has asked for the run to be canceled" in str(
-                await stage.app.tasks.explain(test, "react", row)
-            )
-            held.open()
-            await settle(test)

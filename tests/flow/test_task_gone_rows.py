@@ -295,7 +295,9 @@ async def test_a_row_that_comes_back_in_time_is_not_forgotten(database_url: str)
         assert await record_of(test, row) is not None
 
 
-async def test_f10_a_deleted_row_of_a_task_with_a_filter_is_noticed_at_once(database_url: str) -> None:
+async def test_f10_fi6_a_row_that_leaves_or_is_deleted_during_its_debounce_does_not_run(
+    database_url: str,
+) -> None:
     stage = items(keep_for=HOUR, debounce=HOUR)
     async with stage.open(database_url) as test:
         one, two = await stage.insert(test, Item(), Item())
@@ -316,13 +318,13 @@ async def test_f10_a_deleted_row_of_a_task_with_a_filter_is_noticed_at_once(data
 async def test_f1_rows_that_are_gone_are_forgotten_again_and_again(database_url: str) -> None:
     stage = items(keep_for=HOUR)
     async with stage.open(database_url) as test:
-        for _ in range(4):
-            rows = await stage.insert(test, *(Item() for _ in range(10)))
+        for _ in range(2):
+            rows = await stage.insert(test, *(Item() for _ in range(5)))
             await settle(test)
             for row in rows:
                 await stage.delete(test, Item, row)
             await settle(test)
             await settle(test, HOUR + SECOND)
-            assert [await record_of(test, row) for row in rows] == [None] * 10
+            assert [await record_of(test, row) for row in rows] == [None] * 5
         assert not (await test.job_counts()).get("success")
-        assert len(stage.ran) == 40
+        assert len(stage.ran) == 10

@@ -79,7 +79,7 @@ async def finish(test: TestApp) -> None:
 # ----- order
 
 
-async def test_rows_planned_at_once_run_in_the_order_of_their_last_changes(database_url: str) -> None:
+async def test_rows_run_in_the_order_of_their_last_changes_unless_they_wait_already(database_url: str) -> None:
     stage = Keyed()
     async with stage.open(database_url) as test:
         ids = await stage.fill(test, 0, 1, 2, 3)
@@ -89,34 +89,17 @@ async def test_rows_planned_at_once_run_in_the_order_of_their_last_changes(datab
             await stage.patch(test, Item, ids[place], number=number)
         await now(test)
         assert stage.begun() == [22, 20, 21, 33]
-
-
-async def test_a_row_that_changes_while_others_wait_keeps_its_place(database_url: str) -> None:
-    stage = Keyed()
-    async with stage.open(database_url) as test:
-        ids = await stage.fill(test, 0, 1, 2)
+        ids = await stage.fill(test, 40, 41, 42)
         await test.plan()
-        await stage.patch(test, Item, ids[0], number=10)
+        await stage.patch(test, Item, ids[0], number=50)
         await test.plan()
         await now(test)
-        assert stage.begun() == [10, 1, 2]
+        assert stage.begun() == [50, 41, 42], "it keeps its place"
 
 
-async def test_a_planner_whose_clock_is_behind_keeps_the_order(database_url: str) -> None:
-    stage, behind = Keyed(), Unsteady(seed=7)
-    async with stage.open(database_url) as test, stage.open(database_url, clock=behind) as other:
-        await stage.fill(test, 0)
-        await test.plan()
-        await test.planner.finish()
-        behind.off = -5 * SECOND
-        for number in (1, 2):
-            await stage.fill(other, number)
-            await other.plan()
-        await now(test)
-        assert stage.begun() == [0, 1, 2]
-
-
-async def test_a_row_that_changes_before_its_next_attempt_goes_behind_those_changed_before(database_url: str) -> None:
+async def test_a_row_that_changes_amid_its_run_or_before_its_next_attempt_goes_behind_those_changed_before(
+    database_url: str,
+) -> None:
     stage = Keyed()
     stage.failing = {0: 1}
     async with stage.open(database_url) as test:
@@ -126,21 +109,16 @@ async def test_a_row_that_changes_before_its_next_attempt_goes_behind_those_chan
         await stage.patch(test, Item, first, number=10)
         await now(test)
         assert stage.begun() == [0, 2, 4, 10]
-
-
-async def test_a_row_that_changes_while_it_runs_goes_behind_those_changed_before(database_url: str) -> None:
-    stage = Keyed()
-    async with stage.open(database_url) as test:
-        first, *_ = await stage.fill(test, 0, 2, 4)
+        first, *_ = await stage.fill(test, 1, 3, 5)
         await test.plan()
         with gate("task.begun", most=1) as held:
             await test.worker.tick()
             await held.arrived()
-            await stage.patch(test, Item, first, number=10)
+            await stage.patch(test, Item, first, number=11)
             await test.plan()
             held.open()
             await now(test)
-        assert stage.begun() == [0, 2, 4, 10]
+        assert stage.begun() == [1, 3, 5, 11]
 
 
 async def test_debounced_rows_run_in_the_order_in_which_they_are_due(database_url: str) -> None:
@@ -195,20 +173,6 @@ async def test_a_pause_keeps_the_order(database_url: str) -> None:
         await stage.app.tasks.resume(test, "react")
         await settle(test, MINUTE)
         assert stage.begun() == [0, 2, 4, 6]
-
-
-async def test_a_row_that_its_handler_defers_lets_the_next_ones_go(database_url: str) -> None:
-    stage = Keyed()
-
-    async def defer(ctx: TaskCtx[Any], number: int) -> None:
-        if number == 0 and stage.numbers.count(0) == 1:
-            ctx.defer_current(MINUTE)
-
-    stage.does = defer
-    async with stage.open(database_url) as test:
-        await stage.fill(test, 0, 2, 4)
-        await finish(test)
-        assert stage.begun() == [0, 2, 4, 0]
 
 
 # ----- one at a time
@@ -301,8 +265,11 @@ async def test_a_batch_takes_one_row_of_each_key(database_url: str) -> None:
 # ----- other work of the pool
 
 
-async def test_ordinary_work_that_is_tried_again_keeps_nobody_waiting(database_url: str) -> None:
+async def test_work_of_the_same_key_waits_for_a_row_that_is_tried_again_and_nobody_waits_for_other_work(
+    database_url: str,
+) -> None:
     stage = Keyed()
+    stage.failing = {1: 1}
     done: list[str] = []
 
     @stage.app.action
@@ -320,21 +287,8 @@ async def test_ordinary_work_that_is_tried_again_keeps_nobody_waiting(database_u
         assert (done, stage.begun()) == (["first", "second"], [0])
         await finish(test)
         assert done == ["first", "second", "first"]
-
-
-async def test_work_of_the_same_key_waits_for_a_row_that_is_tried_again_and_other_work_does_not(
-    database_url: str,
-) -> None:
-    stage = Keyed()
-    stage.failing = {0: 1}
-    done: list[str] = []
-
-    @stage.app.action
-    async def work(ctx: ActionCtx, name: str) -> None:
-        done.append(name)
-
-    async with stage.open(database_url) as test:
-        await stage.fill(test, 0)
+        done.clear()
+        await stage.fill(test, 1)
         await now(test)
         for key in ("a", "b"):
             await stage.pool.with_options(concurrency_key=key).enqueue(test, work, key)
@@ -348,8 +302,8 @@ async def test_work_of_the_same_key_waits_for_a_row_that_is_tried_again_and_othe
 async def test_a_clock_that_is_set_back_keeps_the_order_and_one_that_was_ahead_holds_nobody_up(
     database_url: str,
 ) -> None:
-    stage, clock = Keyed(), Unsteady()
-    async with stage.open(database_url, clock=clock) as test:
+    stage, clock, behind = Keyed(), Unsteady(), Unsteady(seed=7)
+    async with stage.open(database_url, clock=clock) as test, stage.open(database_url, clock=behind) as other:
         for number, off in enumerate((0, -1, -9, -2)):
             clock.off = off * SECOND
             await stage.fill(test, number)
@@ -365,13 +319,26 @@ async def test_a_clock_that_is_set_back_keeps_the_order_and_one_that_was_ahead_h
         await test.plan()
         await now(test)
         assert sorted(stage.begun()) == [4, 5]
+        await stage.fill(test, 6)
+        await test.plan()
+        await test.planner.finish()
+        behind.off = -5 * SECOND
+        for number in (7, 8):
+            await stage.fill(other, number)
+            await other.plan()
+        await now(test)
+        assert stage.begun() == [6, 7, 8], "whichever process plans"
 
 
-async def test_a_row_that_is_canceled_before_its_next_attempt_or_has_failed_lets_the_next_ones_go(
-    database_url: str,
-) -> None:
+async def test_a_row_that_is_canceled_or_deferred_or_has_failed_lets_the_next_ones_go(database_url: str) -> None:
     stage = Keyed()
     stage.failing = {0: 1, 4: 1, 8: 3}
+
+    async def defer(ctx: TaskCtx[Any], number: int) -> None:
+        if number == 12 and stage.numbers.count(12) == 1:
+            ctx.defer_current(MINUTE)
+
+    stage.does = defer
     async with stage.open(database_url) as test:
         first, *_ = await stage.fill(test, 0, 2)
         await now(test)
@@ -388,3 +355,6 @@ async def test_a_row_that_is_canceled_before_its_next_attempt_or_has_failed_lets
         await stage.fill(test, 8, 10)
         await finish(test)
         assert stage.begun() == [8, 8, 8, 10], "tried again first, and then failed for good"
+        await stage.fill(test, 12, 14)
+        await finish(test)
+        assert stage.begun() == [12, 14, 12]

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.outboxes import run_sql, sql
 
 from penstock import (
     App,
@@ -31,8 +32,6 @@ from penstock import (
     ValueInvalid,
 )
 from penstock.api.tasks import selection
-from penstock.jobs.job import job_uuid
-from penstock.store.session import Statement
 from penstock.testing import TestApp
 
 HOUR = timedelta(hours=1)
@@ -83,8 +82,6 @@ async def note(ctx: MutationTaskCtx[Order]) -> None:
 @app.reactive_task(Parcel, name="weigh", on=("enter", "change", "delete"), retry=None)
 def weigh(ctx: SyncTaskCtx[Parcel]) -> None:
     ran.append(("weigh", ctx.doc_id, ctx.change))
-    if "weigh" in failing:
-        raise ConnectionError("the scale is gone")
 
 
 @app.internal_mutation
@@ -132,11 +129,6 @@ class House:
     async def orders(self, *names: str, **values: Any) -> list[Id[Order]]:
         return await self.backend.run_mutation(write, [Order(name=name, **values) for name in names])
 
-    async def sql(self, text: str) -> None:
-        session = await self.backend.engine.store.begin_write()
-        await session.execute(Statement(text))
-        await session.commit()
-
     async def states(self, task: str) -> dict[Any, str]:
         page = await app.tasks.records(self.backend, TaskFilter(task=task), limit=1000)
         return {one.key: "lost" if one.state is None else one.state.value for one in page.records}
@@ -159,13 +151,7 @@ class House:
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[None]:
     """Open the app where another program has made its table."""
-    session_app = TestApp(app, url)
-    store = session_app.engine.store
-    await store.open()
-    session = await store.begin_write()
-    await session.execute(Statement("create table parcel_of_others (number bigint primary key, name text not null)"))
-    await session.commit()
-    await store.close()
+    await run_sql(url, "create table parcel_of_others (number bigint primary key, name text not null)")
     async with TestApp(app, url):
         yield
 
@@ -187,7 +173,7 @@ async def test_tm1_tm6_tm8_tm10_tm11_tm12_tm13_tm14_tm15_api4_api5_api6_api7_api
     async with house(database_url) as it:
         a, b = await it.orders("a", "b")
         await it.settle()
-        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        await sql(it.backend, "insert into parcel_of_others (number, name) values (7, 'x')")
         (c,) = await it.orders("c")
         await it.plan()
         picks: list[tuple[dict[str, Any], set[tuple[str, Any]]]] = [
@@ -239,39 +225,32 @@ async def test_tm1_tm6_tm8_tm10_tm11_tm12_tm13_tm14_tm15_api4_api5_api6_api7_api
         assert await app.tasks.retry(it.backend, TaskFilter(), everything=True) == 7
 
 
-async def test_f16_tm2_a_retry_counts_attempts_anew_and_keeps_the_history(database_url: str) -> None:
-    failing.add("a")
-    async with house(database_url) as it:
-        (a,) = await it.orders("a")
-        await it.settle()
-        assert attempts == [1, 2, 3]
-        before = await it.find(a)
-        it.backend.clock.advance(HOUR)
-        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a)) == 1
-        record = await it.find(a)
-        assert (record.state, record.attempt, record.change, record.generation) == (JobState.PENDING, 0, "manual", 2)
-        assert (record.changed_at, record.run_at) == (before.changed_at, it.backend.clock.now())
-        status = await it.backend.job(record.job)
-        assert status is not None
-        assert [one.error for one in status.attempts] == ["ConnectionError: no way for a"] * 3
-        attempts.clear()
-        await it.settle()
-        assert attempts == [1, 2, 3], "all attempts of the policy, not one"
-        assert ran[-1] == ("ship", "a", "manual")
-
-
-async def test_f16_a_retry_of_what_waits_in_back_off_runs_it_now(database_url: str) -> None:
+async def test_f16_tm2_a_retry_runs_at_once_counts_attempts_anew_and_keeps_the_history(database_url: str) -> None:
     failing.add("a")
     async with house(database_url) as it:
         (a,) = await it.orders("a")
         await it.settle(advance=False)
-        assert attempts == [1]
         run_at = (await it.find(a)).run_at
         assert run_at is not None
         assert run_at > it.backend.clock.now()
         assert await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a)) == 1
         await it.settle(advance=False)
-        assert attempts == [1, 1]
+        assert attempts == [1, 1], "it did not wait for its next attempt"
+        await it.settle()
+        assert attempts == [1, 1, 2, 3]
+        before = await it.find(a)
+        it.backend.clock.advance(HOUR)
+        assert await app.tasks.retry(it.backend, TaskFilter(task="ship", key=a)) == 1
+        record = await it.find(a)
+        assert (record.state, record.attempt, record.change, record.generation) == (JobState.PENDING, 0, "manual", 3)
+        assert (record.changed_at, record.run_at) == (before.changed_at, it.backend.clock.now())
+        status = await it.backend.job(record.job)
+        assert status is not None
+        assert [one.error for one in status.attempts] == ["ConnectionError: no way for a"] * 4
+        attempts.clear()
+        await it.settle()
+        assert attempts == [1, 2, 3], "all attempts of the policy, not one"
+        assert ran[-1] == ("ship", "a", "manual")
 
 
 async def test_tm3_a_retry_of_a_running_record_runs_it_once_more(database_url: str) -> None:
@@ -335,7 +314,7 @@ async def test_tm9_records_of_several_tables_are_listed_by_their_next_run(databa
         (late,) = await it.orders("late")
         await it.settle(advance=False)
         it.backend.clock.advance(timedelta(seconds=10))
-        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
+        await sql(it.backend, "insert into parcel_of_others (number, name) values (7, 'x')")
         (done,) = await it.orders("done", status="open")
         await it.plan()
         page = await app.tasks.records(it.backend, order="due")
@@ -388,82 +367,6 @@ async def test_pending_runs_are_canceled_or_skipped_and_the_next_change_is_run(d
             await app.tasks.cancel(it.backend, TaskFilter(state="success"))
 
 
-async def test_api1_lists_do_not_show_what_was_captured(database_url: str) -> None:
-    async with house(database_url) as it:
-        (order,) = await it.orders("a furtive name", amount=987_654_321_987)  # ids have no u
-        await it.plan()
-        for task, value in (("note", "furtive"), ("ship", "987654321987")):
-            (watched,) = (await app.tasks.explain(it.backend, task, order)).watched
-            assert value in (watched.then or ""), "it was captured"
-        for shown in (
-            await app.tasks.records(it.backend),
-            await app.tasks.list(it.backend),
-            await app.tasks.find(it.backend, "ship", order),
-        ):
-            assert "furtive" not in repr(shown)
-            assert "987654321987" not in repr(shown)
-
-
-async def test_a_retry_of_the_job_is_one_of_the_row(database_url: str) -> None:
-    """`retry` of jobs would move the finished job behind the back of the record."""
-    failing.add("a")
-    async with house(database_url) as it:
-        (a,) = await it.orders("a")
-        await it.settle()
-        record = await app.tasks.find(it.backend, "ship", a)
-        assert record is not None
-        job = job_uuid(record.job)
-        assert await it.backend.job_calls.retry([job, job]) == [job]
-        assert await it.backend.job_calls.retry([job]) == []
-        record = await app.tasks.find(it.backend, "ship", a)
-        assert record is not None
-        assert (record.state, record.generation, record.change) == (JobState.PENDING, 2, "manual")
-        failing.clear()
-        await it.backend.run_mutation(change, a, {"amount": 5})
-        await it.settle()
-        assert [one for one in ran if one[0] == "ship"][3:] == [("ship", "a", "change")]
-        assert await it.states("ship") == {a: "success"}
-        assert await it.backend.job_calls.retry([job]) == []
-
-
-async def test_a_failed_deletion_is_retried_as_one(database_url: str) -> None:
-    async with house(database_url) as it:
-        await it.sql("insert into parcel_of_others (number, name) values (7, 'x')")
-        await it.settle()
-        failing.add("weigh")
-        await it.sql("delete from parcel_of_others")
-        await it.settle()
-        assert await app.tasks.count(it.backend, TaskFilter(task="weigh", state="gone")) == {"failed": 1, "gone": 1}
-        failing.clear()
-        assert await app.tasks.retry(it.backend, TaskFilter(state=("failed", "gone"))) == 1
-        await it.settle()
-        assert ran == [("weigh", 7, "enter"), ("weigh", 7, "delete"), ("weigh", 7, "delete")]
-
-
-async def test_records_are_forgotten_but_for_those_that_run(database_url: str) -> None:
-    async with house(database_url) as it:
-        (done,) = await it.orders("done")
-        await it.settle()
-        gates["a"], gates["a begun"] = asyncio.Event(), asyncio.Event()
-        (a,) = await it.orders("a")
-        await it.plan()
-        working = asyncio.create_task(it.backend.run_until_idle(raise_errors=False))
-        await gates["a begun"].wait()
-        (waits,) = await it.orders("waits")
-        await it.plan()
-        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 2
-        assert (await it.states("ship")).keys() == {a}
-        gates["a"].set()
-        await working
-        assert await app.tasks.delete(it.backend, TaskFilter(task="ship")) == 1
-        assert await it.states("ship") == {}
-        assert ("ship", "waits", "enter") not in ran
-        await it.backend.run_mutation(change, done, {"amount": 2})
-        await it.settle()
-        assert await it.states("ship") == {done: "success"}
-        assert waits
-
-
 async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(database_url: str) -> None:
     async with house(database_url) as it:
         await app.tasks.pause(it.backend, "ship")
@@ -478,23 +381,6 @@ async def test_a_paused_task_is_planned_but_stays_pending_and_others_run(databas
         assert await app.tasks.resume(it.backend, "ship") == 1
         await it.settle(advance=False)
         assert await it.states("ship") == {a: "success"}
-
-
-async def test_all_tasks_paused_run_nothing_and_resume_in_bounded_steps(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(selection, "_RELEASED_AT_ONCE", 10)
-    async with house(database_url) as it:
-        for task in ("ship", "note", "weigh"):
-            await app.tasks.pause(it.backend, task)
-        orders = await it.orders(*map(str, range(23)))
-        await it.settle(advance=False)
-        assert not ran
-        assert await app.tasks.count(it.backend) == {"pending": 46}
-        assert await app.tasks.resume(it.backend, "ship") == 23
-        await it.settle(advance=False)
-        assert len(ran) == len(orders)
-        assert await app.tasks.count(it.backend, TaskFilter(task="note")) == {"pending": 23}
 
 
 async def test_f22_f23_what_is_to_be_done_is_asked_of_the_database(database_url: str) -> None:

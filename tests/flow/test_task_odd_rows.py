@@ -11,15 +11,7 @@ import pytest
 from stage import outboxes
 from stage.crews import Crew, crew, run_sql
 
-from penstock import (
-    App,
-    MutationTaskCtx,
-    Retry,
-    Table,
-    TaskBatchCtx,
-    TaskCtx,
-    TaskFilter,
-)
+from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx
 
 ONCE = Retry(max_attempts=1)
 PRICES = (Decimal("19.99"), Decimal("0.1"), Decimal(3), Decimal("1234567.89"), Decimal("-0.07"))
@@ -36,11 +28,6 @@ class Note(Table, source="note", managed=False, key="nr"):
     body: str = ""
     data: Any = None
     day: date | None = None
-
-
-class Named(Table, source="named", managed=False, key="name"):
-    name: str
-    size: int = 0
 
 
 class Parcel(Table, name="odd_parcel"):
@@ -122,57 +109,6 @@ async def test_what_python_reads_otherwise_than_it_is_captured_has_not_changed(d
 
 
 # ----- rows that cannot be read
-
-
-async def test_text_that_is_none_keeps_no_other_row(sqlite_url: str) -> None:
-    """SQLite only, which stores any bytes as text."""
-    app = App()
-
-    @app.reactive_task(Note, watch=("body",), retry=ONCE, name="each")
-    async def of_each(ctx: MutationTaskCtx[Note]) -> None:
-        seen.append(("each", (await ctx.get_document()).nr))
-
-    @app.reactive_task(Note, filter=lambda note: note.nr > 0, watch=("body",), retry=ONCE, batch=9)
-    async def together(ctx: TaskBatchCtx[Note]) -> None:
-        seen.extend(("together", row.nr) for row in (await ctx.get_documents()).values())
-
-    @app.reactive_task(Named, retry=ONCE)
-    async def named(ctx: TaskCtx[Named]) -> None:
-        seen.append(("named", (await ctx.get_document()).name))
-
-    rows = "insert into note (nr, body) values ({0}1, 'a'), ({0}2, cast(x'ff61' as text)), ({0}3, 'c')"
-    keys = "insert into named values ('a{0}', 1), (cast(x'61ff' as text) || '{0}', 2), ('b{0}', 3)"
-    await outboxes.run_sql(
-        sqlite_url,
-        "create table note (nr integer primary key, body text, data, day)",
-        "create table named (name text primary key, size integer)",
-        rows.format(1),
-        keys.format(1),
-    )
-    async with crew(app, sqlite_url) as one:
-        await one.settle_down()
-        wanted = {(task, nr) for task in ("each", "together") for nr in (11, 13)} | {("named", "a1"), ("named", "b1")}
-        assert set(seen) == wanted
-        assert all(task.reconciling is None for task in await app.tasks.list(one.backend))
-        seen.clear()
-        await run_sql(one.backend, rows.format(2), keys.format(2), "update note set body = body || 'x' where nr < 20")
-        await one.settle_down()
-        assert {what for what in seen if what[0] != "named"} == {
-            (task, nr) for task in ("each", "together") for nr in (11, 13, 21, 23)
-        }
-        assert {what for what in seen if what[0] == "named"} == {("named", "a2"), ("named", "b2")}
-        failed = await app.tasks.records(one.backend, TaskFilter(state="failed"))
-        assert {(record.task.rpartition(":")[2], record.key) for record in failed.records} == {
-            (task, nr) for task in ("each", "together") for nr in (12, 22)
-        }
-        assert all("not UTF-8" in str(record.error) for record in failed.records)
-        told = await app.tasks.explain(one.backend, "each", 12)
-        assert (told.exists, told.matches) == (True, None)
-        assert "not UTF-8" in str(told)
-        await app.tasks.reconcile(one.backend, "each")
-        seen.clear()
-        await one.settle_down()
-        assert seen == [], "nothing has changed"
 
 
 async def test_a_row_that_does_not_fit_its_declaration_is_explained_and_keeps_no_other(database_url: str) -> None:

@@ -237,44 +237,12 @@ async def test_another_run_at_is_for_changes_to_come_if_that_is_asked_for(databa
         assert each(second, row)
 
 
-async def test_rows_of_a_key_run_in_the_order_of_their_times(database_url: str) -> None:
-    stage = Stage(Reminder)
-    pool = stage.app.workpool("reminders", key_parallelism=1)
-    stage.task(Reminder, run_at="at", key="state", pool=pool)
-    async with stage.open(database_url) as test:
-        begun = test.clock.now()
-        rows = await stage.insert(test, *(Reminder(at=begun + hours * HOUR) for hours in (3, 1, 2)))
-        await test.plan()
-        test.clock.advance(4 * HOUR)
-        await settle_now(test)
-        assert stage.ids() == [rows[1], rows[2], rows[0]]
-
-
 async def settle_now(test: TestApp) -> None:
     """Plan and run what is due now."""
     await test.run_until_idle(advance=False)
 
 
 # ----- pool and priority
-
-
-async def test_a_task_of_higher_priority_goes_before_rows_that_wait(database_url: str) -> None:
-    stage = Stage(Reminder)
-    pool = stage.app.workpool("one", max_parallelism=1)
-    stage.task(Reminder, "slow", filter=lambda one: one.state == "open", pool=pool)
-    stage.task(Reminder, "quick", filter=lambda one: one.state == "urgent", pool=pool, priority=5)
-    async with stage.open(database_url) as test:
-        await stage.insert(test, *(Reminder() for _ in range(3)))
-        await test.plan()
-        with gate("task.begun", most=1) as held:
-            await test.worker.tick()
-            await held.arrived()
-            test.clock.advance(HOUR)
-            await stage.insert(test, Reminder(state="urgent"))
-            await test.plan()
-            held.open()
-            await settle_now(test)
-        assert [ran.task for ran in stage.taken()] == ["slow", "quick", "slow", "slow"]
 
 
 # ----- rows that were due and had not begun, and are due later now

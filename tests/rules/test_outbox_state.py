@@ -186,7 +186,7 @@ def test_nothing_is_lost_out_of_order_or_twice_whatever_happens(kind: str, polic
     )
 
     @given(st.lists(EVENTS, min_size=60, max_size=120))
-    @settings(max_examples=examples(250))
+    @settings(max_examples=examples(180))
     def happens(events: list[tuple[str, int]]) -> None:
         story = Story(RelayModel(outbox, in_transaction="mutation" in kind))
         for number in range(4):

@@ -118,9 +118,14 @@ class Fuzz:
             return repr(await scan_of(ctx, self.plans[number]).take(self.plans[number].size))
 
         @self.app.query(access=public)
-        async def listed(ctx: QueryCtx, number: int, pagination_opts: PaginationOptions) -> Page[Any]:
+        async def listed(
+            ctx: QueryCtx, number: int, pagination_opts: PaginationOptions, most: int | None = None
+        ) -> Page[Any]:
             plan = self.paged[number]
-            found: Page[Any] = await scan_of(ctx, plan).paginate(pagination_opts)
+            options = (
+                pagination_opts if most is None else pagination_opts.model_copy(update={"maximum_rows_read": most})
+            )
+            found: Page[Any] = await scan_of(ctx, plan).paginate(options)
             return Page(**{**dict(found), "page": [repr(row) for row in found.page]})
 
         self.asked, self.nested, self.listed = asked, nested, listed
@@ -220,6 +225,8 @@ class Fuzz:
         await self.live.tick()
         await SystemClock().sleep(0)
         await self.look()
+        if self.calm and "a run is held" not in self.said:
+            await self.check_lists([one for one in self.lists if one[1].is_live])
 
     async def look(self) -> None:
         for client in self.clients:
@@ -280,7 +287,8 @@ class Fuzz:
         if choice < 0.25 and len(self.lists) < 4:
             number = dice.randrange(len(self.paged))
             self.said.append(f"a list of {self.paged[number]} is opened")
-            shown = PagedList(self.live, self.listed, {"number": number}, dice.randint(1, 3))
+            arguments = {"number": number, "most": dice.choice([None, None, 4])}
+            shown = PagedList(self.live, self.listed, arguments, dice.randint(1, 3))
             self.lists.append((shown, self.paged[number]))
         elif choice < 0.35 and self.lists:
             self.said.append("more of a list is loaded")
@@ -306,9 +314,12 @@ class Fuzz:
     def go(self) -> None:
         dice = self.dice
         choice = dice.random()
-        if choice < 0.3 and self.lists:
+        if choice < 0.15 and self.lists:
             self.said.append("a list is closed")
             self.lists.pop(dice.randrange(len(self.lists)))[0].close()
+        elif choice < 0.3 and self.lists:
+            self.said.append("a list is connected anew")
+            dice.choice(self.lists)[0].reconnect()
         elif self.clients:
             place = dice.randrange(len(self.clients))
             client = self.clients[place]
@@ -342,7 +353,10 @@ class Fuzz:
                 assert fresh.digest == one.answer.digest, self.tell("stale", view, one, fresh)
         finally:
             await session.rollback()
-        for shown, plan in self.lists:
+        await self.check_lists(self.lists)
+
+    async def check_lists(self, lists: list[tuple[PagedList, Plan]]) -> None:
+        for shown, plan in lists:
             if definition_of(plan.made.table).rules is None:  # which hold for the list, and not for the whole
                 await self.check_list(shown, plan)
 
