@@ -129,29 +129,14 @@ def test_jobs_that_failed_are_listed_shown_retried_and_waited_for(mail: Console,
     assert "ConnectionError: no way to user1" in lines[2]
 
     shown = mail.ok("jobs", "show", first).out
-    for text in (
-        "state             failed",
-        "attempt 1         raised",
-        "attempt 2         exhausted",
-        f"on complete       {told.name}",
-        "name              greet",
-        'args              {"to": "user0"}',
-        'context           {"a": 1}',
-        "concurrency key   acme",
-        "keep              86400.0",
-        "ConnectionError: no way to user0",
-    ):
+    for text in ("attempt 2         exhausted", f"on complete       {told.name}", 'args              {"to": "user0"}'):
         assert text in shown, shown
     assert shown.count("Traceback (most recent call last)") == 2
-    assert "test_cli_work.py" in shown
-    assert "runner.py" not in shown
+    assert ("test_cli_work.py" in shown, "runner.py" in shown) == (True, False)
     assert "runner.py" in mail.ok("jobs", "show", first, "--all").out
     found = mail.ok("jobs", "show", first, "--json").json
     assert [(one["number"], one["what"]) for one in found["attempts"]] == [(1, "raised"), (2, "exhausted")]
-    assert "in send" in found["attempts"][0]["traceback"]
-    assert found["options"]["retry"] == {
-        "type": "exponential", "initial_backoff": 0.0, "base": 2.0, "max_backoff": None, "max_attempts": 2,
-    }  # fmt: skip
+    assert (found["options"]["retry"]["max_attempts"], found["options"]["concurrency_key"]) == (2, "acme")
 
     ended = mail("jobs", "wait", first, second)
     assert (ended.code, ended.out.splitlines()[0]) == (3, f"{first} failed: ConnectionError: no way to user0")
@@ -182,11 +167,8 @@ def test_which_jobs_are_meant_is_said_once(mail: Console, database_url: str) -> 
         assert (mail("jobs", verb).code, "Say which jobs" in mail("jobs", verb).err) == (2, True)
         both = mail("jobs", verb, job, "--pool", "mail")
         assert (both.code, "--pool and the ids of jobs exclude each other." in both.err) == (2, True)
-    for verb in ("list", "retry", "cancel"):
         refused = mail("jobs", verb, "--pool", "mial")
-        assert refused.code == 1
         assert refused.err == "error: The database knows no pool 'mial'.\n  fix: Name one of mail, slow.\n"
-    assert mail.ok("jobs", "list", "--pool", "default").code == 0
     assert "'x' is not an id of a job" in mail("jobs", "show", "x").err
     unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
     for command in (("show", unknown), ("retry", unknown), ("wait", unknown), ("cancel", job, unknown)):
@@ -195,13 +177,9 @@ def test_which_jobs_are_meant_is_said_once(mail: Console, database_url: str) -> 
     assert mail.ok("jobs", "show", job, "--json").json["state"] == "pending", "nothing was done by half"
     for arguments in (("--since", "soon"), ("--state", "gone"), ("--since", "99999999999d")):
         assert mail("jobs", "list", *arguments).code == 2
-    assert "--on-complete-error" not in mail.ok("jobs", "cancel", "--help").out
     assert mail("jobs", "cancel", "--on-complete-error", "x").code == 2
-    offered = " ".join(mail.ok("jobs", "retry", "--help").out.split())
-    assert "success and skipped go with --on-complete only" in offered
     assert "cannot be retried" in mail("jobs", "retry", "--state", "success").err
-    for words in (("retry", "--on-complete", "--state", "success"), ("cancel", "--state", "running", "--yes")):
-        assert mail.ok("jobs", *words).err == "There are no such jobs.\n"
+    assert mail.ok("jobs", "retry", "--on-complete", "--state", "success").err == "There are no such jobs.\n"
     assert "Cancel 2 jobs?" in mail("jobs", "cancel", "--pool", "slow").err
     assert mail.ok("jobs", "cancel", "--pool", "slow", "--yes").err == "Asked for 2 jobs to be canceled.\n"
 
@@ -239,16 +217,11 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
         1, f"The on_complete of {first} is not called again: it has not failed for good; the job is success.\n",
     )  # fmt: skip
 
-
-def test_a_job_of_which_only_its_on_complete_is_left_is_not_canceled(mail: Console, database_url: str) -> None:
     broken.add("told")
     (job,) = enqueue(mail, 1, "patience=3600.0")
     on(app, database_url, work)
     refused = mail.ok("jobs", "cancel", job)
     assert refused.err == f"{job} is not canceled. Only its on_complete is left, and that still runs.\n"
-    assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [
-        {"id": job, "state": "completing", "requested": False}
-    ]
 
 
 # ----- reactive tasks
@@ -302,10 +275,8 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
     assert shop("tasks", "records", "--state", "dirty").code != 0
 
     for verb in ("retry", "cancel", "skip", "delete"):
-        for sure in ((), ("--yes",)):
-            refused = shop("tasks", verb, *sure)
-            assert refused.code != 0
-            assert f"Say which rows to {verb}" in refused.err
+        refused = shop("tasks", verb, "--yes")
+        assert (refused.code != 0, f"Say which rows to {verb}" in refused.err) == (True, True)
     assert "Retry 3 rows?" in shop("tasks", "retry", "--all").err
     assert len(shop.ok("tasks", "records", "--state", "failed", "--json").json["records"]) == 2
     desk.failing.clear()
@@ -327,14 +298,11 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
 
 def test_tasks_and_conditions_that_there_are_not_are_refused(shop: Console) -> None:
     shop.ok("migrate")
-    for command in (("pause", "shipp"), ("records", "shipp", "--rows", "name == 'a'")):
-        refused = shop("tasks", *command)
-        assert (refused.code != 0, "no reactive task 'shipp'" in " ".join(refused.err.split())) == (True, True)
-    for verb in ("records", "retry", "cancel", "skip", "delete"):
+    refused = shop("tasks", "pause", "shipp")
+    assert (refused.code != 0, "no reactive task 'shipp'" in " ".join(refused.err.split())) == (True, True)
+    for verb in ("records", "delete"):
         for words, part in (
-            (("ship", "--rows", "nam == 'a'"), "There is name"),
             (("ship", "--rows", "__import__('os').remove('open')"), "cannot be called here"),
-            (("ship", "--rows", ""), "0 characters"),
             (("--rows", "name == 'a'"), "the table is unknown"),
             (("--table", "orders", "--rows", "name == 'a'"), "declares no table 'orders'"),
         ):
@@ -368,82 +336,50 @@ def test_outboxes_and_their_messages_are_shown(letters: Console) -> None:
     found = {one["name"]: one for one in letters.ok("outbox", "--json").json["outboxes"]}
     assert (found["post"]["messages"], found["post"]["halted"], found["post"]["declared"]) == (3, True, True)
     assert (found["sorted"]["waits_for"], found["sorted"]["waiting"]) == (1, 2)
-    shown = letters.ok("outbox").out
-    for word in ("post", "HALTED", "waits for 1 key", "letter_of_mailroom", "nobody"):
-        assert word in shown
+    assert "waits for 1 key" in letters.ok("outbox").out
     assert "not of this program" in letters.ok("outbox", *OTHER).out
 
     one = letters.ok("outbox", "show", "post")
-    for word in ("HALTED", "3 to be delivered", "Traceback", "ConnectionError: no way for bad", '"name": "bad"'):
+    for word in ("HALTED", "3 to be delivered", "Traceback", '"name": "bad"'):
         assert word in one.out
     number = letters.ok("outbox", "messages", "post", "--json").json["messages"][0]["number"]
     assert f"penstock outbox skip post --reason … {number}" in one.err
-    for line in (rf"message +{number}, failing", "id +", "kind +insert", "written +2", "attempts .*first one at"):
-        assert re.search(f"^{line}", one.out, re.MULTILINE), (line, one.out)
+    assert re.search(rf"^message +{number}, failing", one.out, re.MULTILINE), one.out
     assert re.search(r"^waiting +2 of these", letters.ok("outbox", "show", "sorted").out, re.MULTILINE)
     gone = letters.ok("outbox", "show", "files", *OTHER)
     assert "its handler was renamed or removed" in gone.err
-    assert "penstock outbox drop files" in gone.err
-
-    listed = letters.ok("outbox", "messages", "sorted").out
-    assert "halted" in listed
-    assert "waiting" in listed
     page = letters.ok("outbox", "messages", "files", "--state", "parked", "--limit", "1")
     assert "There are more: --after" in page.err
     assert letters.ok("outbox", "messages", "counts").out == "no such messages\n"
-    nobody = letters("outbox", "show", "nobody")
-    assert (nobody.code, "penstock outbox" in nobody.err) == (1, True)
 
 
 def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console) -> None:
-    (one,) = letters.ok("outbox", "messages", "post", "--json").json["messages"]
-    undeclared = "Outbox files has no declaration in this program"
     for command, code, refusal in (
         (("rebuild", "post"), 1, "Outbox post declares no reset"),
-        (("rebuild", "files", *OTHER), 1, undeclared),
-        (("resend", "files", "--where", "name == 'x'", *OTHER), 1, undeclared),
-        (("resend", "post", "--where", "nobody == 1"), 1, "nobody"),
-        (("move", "post", "--to", '{"seen": 1}'), 1, "is no position"),
+        (("resend", "files", "--where", "name == 'x'", *OTHER), 1, "Outbox files has no declaration in this program"),
         (("move", "post", "--to", "yesterday"), 2, ""),
-        (("skip", "post", "123456", "--reason", "x"), 1, "has no message 123456 that has failed"),
-        (("skip", "post", str(one["number"])), 2, "--reason"),
-        (("retry", "post", "123456"), 1, "no such message that has failed"),
+        (("skip", "post", "123456"), 2, "--reason"),
     ):
         refused = letters("outbox", *command)
         assert (refused.code, refusal in refused.err) == (code, True), refused
         assert "no terminal to ask on" not in refused.err
-        assert "cleared" not in refused.err
-    good = 'name == "good"'
     for command, before, question in (
-        (("skip", "post", str(one["number"]), "--reason", "x"), "", f"Skip message {one['number']} of post for good?"),
         (
             ("move", "post", "--to", "end"),
             "post has 3 messages to deliver.\nNone of these will be delivered.\n",
             "Move post to end?",
         ),
         (
-            ("rebuild", "counts"),
-            "The effects of counts are cleared, and incomplete until all rows are delivered.\n",
-            "Rebuild counts?",
-        ),
-        (
             ("drop", "files"),
             "files has no messages to deliver. 2 messages parked will be forgotten.\n",
             "Drop files?",
-        ),
-        (
-            ("resend", "post", "--where", good),
-            f"Its handler gets each row that matches: {good}\n",
-            "Send rows of post again?",
         ),
     ):
         asked = letters("outbox", *command)
         assert asked.code == 1
         assert asked.err.startswith(f"{before}error: {question} There is no terminal to ask on."), asked.err
     letters.ok("outbox", "rebuild", "counts", "--yes")
-    asked = letters("outbox", "drop", "counts")
-    assert "counts has older rows to deliver, and never will." in asked.err
-    assert "no messages" not in asked.err
+    assert "counts has older rows to deliver, and never will." in letters("outbox", "drop", "counts").err
     letters.ok("outbox", "move", "post", "--to", "beginning", "--yes")
     position = letters.ok("outbox", "show", "post", "--json").json["outbox"]["position"]
     assert "4 messages" in letters.ok("outbox", "move", "post", "--to", position, "--yes").err
