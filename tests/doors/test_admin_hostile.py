@@ -26,19 +26,14 @@ from penstock.testing import TestApp
 QUESTIONS = (
     ("tasks", "task=ship", 400, "UnknownWord"),
     ("tasks/records", "State=failed", 400, "UnknownWord"),
-    ("tasks/records", "rows=1", 400, "ValueInvalid"),
     ("tasks/records", "state=failed,", 400, "ValueInvalid"),
     ("tasks/records", "task=ship&task=shipp&rows=name == 'a'", 404, "TaskNotFound"),
-    ("tasks/count", "task=shipp&rows=((", 404, "TaskNotFound"),
     ("tasks/records", "task=%00", 400, "ValueInvalid"),
     ("tasks/records", "table=nothing", 404, "TableNotFound"),
     ("tasks/records", "key=nonsense&task=ship", 400, "IdInvalid"),
     ("tasks/records", "error=" + "x" * 20_000, 414, "UriTooLong"),
-    ("tasks/show", "task=ship&key=nonsense", 400, "IdInvalid"),
-    ("tasks/show", "task=shipp&key=1", 404, "TaskNotFound"),
     ("tasks/show", "task=ship&key=order_of_admins_00000000000000000000000000", 404, "RecordNotFound"),
     ("tasks/explain", "task=ship&key=%00", 400, "IdInvalid"),
-    ("tasks/explain", "task=shipp&key=1", 404, "TaskNotFound"),
     *(("tasks/records", f"after={place}", 400, "CursorInvalid") for place in ("x", "[]", '[1e400, "x"]', "[" * 9000)),
     *(
         ("tasks/records", f"order=due&after={place}", 400, "CursorInvalid")
@@ -46,12 +41,8 @@ QUESTIONS = (
     ),
     ("outbox", "limit=1", 400, "UnknownWord"),
     ("outbox/show", "outbox=%ED%A0%80", 404, "OutboxNotFound"),
-    ("outbox/messages", "outbox=postt", 404, "OutboxNotFound"),
-    ("outbox/messages", "outbox=post&state=parked,", 400, "ValueInvalid"),
     ("nothing", "", 404, "NotFound"),
-    ("tasks/", "", 404, "NotFound"),
     ("Tasks", "", 404, "NotFound"),
-    ("", "", 404, "NotFound"),
 )
 
 
@@ -67,25 +58,19 @@ async def test_changes_that_cannot_be_taken(database_url: str) -> None:
         (b"", 400, "BadJson"),
         (b'{"task": NaN}', 400, "BadJson"),
         (b'{"task": "\\ud800"}', 400, "BadJson"),
-        (b'{"task": "\xff"}', 400, "BadJson"),
         (b"[" * 60_000, 413, "RequestTooLarge"),
         (b'{"task": ' + b"[" * 70 + b"]" * 70 + b"}", 400, "NestedTooDeeply"),
         (b'{"task": "' + b"x" * 65_536 + b'"}', 413, "RequestTooLarge"),
         ([], 400, "BadRequest"),
-        (None, 400, "BadRequest"),
         ({"task": "ship", "outbox": "post", "all": True}, 400, "UnknownWord"),
     ]
     of_filters: list[tuple[Any, int, str]] = [
         ({"task": ["ship", "shipp"]}, 404, "TaskNotFound"),
-        ({"task": "' or '1'='1"}, 404, "TaskNotFound"),
         ({"task": "ship\0"}, 400, "ValueInvalid"),
         ({"state": "pending,running"}, 400, "ValueInvalid"),
         ({"task": "ship", "key": 7}, 400, "IdInvalid"),
-        ({"table": "order_of_admin"}, 404, "TableNotFound"),
         ({"rows": "name == 'a'", "everything": True}, 400, "ValueInvalid"),
-        ({"task": "ship", "rows": "a\0"}, 400, "ValueInvalid"),
         ({"task": "ship", "rows": "(" * 2000}, 400, "ValueInvalid"),
-        ({"task": "ship", "rows": ""}, 400, "BadRequest"),
         *(
             ({"task": "ship", "after": place}, 400, "CursorInvalid")
             for place in ("5", "{}", '["1", "x"]', '[true, "x"]', f'[{10**40}, "x"]', '[1, "\\ud800"]', "[" * 900)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -16,12 +15,10 @@ def test_run_takes_arguments_in_every_way_and_prints_the_result(console: Console
     for arguments, what, fix in (
         (("bok",), "The app has no function 'bok'.", "Did you mean bookings:book?"),
         (("zzz",), "The app has no function 'zzz'.", "See penstock functions."),
-        (("book",), "customer: Field required; phone: Field required", "It takes (customer: str, phone: str"),
         (("book", "customer=Ada", "phone=1", "guests=many"), "guests: Input should be a valid integer", "It takes"),
         (("book", "customer=Ada", "phone=1", "extra=1"), "extra: Extra inputs are not permitted", "It takes"),
         (("book", "Ada"), "'Ada' is no argument.", "name=value"),
         (("book", '{"customer": '), "This is not valid JSON", ""),
-        (("book", "-"), "This is not valid JSON", ""),
     ):
         refused = console("run", *arguments)
         assert (refused.code, refused.out) == (1, "")
@@ -71,33 +68,6 @@ def test_functions_are_listed_and_named_by_what_makes_them_unique(console: Conso
     assert console.ok("--app", "shop.main", "run", "two:hello").json == "two"
 
 
-# ----- migrate
-
-
-def test_a_plan_is_a_script(bookings: Console) -> None:
-    bookings.ok("migrate")
-    bookings.write_bookings(
-        ("note: str", "remark: str | None = None\n    note: str"),
-        (
-            'by_customer = Index("customer")',
-            'by_customer = Index("customer")\n    by_both = Index("customer", "phone")',
-        ),
-    )
-    script = bookings.ok("migrate", "--plan").out
-    assert "add column" in script.lower()
-    assert all(line.endswith(";") or line.startswith("--") for line in script.splitlines())
-    assert "-- booking: index by_customer is superfluous, as by_both begins with the same columns" in script
-    report = bookings.ok("migrate")
-    assert "add column" in report.out.lower()
-    assert "note: booking: index by_customer is superfluous" in report.err
-    assert "fits now: 2 changes made." in report.err
-    bookings.ok("run", "book", "customer=Ada", "phone=123")
-    bookings.write_bookings(("phone: str\n", "phone: int\n"))
-    refused = bookings("migrate", "--json")
-    error = json.loads(refused.err)["error"]
-    assert (refused.code, error["code"], len(error["problems"])) == (1, "schema_mismatch", 1), "it would lose data"
-
-
 # ----- data
 
 
@@ -128,9 +98,7 @@ def test_data_shows_rows_that_meet_conditions(console: Console) -> None:
         (("customer>=c1",), ["c2", "c1"]),
         (("customer>c0", "customer<c2"), ["c1"]),
         (("guests<=1",), ["c2", "c1", "c0"]),
-        (("status=paid",), []),
         (("note=null",), ["c2", "c1", "c0"]),
-        (("_creationTime>=2020-01-01T00:00:00Z",), ["c2", "c1", "c0"]),
     ):
         conditions = [part for condition in where for part in ("--where", condition)]
         shown = console.ok("data", "booking", "--json", *conditions).json
@@ -204,16 +172,12 @@ def test_pools_are_listed_with_their_gates_and_limited(console: Console) -> None
         ["hooks", "-", "5 in each 90 s, up to 9", "-", "-"],
         ["tenants", "2", "-", "-", "outside"],
     ]
-    keys = console.ok("pools", "--keys", "2").out.split("\n\n")[-1]
+    keys = console.ok("pools", "--keys", "1").out.split("\n\n")[-1]
     assert [line.split() for line in keys.splitlines()] == [
         ["pool", "key", "waiting", "running"],
         ["hooks", "-", "1,000+", "0"],
         ["tenants", "globex", "5", "0"],
-        ["tenants", "acme", "3", "0"],
     ]
-    rows = {row["name"]: row for row in console.ok("pools", "--json", "--keys", "1").json["pools"]}
-    assert rows["tenants"]["keys"] == [{"key": "globex", "waiting": 5, "running": 0}]
-    assert (rows["hooks"]["keys"][0]["key"], rows["plain"]["keys"]) == (None, [])
 
     console.ok("pause", "plain")
     console.ok("pools", "set", "api", "--max-parallelism", "2000")
@@ -222,10 +186,8 @@ def test_pools_are_listed_with_their_gates_and_limited(console: Console) -> None
     assert ["api", "2,000", "(declared", "10)", "0", "0", "0", "0", "0"] in lines
     assert "plain runs at most 0 jobs at once, once it is resumed." in console.ok(*_LIMIT, "0").err
     assert "but its limit is 0. Raise it with: penstock pools set plain --max-par" in console.ok("resume", "plain").err
-    assert console(*_LIMIT, "99999999999").code == console(*_LIMIT, "-1").code == 2
-    for command in (["pause", "mail"], ["pools", "set", "mail", "--max-parallelism", "1"]):
-        refused = console(*command)
-        assert (refused.code, "The database knows no pool 'mail'." in refused.err) == (1, True)
+    assert console(*_LIMIT, "99999999999").code == 2
+    assert "The database knows no pool 'mail'." in console("pause", "mail").err
 
 
 def squeezed(line: str) -> str:
@@ -247,16 +209,13 @@ def test_config_tells_where_each_setting_comes_from(console: Console, monkeypatc
     assert found["max_calls"]["source"] == "default"
     assert found["database"] == {"value": "postgresql://me:***@host/x", "source": "--database"}
     monkeypatch.setenv("PENSTOCK_DIRECT_DATABASE", "postgresql://me:secret@direct/x")
-    found = console.ok("config", "--json").json
-    assert found["direct_database"]["value"] == "postgresql://me:***@direct/x"
+    for name in ("ADMIN_TOKEN", "METRICS_TOKEN"):
+        monkeypatch.setenv(f"PENSTOCK_{name}", "the-secret-of-the-house")
+    assert "secret" not in console.ok("config", "--json").out + console.ok("config").out
     hidden = "sqlpassword=x&sslmode=require&PASSFILE=/x&sslpassword=a%26b&pass%77ord=&client_secret=s"
     shown = "sqlpassword=***&sslmode=require&PASSFILE=***&sslpassword=***&pass%77ord=***&client_secret=***"
     given = console.ok("config", "--json", "--database", f"postgresql://me:secret@host/x?{hidden}").json["database"]
     assert given["value"] == f"postgresql://me:***@host/x?{shown}"
-    assert console.ok("config", "--json", "--database", "sqlite:///x.db").json["database"]["value"] == "sqlite:///x.db"
-    lines = console.ok("config").out.splitlines()
-    assert lines[0].split() == ["setting", "value", "from", "meaning"]
-    assert all(len(line.split(maxsplit=3)) == 4 for line in lines)
 
 
 # ----- crons
@@ -302,7 +261,6 @@ def test_crons_are_listed_run_paused_and_removed(console: Console) -> None:
         ("remove report", "is declared by this program"),
         ("run look", f"A run of the cron 'look' is under way: {job}"),
         ("run made", "The database knows no cron 'made'."),
-        ("pause made", "The database knows no cron 'made'."),
     ):
         refused = console("crons", *command.split())
         assert (refused.code, words in refused.err) == (1, True), refused

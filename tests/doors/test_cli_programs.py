@@ -58,6 +58,7 @@ def test_commands_tell_of_the_programs_own_schema(
     assert "lease-expired" in {one["code"] for one in found}
 
 
+@pytest.mark.long  # it needs a server of its own
 def test_a_dump_of_a_schema_holds_what_a_program_needs(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     with server() as own:
         monkeypatch.setenv("DATABASE_URL", own.url)
@@ -119,7 +120,7 @@ def test_a_clash_changes_nothing_and_a_renamed_program_goes_on(programs: Console
         programs.ok("--app", f"{name}/main.py", "migrate")
     before = programs.ok("--app", "shop/main.py", "pools", "--json").json
     write(programs, "crm", limit=7, cron="shop")
-    for words in (("migrate",), ("migrate", "--plan"), ("worker",)):
+    for words in (("migrate",), ("worker",)):
         refused = programs("--app", "crm/main.py", *words)
         assert refused.code == 1
         assert "'mail' is declared otherwise by program 'erp'" in refused.err

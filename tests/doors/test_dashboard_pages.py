@@ -23,7 +23,7 @@ from penstock.dashboard.forms import inputs_of, read_all
 from penstock.dashboard.mask import mask, secrets_in, secrets_of
 from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
-from penstock.observe.timing import Spent, bucket_of, percentiles
+from penstock.observe.timing import bucket_of, percentiles
 from penstock.schema.encoder import MASKED
 
 Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
@@ -120,17 +120,6 @@ async def test_functions_tell_how_they_ran_and_where_their_time_went(database_ur
         assert "own code and the outside world" in shown
         await one.see("/functions/nothing:here", 404)
         assert "Latency p95" in await one.see("/")
-
-
-def test_attempts_that_conflicted_are_told_apart() -> None:
-    with Spent() as around, Spent() as spent:
-        spent.database = 1.0
-        mark = spent.mark()
-        spent.database, spent.waits = 3.0, 4.0
-        spent.retry_since(mark)
-        assert (spent.database, spent.waits) == (1.0, 0.0)
-        assert 0 < spent.retries < 1
-    assert (around.database, around.retries) == (spent.database, spent.retries)
 
 
 def test_a_percentile_is_near_a_duration_that_there_was() -> None:

@@ -11,14 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-from doors.cli_fixtures import Console
 from prometheus_client.parser import text_string_to_metric_families
 from stage.feed import ENTRIES, entry, write
 from stage.waits import SOON
 
 from penstock import ActionCtx, App, ConfigError, MutationCtx, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
-from penstock.observe.meters import METERS, Histogram, Meters
+from penstock.observe.meters import METERS
 from penstock.server.run import metrics_served
 from penstock.testing import TestApp, TestClock, gate
 
@@ -184,16 +183,6 @@ async def test_a_database_that_does_not_answer_is_told_beside_what_the_process_k
         assert not [name for name in found if name.startswith("penstock_jobs_ready")]
 
 
-def test_a_histogram_counts_each_value_once_and_labels_are_names_that_a_program_declares() -> None:
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.0, 1.0, 1.5, 2.0, 99.0):
-        histogram.observe(value)
-    assert (histogram.counts, histogram.total) == ([2, 2, 1], 103.5)
-    labels = "function kind outcome pool outbox reader state task status"
-    assert {label for meter in METERS.values() for label in meter.labels} == {*labels.split()}
-    assert set(Meters().counters) | set(Meters().histograms) < set(METERS)
-
-
 # ----- who sees them
 
 
@@ -261,13 +250,3 @@ async def test_what_runs_is_seen_while_it_runs(database_url: str) -> None:
 
 
 # ----- settings
-
-
-def test_tokens_are_not_shown_among_the_settings(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    console.write_bookings()
-    for name in ("metrics_token", "admin_token"):
-        monkeypatch.setenv(f"PENSTOCK_{name.upper()}", "let-me-in-please")
-        for arguments in (("config",), ("config", "--json")):
-            shown = console.ok(*arguments).out
-            assert name in shown
-            assert "let-me-in" not in shown
