@@ -216,7 +216,7 @@ def test_whatever_is_sent_gets_an_answer(sqlite_url: str, monkeypatch: pytest.Mo
     with one_backend(yard, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=examples(100))
+        @settings(max_examples=examples(50))
         def whatever(sent: list[tuple[Operation, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:

@@ -300,6 +300,8 @@ def test_logs_are_text_or_json(unmigrated: Console) -> None:
     text = bookings.ok("migrate", "--log-level", "info").err
     assert " info    schema.applied migrations=" in text
     bookings.write_bookings(("note: str", "remark: str | None = None\n    note: str"))
+    script = bookings.ok("migrate", "--plan").out.splitlines()
+    assert all(line.endswith(";") or line.startswith("--") for line in script), "a plan is a script"
     lines = bookings.ok("migrate", "--log-level", "info", "--log-format", "json").err.splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     assert [event["event"] for event in events] == ["schema.changing", "schema.applied"]

@@ -338,7 +338,7 @@ def expect_end(process: Process) -> None:
 
 
 AT_ONCE = ("action", "thread", "process", "shield", "task", "acted")
-GROUPS = (AT_ONCE, ("mutation",), ("keep_interpreter",))
+GROUPS = (AT_ONCE, ("mutation",))
 
 
 @pytest.mark.parametrize("kinds", [*GROUPS, *((kind,) for kind in stubborn.KINDS if LONG)], ids=", ".join)

