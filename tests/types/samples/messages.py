@@ -26,7 +26,6 @@ async def awaited(
     await app.outboxes.send(modern, "topic", 5, key="k")
     await app.outboxes.send(orm, "topic", 5)
     ctx.outbox.send("topic", 5)  # refused: unused-coroutine
-    app.outboxes.send(orm, "topic", 5)  # refused: unused-coroutine
     await ctx.outbox.send("topic", 5, key=5)  # refused: arg-type
     await query.outbox.send("topic", 5)  # refused: attr-defined
     await app.outboxes.send(query, "topic", 5)  # refused: call-overload
@@ -39,7 +38,6 @@ def waiting(
     modern: psycopg.Connection[Any],
     orm: Session,
 ) -> None:
-    ctx.outbox.send("topic", 5)
     action.outbox.send("topic", 5, key="k")
     app.outboxes.send(ctx, "topic", 5)
     app.outboxes.send(backend, "topic", 5)
