@@ -41,7 +41,8 @@ async def test_a_person_looks_after_work_tasks_outboxes_and_crons(database_url: 
             await texts.with_options(concurrency_key=HOSTILE).enqueue(test, send, to="Ada")
         words = urlencode({"task": "ship", "key": key})
         paths = ("/work?pool=texts", "/tasks", "/tasks/task?task=ship", f"/tasks/row?{words}", "/outboxes", "/crons")
-        for path in (*paths, "/crons/cron?cron=remind"):
+        about = ("/schema", "/health", "/logs", f"/timeline?{urlencode({'of': key})}")
+        for path in (*paths, "/crons/cron?cron=remind", *about):
             await page.goto(f"{url}{path}")
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
             await check(page)

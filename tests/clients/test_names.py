@@ -73,7 +73,7 @@ ids_of: Any = Id
 
 @cache
 def names(*, members: bool = False) -> list[str]:
-    """What TypeScript, Convex and Python call their own; with the members of TypeScript's types. A short run has some."""
+    """What TypeScript, Convex and Python call their own; with the members of its types. A short run has some."""
     files = (node_modules(COMPILERS) / "node_modules" / "@typescript").glob("*/lib/lib.es*.d.ts")
     text = "".join(file.read_text("utf-8") for file in files)
     found = {*DECLARED.findall(text), *WORDS.split(), *(MEMBER.findall(text) if members else ())}

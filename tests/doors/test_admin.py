@@ -266,7 +266,6 @@ IN_URLS: Mapping[Kind, Sequence[str]] = {
     "number": _NO_NUMBER,
     "page": [*_NO_NUMBER, "0", "-1", "1001", "10000"],
 }
-_SEVERAL: set[Kind] = {"texts", "states", "choices", "numbers"}
 
 
 def refusal_of(words: Mapping[str, Any], operation: Operation) -> str:
@@ -284,13 +283,6 @@ def test_wrong_values_are_refused_with_the_name_of_their_word() -> None:
             for value in wrong:
                 message = refusal_of({one.name: value}, operation)
                 assert message.startswith(f"{one.name} must be "), (operation.path, one.name, value)
-
-
-def test_a_word_of_an_url_is_said_once_unless_it_takes_several() -> None:
-    for operation in (one for one in OPERATIONS if not one.changes):
-        for one in operation.takes:
-            if one.kind not in _SEVERAL:
-                assert refusal_of({one.name: ["1", "2"]}, operation) == f"{one.name} is said twice."
 
 
 def test_what_is_needed_and_missing_is_refused() -> None:

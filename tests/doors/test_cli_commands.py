@@ -71,23 +71,6 @@ def test_functions_are_listed_and_named_by_what_makes_them_unique(console: Conso
 # ----- data
 
 
-def test_data_shows_tables_and_rows(bookings: Console) -> None:
-    for number in range(3):
-        bookings.ok("run", "book", f"customer=c{number}", "phone=1")
-    lines = bookings.ok("data").out.splitlines()
-    assert [line.split() for line in lines] == [["table", "rows", "owned", "by"], ["booking", "3", "penstock"]]
-    shown = bookings.ok("data", "booking", "--limit", "2")
-    assert [line.split()[3] for line in shown.out.splitlines()[1:]] == ["c2", "c1"]
-    assert "2 rows shown" in shown.err
-    assert [row["customer"] for row in bookings.ok("data", "Booking", "--json", "--order", "asc").json] == [
-        "c0",
-        "c1",
-        "c2",
-    ]
-    lines = bookings.ok("data", "booking", "--jsonl").out.splitlines()
-    assert bookings.ok("export", "booking", "-o", "-").out.splitlines() == lines[::-1]
-
-
 def test_data_shows_rows_that_meet_conditions(console: Console) -> None:
     console.write_bookings()
     console.ok("migrate")

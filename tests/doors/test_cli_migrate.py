@@ -232,21 +232,3 @@ def test_beside_a_pending_migration_only_what_is_new_is_told(program: Console, m
     assert [one["name"] for one in plan["declared"]] == ["more"]
     assert [one["for"] for one in plan["captured"]] == ["outbox:more"]
     assert program.ok("migrate", "--json").json == {**plan, "applied": True}
-
-
-def test_what_cannot_be_read_before_a_migration_is_not_known(
-    program: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program.write("program.py", FIRST + NEWS)
-    program.ok("migrate")
-    table = "penstock_pool" if database_url.startswith("sqlite") else "penstock.pool"
-    asyncio.run(run_sql(database_url, f"alter table {table} rename to pool_of_before"))
-    older = "pool_of_before" if database_url.startswith("sqlite") else "penstock.pool_of_before"
-    later(monkeypatch, f"alter table {older} rename to {table.replace('.', ' ').split()[-1]};")
-    plan = program.ok("migrate", "--plan")
-    assert "new: " not in plan.out
-    assert "unknown until penstock's own tables are up to date" in plan.out
-    data = program.ok("migrate", "--plan", "--json").json
-    assert (data["declared"], data["captured"]) == (None, None)
-    assert "applied penstock's own 9999_later" in program.ok("migrate").out
-    assert "nothing to do" in program.ok("migrate", "--plan").err

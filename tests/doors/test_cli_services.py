@@ -284,27 +284,6 @@ def test_runs_and_errors_are_told_in_lines_that_fit(lines: list[str]) -> None:
     assert lines[-1] == "refused POST      shop:gone  function_not_found"
 
 
-async def test_many_runs_in_a_second_are_counted(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    record, moment = logging.getLogRecordFactory(), 100.5
-
-    def at_the_moment(*args: Any, **facts: Any) -> logging.LogRecord:
-        made = record(*args, **facts)
-        made.created = moment
-        return made
-
-    logging.setLogRecordFactory(at_the_moment)
-    try:
-        for number in range(50):
-            ran(function=f"shop:of_{number % 2}")
-        ran(error=ValueError())
-        moment = 101.5
-        ran(function="shop:later")
-    finally:
-        logging.setLogRecordFactory(record)
-    assert (len(lines), "shop:later" in lines[-1]) == (20 + 2 + 1, True), "a failure is never left out"
-    assert capsys.readouterr().err.strip() == "… and 30 more: 15 shop:of_0, 15 shop:of_1"
-
-
 # ----- handlers and clients that do not end
 
 BOUND = 60.0  # seconds; what fails never ends, and what passes takes about five

@@ -10,23 +10,16 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import rich.console
 from doors.cli_fixtures import Console
-from race.test_workers import make_worker
 from stage import desk, mailroom, noisy
 from stage.desk import on
 from stage.forks import Fork
-from stage.outboxes import OutboxStage
 
-from penstock import Table, TaskFilter
-from penstock.api.pools.activity import Look, look
-from penstock.cli.top import as_data, draw
-from penstock.clock import SystemClock
+from penstock import TaskFilter
 from penstock.testing import TestApp
 
 ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
@@ -290,32 +283,3 @@ def test_what_goes_on_is_drawn_again_until_a_key_ends_it(console: Console) -> No
         assert BACK in left
         assert CURSOR in left
         assert "Traceback" not in left
-
-
-class Item(Table, name="item_of_top"):
-    note: str = ""
-
-
-async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item)
-    stage.task(Item)
-    async with stage.open(database_url) as test:
-        await test.relay.tick()
-        await test.plan()
-        await test.engine.store.leases.take("rebuild send", timedelta(minutes=1), test.clock.now())
-        seen = await look(test.engine.store, SystemClock().now())
-        assert (as_data(seen)["workers"], written(seen).count("no worker runs")) == ([], 1)
-        worker = make_worker(test)
-        await worker.tick()
-        seen = await look(test.engine.store, SystemClock().now())
-        assert [one.lease for one in as_data(seen)["workers"]] == [worker.lease]
-        assert "  1 worker  " in written(seen)
-        await worker.kill()
-
-
-def written(seen: Look, width: int = 200) -> str:
-    console = rich.console.Console(width=width)
-    with console.capture() as shown:
-        console.print(draw(seen))
-    return shown.get()

@@ -57,6 +57,7 @@ async def test_who_has_not_signed_in_sees_the_form_only() -> None:
         form = await browser.get(answer.headers["location"].removeprefix("/dashboard"))
         policy = form.headers["content-security-policy"]
         assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
         assert (form.headers["x-content-type-options"], form.headers["cache-control"]) == ("nosniff", "no-store")
         for origin in ({}, {"origin": "http://evil.test"}, {"origin": "null"}):

@@ -21,7 +21,6 @@ from stage import composite
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
 from penstock.dashboard.mask import mask, secrets_in, secrets_of
-from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
 from penstock.observe.timing import bucket_of, percentiles
 from penstock.schema.encoder import MASKED
@@ -257,20 +256,6 @@ async def test_rows_of_another_program_have_keys_of_several_columns(database_url
         (order,) = await one.test.run_query(orders)
         assert (order.tenant, order.number, order.amount) == (1, "A/7", 5)
         assert 'data-key="[1, "A/7"]"' in await one.see("/data/orders?where=amount == 5")
-
-
-async def test_live_queries_tell_who_watches_and_why_they_ran(database_url: str) -> None:
-    async with board(app, database_url) as one:
-        test, ada = one.test, one.test.with_identity(Identity(issuer="shop", subject="ada-lovelace"))
-        async with aclosing(test.live(bookings, "Ada")) as first, aclosing(ada.live(me)) as second:
-            await anext(first)
-            await anext(second)
-            await test.run_mutation(book, "Ada")
-            await asyncio.wait_for(anext(first), 20)
-            shown = re.sub(r"<[^>]+>", " ", await one.see("/live"))
-        assert re.search(r"bookings\s.*?Ada.*?system\s.*?booking_of_boards: \w+", shown, re.DOTALL)
-        assert "shop|…" in shown
-        assert "ada-lovelace" not in shown
 
 
 def test_secrets_are_hidden_by_their_types() -> None:

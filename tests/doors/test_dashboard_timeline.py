@@ -183,22 +183,6 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
         assert "PEN006" in health
 
 
-async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: str) -> None:
-    async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-        assert "Nothing has run yet." in text_of(await http.get("/dashboard/timeline"))
-        test.clock.advance(timedelta(microseconds=500))  # ids of rows have whole milliseconds
-        called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
-        row = called.json()["value"]
-        shown = text_of(await http.get(f"/dashboard/timeline?of={row}"))
-        assert shown.index(" request ") < shown.index(" enqueued ") < shown.index(" insert "), shown
-        await test.run_until_idle(raise_errors=False)
-        last = text_of(await http.get("/dashboard/timeline"))
-        assert all(last.count(one.name) == 1 for one in (visit, send, later, fail))
-        for path in (f"/tasks/row?task={__name__}:greet&key={row}", f"/outboxes/outbox?outbox={__name__}:refuse"):
-            assert f'href="/dashboard/timeline?of={row}"' in (await http.get(f"/dashboard{path}")).text, path
-        assert "path=/dashboard" not in text_of(await http.get("/dashboard/logs"))
-
-
 async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:
     async with TestApp(app, sqlite_url, dev=True) as test, looking(test) as http:
         for whom in ("Ada", "Grace", "Eve"):
