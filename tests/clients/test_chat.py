@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import sys
@@ -11,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import chat
 import pytest
 from playwright.async_api import Browser, Page, expect
 from stage.chromium import browser, quiet_page
@@ -19,9 +17,6 @@ from stage.clients import CHAT, ChatServer, client, serving
 from stage.needs import program
 
 pytestmark = pytest.mark.long
-
-
-PHONE = {"width": 360, "height": 640}
 
 
 @asynccontextmanager
@@ -37,18 +32,6 @@ async def write(page: Page, text: str) -> None:
     """Type a message and send it."""
     await page.get_by_label("Message", exact=True).fill(text)
     await page.keyboard.press("Enter")
-
-
-async def texts(page: Page) -> list[str]:
-    """The messages that a page shows, the newest first."""
-    return await page.locator(".message .text").all_inner_texts()
-
-
-async def put(database: str, count: int, first: int = 0) -> None:
-    """Write messages by a program of one's own."""
-    async with chat.app.open(database) as backend:
-        for number in range(first, first + count):
-            await backend.run_mutation(chat.send, channel="general", author="Eve", text=f"message {number}")
 
 
 async def test_two_pages_and_two_scripts_talk(database_url: str) -> None:
@@ -94,23 +77,3 @@ async def follow(command: list[str], url: str, count: int, send: str = "") -> li
     finally:
         process.kill()
         await process.wait()
-
-
-async def test_scrolling_back_shows_every_message_once(database_url: str) -> None:
-    await put(database_url, 100)
-    async with (
-        serving(database_url, ChatServer) as server,
-        browser() as opened,
-        visitor(opened, server.url, "Ada", viewport=PHONE) as page,
-    ):
-        await expect(page.locator(".message").first).to_contain_text("message 99")
-        assert await page.locator(".message").count() < 100
-        await page.get_by_role("log").focus()
-        numbers = itertools.count(100)
-        while "message 0" not in await texts(page):
-            await put(database_url, 1, first=next(numbers))
-            await page.locator(".messages .hint").scroll_into_view_if_needed()
-        await expect(page.get_by_text("The beginning of the channel.")).to_be_visible()
-        found = [int(text.removeprefix("message ")) for text in await texts(page)]
-        assert found[-100:] == list(range(99, -1, -1))
-        assert len(found) == len(set(found)) > 100

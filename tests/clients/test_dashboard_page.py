@@ -7,10 +7,9 @@ from playwright.async_api import expect
 from stage.chromium import browser, quiet_page
 from stage.dashboards import HOSTILE, axe, check
 from stage.listening import listening
-from stage.provider import provider
 
-from penstock import OIDC, ActionCtx, App, JobFilter, asgi_app
-from penstock.testing import TestApp, TestClock
+from penstock import ActionCtx, App, JobFilter, asgi_app
+from penstock.testing import TestApp
 
 pytestmark = pytest.mark.long
 
@@ -83,28 +82,3 @@ async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
             ("Job: retry", "It is retried."),
             ("Job: cancel", "Asked for it to be canceled."),
         ]
-
-
-async def test_a_person_signs_in_at_a_provider_of_another_site(sqlite_url: str) -> None:
-    clock = TestClock()
-    with provider(clock) as issuer:
-        issuer.visitor, issuer.asks = {"name": "Ada", "scopes": ["dashboard:look"]}, True
-        guarded = App(auth=[OIDC(issuer.url, "shop", "board")])
-        async with (
-            TestApp(guarded, sqlite_url, clock=clock) as test,
-            listening(asgi_app(guarded, backend=test, dashboard=True)) as near,
-            browser() as opened,
-            quiet_page(opened) as page,
-        ):
-            url = near.replace("127.0.0.1", "localhost")  # the provider is then of another site
-            await page.context.add_init_script(path=axe())
-            await page.goto(f"{url}/dashboard/work?state=failed")
-            await check(page)
-            await page.get_by_role("link", name="Sign in with 127.0.0.1").click()
-            await page.get_by_role("link", name="Back").click()
-            await expect(page.get_by_text("No jobs match.")).to_be_visible()
-            assert page.url == f"{url}/dashboard/work?state=failed"
-            await expect(page.get_by_text("live", exact=True)).to_be_visible()
-            assert {one["name"] for one in await page.context.cookies()} == {"penstock_dashboard"}
-            await page.get_by_role("button", name="Sign out").click()
-            await expect(page.get_by_role("link", name="Sign in with 127.0.0.1")).to_be_visible()

@@ -321,8 +321,8 @@ async def labels(ctx: QueryCtx) -> list[dict[str, int]]:
     return [row.labels for row in await ctx.db.query(Reading).collect()]
 
 
-async def test_rows_bear_what_their_columns_declare_on_all_roads(database_url: str) -> None:
-    here, options_ = __name__, {"numItems": 5, "cursor": None}
+async def test_rows_bear_what_their_columns_declare_and_one_that_cannot_be_said_is_named(database_url: str) -> None:
+    here, least = __name__, -(2**63)
     async with (
         TestApp(stored, database_url) as backend,
         listening(asgi_app(stored, backend=backend)) as url,
@@ -333,41 +333,28 @@ async def test_rows_bear_what_their_columns_declare_on_all_roads(database_url: s
         httpx.AsyncClient(base_url=url) as rest,
     ):
         await socket.subscribe("all", f"{here}:readings")
-        least = -(2**63)
         assert await http.mutation(f"{here}:keep", count=1, serial=tagged(least)) == tagged(least)
         wanted = {"count": 1, "serial": tagged(least), "many": [tagged(least)], "meter": {"total": tagged(least)}}
         seen = await socket.comes(lambda seen: bool(seen["all"].get("value")))
         assert seen["all"]["value"][0].items() >= wanted.items()
-        for one in (socket, http):
-            found = await one.query(f"{here}:page", paginationOpts=options_)
-            assert found["page"][0].items() >= wanted.items()
+        found = await http.query(f"{here}:page", paginationOpts={"numItems": 5, "cursor": None})
+        assert found["page"][0].items() >= wanted.items()
         (row,) = await theirs.query(f"{here}:readings")
         assert row.items() >= {**wanted, "count": 1.0}.items()
-        (row,) = await python.query(f"{here}:readings")
-        assert row.items() >= {"count": 1, "serial": least, "many": [least], "meter": {"total": least}}.items()
-        clean = {"count": 1, "serial": str(least), "many": [str(least)], "meter": {"total": str(least)}}
         (row,) = (await rest.post(f"/rest/{here}/readings", json={})).json()
+        clean = {"count": 1, "serial": str(least), "many": [str(least)], "meter": {"total": str(least)}}
         assert row.items() >= clean.items()
-        # One row with an integer that its type cannot say: its error names it, and other clients have the row.
         await python.mutation(f"{here}:keep", count=2**60, serial=1)
         seen = await socket.comes(lambda seen: "error" in seen["all"])
         identifier = (await python.query(f"{here}:readings"))[1]["_id"]
         assert f"result[1] {identifier}.count: The integer {2**60}" in seen["all"]["error"]["message"]
         assert (await theirs.query(f"{here}:readings"))[1]["count"] == tagged(2**60)
-        for key in ("é", "__proto__", "a\n"):
-            given = {"count": 1, "serial": 1, "labels": {key: 1}}
-            # A call in Convex's encoding is refused at the door; one in plain JSON, which has such keys, is not.
-            refused = await rest.post(
-                "/api/mutation", json={"path": f"{here}:keep", "args": given, "format": "convex_encoded_json"}
-            )
-            assert refused.status_code == 400
-            assert repr(key) in refused.json()["message"]
-            assert (await rest.post(f"/rest/{here}/keep", json=given)).status_code == 200
-            assert (await python.query(f"{here}:labels"))[-1] == {key: 1}
-            for one in (socket, http):
-                with pytest.raises(ClientError) as error:
-                    await one.query(f"{here}:labels")
-                assert "result[2]: The key 'é'" in str(error.value)
+        given = {"count": 1, "serial": 1, "labels": {"é": 1}}  # a key that Convex's encoding does not have
+        body = {"path": f"{here}:keep", "args": given, "format": "convex_encoded_json"}
+        assert (await rest.post("/api/mutation", json=body)).status_code == 400
+        assert (await rest.post(f"/rest/{here}/keep", json=given)).status_code == 200
+        with pytest.raises(ClientError, match=r"result\[2\]: The key 'é'"):
+            await http.query(f"{here}:labels")
 
 
 def test_generated_types_say_bigint() -> None:

@@ -17,7 +17,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"`(?P<line>(?:penstock|make) [^`]+)`")
-_SAID = re.compile(r"\bpenstock (?P<words>[a-z]+(?: [a-z]+)?)\b")
+_SAID = re.compile(r"\bpenstock (?P<words>[a-z]+(?:-[a-z]+)?(?: [a-z]+)?)\b")
 _PROSE = {"before", "can", "cannot", "knows", "makes", "needs", "server", "where", "without", "what", "does"}
 _SHELLS = {"console", "sh", "bash"}
 
@@ -58,25 +58,11 @@ def test_every_penstock_command_can_be_parsed(blocks: dict[Path, list[BlockLike]
         parse(line)
 
 
-def test_every_command_that_the_text_names_exists(pages: list[Path], root: Path) -> None:
-    targets = make_targets(root)
-    for page in pages:
-        for found in _NAMED.finditer(_CODE.sub("", page.read_text("utf-8"))):
-            program, *words = shlex.split(found["line"].replace("…", ""))
-            if program == "make":
-                assert words[0] in targets, f"{page.name}: {found['line']}"
-            else:
-                assert_exists(words, f"{page.name}: {found['line']}")
-
-
-def test_every_command_that_a_message_names_exists(root: Path) -> None:
-    named = [
-        (found["words"].split(), file.name)
-        for file in sorted((root / "src").rglob("*.py"))
-        for text in messages(file)
-        for found in _SAID.finditer(text)
-    ]
-    assert len(named) > 30
+def test_every_command_that_a_message_or_a_page_names_exists(pages: list[Path], root: Path) -> None:
+    texts = [(file, text) for file in sorted((root / "src").rglob("*.py")) for text in messages(file)]
+    texts += [(page, code) for page in pages for code in _NAMED.findall(_CODE.sub("", page.read_text("utf-8")))]
+    named = [(found["words"].split(), file.name) for file, text in texts for found in _SAID.finditer(text)]
+    assert len(named) > 60
     for words, where in named:
         if words[0] not in _PROSE:
             assert not is_unknown(words), f"{where}: penstock {' '.join(words)}"
@@ -99,32 +85,14 @@ def is_unknown(words: list[str]) -> bool:
     return words[1] not in {*command.commands, *_PROSE}
 
 
-def assert_exists(words: list[str], where: str) -> None:
-    """A command that is named in passing: its words and options exist, though arguments may be left out."""
-    command: click.Command = commands
-    context = click.Context(commands)
-    rest = iter(words)
-    for word in rest:
-        if word in {"--help", "--version"}:
-            continue
-        if word.startswith("-"):
-            found = [one for one in command.params if word in {*one.opts, *one.secondary_opts}]
-            assert found, where
-            if not getattr(found[0], "is_flag", False):
-                next(rest, None)  # its value
-        elif isinstance(command, click.Group):
-            inner = command.get_command(context, word)
-            assert inner is not None, where
-            command = inner
-
-
 def make_targets(root: Path) -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
-def test_every_make_target_exists(blocks: dict[Path, list[BlockLike]], root: Path) -> None:
+def test_every_make_target_exists(blocks: dict[Path, list[BlockLike]], pages: list[Path], root: Path) -> None:
     lines = [line for found in blocks.values() for line in shell_lines(found) if line.startswith("make ")]
     assert lines
+    lines += [code for page in pages for code in _NAMED.findall(page.read_text("utf-8")) if code.startswith("make ")]
     assert {line.split()[1] for line in lines} <= make_targets(root)
 
 

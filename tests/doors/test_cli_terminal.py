@@ -182,26 +182,13 @@ LISTS = {
 }
 
 
-TEAMS = """
-from penstock import App, Id, MutationCtx, Table, owner_of, signed_in
-app = App()
-class Team(Table):
-    captain: str
-@app.mutation(access=signed_in & owner_of(Team, "team", field="captain"))
-async def change_the_name_of_a_team(ctx: MutationCtx, team: Id[Team], name: str, notify: bool = True) -> Id[Team]:
-    return team
-"""
-
-
 def test_lists_fit_any_terminal_with_whole_names_and_ids(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns without room stand below their row, with their names."""
-    noisy_shop.write("teams.py", TEAMS)
     jobs = next(iter(LISTS))
     (job,) = noisy_shop.ok("--app", "stage.noisy", *jobs, "--json").json["jobs"]
     shown: dict[tuple[str, ...], tuple[str, ...]] = {
         **{command: (*words, "ConnectionError") for command, words in LISTS.items()},
         ("jobs", "show", job["id"]): (job["id"],),
-        ("--app", "teams.py", "functions"): ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]"),
         ("config", "--database", "sqlite:///x.db"): ("database", "require_access", "Refuse"),
     }
     shown[jobs] += (job["id"],)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,21 +13,10 @@ from uuid import UUID
 import pytest
 from cryptography.fernet import Fernet
 from doors.cli_fixtures import Console
-from hypothesis import given, reject
-from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from stage.outboxes import run_sql
 
 from penstock import App, Id, MutationCtx, Table
-from penstock.cli.data import Documents
-from penstock.cli.transfer import Lines
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError, ValueInvalid
-from penstock.schema.table import definition_of
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sql.dialect import Dialect
-from penstock.store.sql.statements import TableStatements
-from penstock.store.sqlite.dialect import SQLITE
 
 app = App()
 
@@ -198,23 +186,6 @@ def test_files_and_tables_that_are_not_there_are_named(bookings: Console) -> Non
         assert (refused.code, said in refused.err) == (1, True)
 
 
-def test_a_replacement_that_is_tried_again_reads_its_file_again(console: Console) -> None:
-    class Stdin(io.BytesIO):
-        def seekable(self) -> bool:
-            return False
-
-    documents = Documents(TableStatements(definition_of(Thing), SQLITE), SystemClock())
-    file = console.write("empty.jsonl", "\n\n")
-    with file.open("rb") as stream:
-        lines = Lines(str(file), stream)
-        assert [list(lines.pieces(documents)) for _attempt in range(2)] == [[], []]
-        assert stream.tell() == lines.size == 2
-    lines = Lines("-", Stdin(b"\n"))
-    assert list(lines.pieces(documents)) == []
-    with pytest.raises(ConfigError, match="stdin cannot be read again"):
-        list(lines.pieces(documents))
-
-
 # ----- user-owned tables
 
 
@@ -267,63 +238,6 @@ def test_a_user_owned_table_survives_the_round_trip_with_its_numbers(shell: Cons
         assert given > number, how
     shell.ok("import", "Our orders", "-", "--replace", "--yes", stdin=b"")
     asyncio.run(run_sql(database_url, theirs))
-
-
-# ----- documents by themselves
-
-
-_JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def _times(first: int, last: int) -> st.SearchStrategy[datetime]:
-    start, end = datetime(first, 1, 1, tzinfo=UTC), datetime(last, 1, 1, tzinfo=UTC)
-    return st.timedeltas(timedelta(0), end - start).map(lambda passed: start + passed)
-
-
-_SAMPLES = st.builds(
-    Thing,
-    text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    integer=st.integers(-(2**63), 2**63 - 1),
-    real=st.floats(allow_nan=False),
-    data=st.binary(),
-    at=_times(2, 9998),
-    day=st.dates(),
-    span=st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000)),
-    amount=st.decimals(min_value=-(10**20), max_value=10**20, places=9),
-    boolean=st.booleans(),
-    colour=st.just(Colour.RED),
-    size=st.sampled_from([1, 2]),
-    other=st.none(),
-    listed=st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(-9, 9))),
-    uuid=st.uuids(),
-    anything=_JSON,
-)
-
-
-@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
-@given(row=_SAMPLES, created=_times(1970, 2240))
-def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Thing, created: datetime) -> None:
-    definition = definition_of(Thing)
-    statements = TableStatements(definition, dialect)
-    try:
-        stored = statements.encode(definition.encode_row(row, "thing_00000000000000000000000000", created))
-    except ValueInvalid:  # a number that the column would change, as minus zero
-        reject()
-    documents = Documents(statements, SystemClock())
-    line = documents.line(stored)
-    assert line.count(b"\n") == 1
-    assert repr(documents.row(line)) == repr(stored)
 
 
 # ----- what is encrypted

@@ -8,20 +8,15 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 import httpx
 import pytest
 from doors.http_fixtures import Api, Door
-from pydantic import BaseModel
 
 from penstock.client import AsyncClient, Client, FunctionError, ServerError, ServerUnreachable
 from penstock.client import client as client_module
-from penstock.client.answers import AnswerStream
 from penstock.client.encoding import encode
 from penstock.errors import (
     AccessDenied,
@@ -82,44 +77,7 @@ async def use_async(api: Api) -> None:
             await client.query("doors.http_fixtures:echo", value="x" * (17 * 1024 * 1024))
 
 
-async def test_a_client_that_waits_calls(far_door: Door) -> None:
-    def use(url: str) -> None:
-        with Client(url) as client:
-            book = client.mutation("doors.http_fixtures:add", title="Emma", copies=1)
-            assert client.query("doors.http_fixtures:find", {"title": "Emma"})["_id"] == book
-            assert client.action("doors.http_fixtures:restock", title="Ulysses").startswith("book_")
-            with pytest.raises(FunctionError):
-                client.query("doors.http_fixtures:fail")
-
-    async with far_door() as api:
-        await asyncio.to_thread(use, str(api.http.base_url))
-
-
 # ----- what is sent
-
-
-class Size(Enum):
-    LARGE = "L"
-
-
-class Point(BaseModel):
-    x: float
-    raw: bytes = b"\xff"
-
-
-def test_values_are_sent_as_functions_take_them() -> None:
-    sent = {
-        "when": WHEN, "day": date(2024, 1, 2), "at": time(3, 4), "span": timedelta(days=-1, microseconds=5),
-        "amount": Decimal("1.20"), "key": UUID(int=1), "size": Size.LARGE, "pair": (1, 2), "set": {1},
-        "raw": b"\xfb\xff", "big": 2**60, "nan": math.nan, "zero": -0.0, "point": Point(x=1), "text": "é\0",
-    }  # fmt: skip
-    assert json.loads(encode(sent)) == {
-        "when": "2024-01-02T03:04:05.000678+00:00", "day": "2024-01-02", "at": "03:04:00",
-        "span": "-P0DT86399.999995S", "amount": "1.20", "key": "00000000-0000-0000-0000-000000000001",
-        "size": "L", "pair": [1, 2], "set": [1], "raw": {"$bytes": "+/8="}, "big": {"$integer": "AAAAAAAAABA="},
-        "nan": {"$float": "AAAAAAAA+H8="}, "zero": {"$float": "AAAAAAAAAIA="},
-        "point": {"x": 1.0, "raw": {"$bytes": "/w=="}}, "text": "é\0",
-    }  # fmt: skip
 
 
 def test_values_that_no_function_can_take_are_refused() -> None:
@@ -330,10 +288,3 @@ def test_a_live_query_that_was_never_answered_gives_up() -> None:
         with client.live("a:b") as found, pytest.raises(ServerError):
             next(found)
     assert len(asked) == 4
-
-
-def test_answers_are_found_in_pieces_of_any_size() -> None:
-    stream, text = AnswerStream(), events({"status": "success", "value": "\u2028"}).content
-    stream.begin({})
-    found = [answer for byte in text for answer in stream.answers(bytes([byte]))]
-    assert found == ["\u2028"]

@@ -6,23 +6,19 @@ import asyncio
 import html
 import json
 import re
-from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Literal
 
-import pytest
 from doors.board_fixtures import board
-from pydantic import BaseModel, Field, PlainSerializer, Secret, SecretStr
+from pydantic import BaseModel, Field, PlainSerializer, SecretStr
 from stage import composite
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import mask, secrets_in, secrets_of
 from penstock.observe.logbook import RAN
-from penstock.observe.timing import bucket_of, percentiles
 from penstock.schema.encoder import MASKED
 
 Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
@@ -114,13 +110,6 @@ async def test_functions_tell_how_they_ran_and_where_their_time_went(database_ur
         assert "no mailbox nobody" in shown
         assert "own code and the outside world" in shown
         await one.see("/functions/nothing:here", 404)
-
-
-def test_a_percentile_is_near_a_duration_that_there_was() -> None:
-    assert percentiles({}, 0.5) == [None]
-    assert percentiles({bucket_of(0.0): 1}, 0.5) == pytest.approx([1e-6], rel=0.2)
-    counts = Counter(bucket_of(float(n)) for n in range(100, 0, -1))
-    assert percentiles(counts, 0.5, 0.95, 1) == pytest.approx([50.0, 95.0, 100.0], rel=0.2)
 
 
 async def test_a_function_is_called_with_a_form_by_those_who_may() -> None:
@@ -256,21 +245,3 @@ async def test_rows_of_another_program_have_keys_of_several_columns(database_url
         (order,) = await one.test.run_query(orders)
         assert (order.tenant, order.number, order.amount) == (1, "A/7", 5)
         assert 'data-key="[1, "A/7"]"' in await one.see("/data/orders?where=amount == 5")
-
-
-def test_secrets_are_hidden_by_their_types() -> None:
-    class Deep(BaseModel):
-        code: Secret[int]
-        cards: list[Card]
-        next: Deep | None = None
-
-    async def pay(ctx: QueryCtx, deep: Deep, iban: SecretStr | None = None) -> dict[str, Card]:
-        return {}
-
-    pay.__annotations__ |= {"deep": Deep, "return": dict[str, Card]}
-    assert secrets_of(App().query(pay)) == {"code", "number", "iban"}
-    assert secrets_in(Booking) == {"number", "iban"}
-    found = mask({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
-    assert found == {"iban": MASKED, "card": {"number": MASKED, "holder": "Ada"}}
-    texts = ['{"card": [{"number": "4711"}]}', '[{"holder":"Ada"}]', '{"number": 4711', "[1,  2]", "number"]
-    assert mask(texts, secrets_in(Booking)) == [f'{{"card": [{{"number": "{MASKED}"}}]}}', *texts[1:]]

@@ -6,7 +6,6 @@ import html
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -90,22 +89,6 @@ async def fail(ctx: ActionCtx) -> None:
     raise ValueError("<b>no</b>")
 
 
-@app.mutation
-async def invite(ctx: MutationCtx, whom: str) -> None:
-    await mail.enqueue(ctx, invite_all, whom=whom)
-
-
-@dataclass
-class Invitation:
-    whom: str
-
-
-@app.internal_action(batch=10, of=Invitation)
-async def invite_all(ctx: ActionCtx, calls: list[Invitation]) -> list[None]:
-    await ctx.scheduler.run_after(timedelta(0), later)
-    return [None] * len(calls)
-
-
 @app.reactive_task(Visit)
 def greet(ctx: SyncTaskCtx[Visit]) -> None:
     ctx.get_document()
@@ -181,20 +164,6 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
         await write(test.engine.store, "drop index visit_by_who")
         assert "by_who who no not in the database" in await show("/schema")
         assert "PEN006" in health
-
-
-async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, dev=True) as test, looking(test) as http:
-        for whom in ("Ada", "Grace", "Eve"):
-            await http.post("/api/mutation", json={"path": invite.name, "args": {"whom": whom}})
-        await test.run_until_idle(raise_errors=False)
-        jobs = [one for one in await test.jobs() if one.function == invite_all.name]
-        assert len({(one.options.trace or "")[3:35] for one in jobs}) == 3
-        for job in jobs:
-            shown = text_of(await http.get(f"/dashboard/timeline?of={job.id}"))
-            assert shown.count(f"{later.name}, attempt 1") == 1, "it is one batch"
-            assert f"{fail.name}, attempt 1" in shown, "the trace goes on"
-            assert shown.count(f"{invite_all.name}, attempt 1") == 1
 
 
 async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) -> None:

@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 import math
+import re
 import struct
 from typing import Any
 
@@ -28,23 +29,6 @@ SECRET = "the-secret-of-the-house"
 
 
 # ----- stories
-
-
-async def test_a_book_is_added_found_and_sold(door: Door) -> None:
-    async with door() as api:
-        book = await api.value("mutation", "add", title="Emma", copies=1, added="2001-02-03T00:00:00Z")
-        assert book.startswith("book_")
-        found = await api.value("query", "find", title="Emma")
-        created = found.pop("_creationTime")
-        assert isinstance(created, float)
-        assert found == {
-            "_id": book, "title": "Emma", "copies": 1, "added": "2001-02-03T00:00:00Z", "cover": None
-        }  # fmt: skip
-        assert await api.value("query", "find", title="Ulysses") is None
-        assert await api.value("mutation", "sell", title="Emma") == 0
-        assert await api.value("query", "count") == 1
-        assert (await api.value("action", "restock", title="Ulysses")).startswith("book_")
-        assert len(await api.value("query", "all_books")) == 2
 
 
 def _tag(name: str, layout: str, value: float) -> dict[str, str]:
@@ -137,8 +121,8 @@ async def test_the_queries_of_a_batch_share_one_budget(near_door: Door) -> None:
         refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
         *first, third, last = await results(api, echo, echo, echo, count)
         assert first == ["x" * 4000] * 2
-        for message in (third, last):
-            assert message.startswith(refused.format("returned"))
+        assert third.startswith(refused.format("returned"))
+        assert last.startswith(refused.format("returned"))
         await api.value("mutation", "add", title="Emma", cover="A" * 8000)
         read = {"path": "doors.http_fixtures:read_all"}
         *first, third = await results(api, read, read, count)
@@ -154,17 +138,13 @@ async def test_errors_for_callers_reach_them_with_their_data(near_door: Door) ->
     async with near_door() as api:
         found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
         assert found["errorData"]["n"] == {"$integer": "AAAAAAAAABA="}
-        first, second = found["errorMessage"].split("\n")
-        assert first.startswith("[Request ID: ")
-        assert first.endswith("] Server Error")
-        assert second.startswith('Uncaught ApplicationError: {"kind":"unknown book"')
+        told = r'\[Request ID: .*\] Server Error\nUncaught ApplicationError: \{"kind":"unknown book".*'
+        assert re.fullmatch(told, found["errorMessage"])
         data: Any
         for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
             found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
             wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
             assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
-        for function in ("fail", "nothing", "hidden"):
-            assert "errorData" not in await api.call("query", function)
 
 
 async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
@@ -179,8 +159,6 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
         assert (await api.error("mutation", "rate", stars=7)).endswith(
             "stars: Value error, a book has one to five stars."
         )
-        assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
-        assert "is an action, and was called as a query" in await api.error("query", "restock", title="x")
         for name in ("hidden", "nowhere", "app", "__class__"):  # what is internal is not told from what is not there
             said = f"Could not find public function for 'doors.http_fixtures:{name}'."
             for kind in ("query", "mutation", "action"):

@@ -108,11 +108,6 @@ async def who(ctx: QueryCtx) -> str:
     return (await ctx.auth.require()).subject
 
 
-@app.action(runtime="process")
-def refuse_elsewhere(ctx: sync.ActionCtx) -> None:
-    raise ApplicationError("No paper.", status=507)
-
-
 @asynccontextmanager
 async def served(database: str) -> AsyncIterator[httpx.AsyncClient]:
     async with TestApp(app, database) as backend:
@@ -150,8 +145,6 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
         assert (await http.get("/who")).headers["www-authenticate"] == "Bearer"
         await refused(401, "InvalidAuthHeader", "GET", "/who", headers={"authorization": "Bearer nonsense"})
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
-        known = await http.get("/who", headers={"authorization": f"Convex the-lobby-token:{ada}"})
-        assert known.json() == "ada", "an administrator may act as a user"
         as_ada = {"authorization": f"Convex the-lobby-token:{ada}"}
         await refused(403, "AccessDenied", "GET", "/backstage", headers=as_ada)
         await http.get("http://hall/api/query?path=test_rest:backstage", headers=as_ada)
@@ -160,27 +153,20 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
         assert (await http.post("/knock")).json() == "Come in."
         assert (await http.post("/knock")).headers["retry-after"] == "60"
         await refused(429, "RateLimited", "POST", "/knock")
-        await refused(400, "BadJson", "POST", "/add", content=b"{")
-        await refused(400, "BadRequest", "POST", "/add", json=["A1"])
         await refused(404, "FunctionNotFound", "GET", "/nothing")
         assert "Use POST." in (await refused(405, "MethodNotAllowed", "GET", "/add?name=A1"))["message"]
         assert (await http.get("/add?name=A1")).headers["allow"] == "POST"
         assert "row" in (await refused(422, "ArgumentsInvalid", "GET", "/seats?row=x"))["message"]
-        await refused(400, "NestedTooDeeply", "GET", "/total?numbers=" + "[" * 90 + "]" * 90)
         await refused(413, "LimitExceeded", "GET", "/seats?name=" + "A" * 5000)
-        await refused(415, "UnsupportedMediaType", "POST", "/add", data={"name": "A2"})
         await refused(409, "UniqueViolation", "POST", "/add", json={"name": "A1"})
         gone = seat[:-1] + ("0" if seat[-1] != "0" else "1")
         assert gone not in (await refused(404, "RowNotFound", "POST", "/take", json={"seat": gone}))["message"]
         plain = await refused(400, "ApplicationError", "POST", "/refuse", json={"how": "plainly"})
         assert plain["data"] == {"kind": "sold out"}
-        by_status = await refused(402, "ApplicationError", "POST", "/refuse", json={"how": "by status"})
-        assert (by_status["message"], by_status["data"]) == ("Ask again tomorrow.",) * 2
         by_class = await http.post("/refuse", json={"how": "by class"})
         assert (by_class.status_code, by_class.headers["retry-after"]) == (410, "3")
         data = {"message": "No seats.", "n": str(2**60)}
         assert by_class.json() == {"code": "SoldOut", "message": "No seats.", "data": data}
-        await refused(507, "ApplicationError", "POST", "/refuse_elsewhere")
         await refused(500, "InternalServerError", "POST", "/refuse", json={"how": "badly"})
 
 
@@ -189,29 +175,19 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
 
 async def test_the_public_functions_are_described(near_door: Door) -> None:
     async with near_door() as api:
-        described = await api.http.get("/openapi.json")
-        document = described.json()
-        assert described.headers["content-type"] == "application/json"
+        document = (await api.http.get("/openapi.json")).json()
         assert len(OpenAPI.model_validate(document).paths or ()) == sum(
             one.public for one in api.asgi.opening.app.registry
         )
         assert "/rest/doors/http_fixtures/add" in document["paths"]
         assert "/rest/doors/http_fixtures/hidden" not in document["paths"]
-        assert document["servers"] == [{"url": "/"}]
-        (path,) = (path for path in document["paths"] if path.endswith("same_number"))
-        assert (await api.post(path, {"number": 7})).json() == 7
         mounted = httpx.ASGITransport(Starlette(routes=[Mount("/inner", api.asgi)]))
         async with httpx.AsyncClient(base_url="http://x/inner", transport=mounted) as http:
             assert (await http.get("/openapi.json")).json()["servers"] == [{"url": "/inner"}]
         page = await api.http.get("/docs")
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert "Doc&lt;&quot;book&quot;&gt; = { _id: Id&lt;&quot;book&quot;&gt;;" in page.text
-        assert ">add <" in page.text
-        assert ">hidden <" not in page.text
-        assert page.text.count("<p>Access: ") == 1
+        assert (">add <" in page.text, ">hidden <" in page.text) == (True, False)
         assert "<p>Access: <code>public &amp; (signed_in | public)</code></p>" in page.text
-        (path,) = (path for path in document["paths"] if path.endswith("/count"))
-        said = document["paths"][path]["post"]["description"]
+        said = document["paths"]["/rest/doors/http_fixtures/count"]["post"]["description"]
         assert said == "A query. Access: public & (signed_in | public)."
         assert not re.search(r"<script|src=|href=\"(?!openapi.json)", page.text)
 
@@ -279,7 +255,6 @@ async def test_tokens_of_nobody_and_bodies_that_tell_nothing_are_refused(sqlite_
         for token in ("x", f"{job}.9.{secret}", "%00", f"{job}.{'9' * 400}.x"):
             await refused(http, f"/api/work/{token}", {"result": 1}, 404, "TokenInvalid")
         await refused(http, f"{path}x", '{"result": "\\u0000"}', 404, "TokenInvalid")
-        await refused(http, f"{path}/more", {"result": 1}, 404, "NotFound")
         assert (await http.get(path)).status_code == 405
         await refused(http, path, '{"result": NaN}', 400, "BadJson")
         bodies: list[Any] = [
@@ -289,17 +264,11 @@ async def test_tokens_of_nobody_and_bodies_that_tell_nothing_are_refused(sqlite_
         ]  # fmt: skip
         for given in bodies:
             await refused(http, path, given, 400, "BadRequest")
-        await refused(http, path, '{"result": ' + "[" * 70 + "]" * 70 + "}", 400, "NestedTooDeeply")
         await refused(http, path, '{"result": "\\u0000"}', 400, "ResultInvalid")
         await refused(http, path, {"result": "x" * 1001}, 413, "ResultTooLarge")
-        await refused(http, path, {"result": "x" * 6000}, 413, "RequestTooLarge")
         page = {"origin": "http://evil", "content-type": "text/plain"}
         assert (await http.post(path, content='{"result":1}', headers=page)).status_code == 415
         assert isinstance(await printing.status(backend, work), Running)
-        assert (await told(http, path, {"error": "x\0\U0001f600 " + "y" * 4000}))["accepted"]
-        status = await backend.job(work)
-        assert status is not None
-        assert str(status.error).startswith("x\\0\U0001f600 y")
 
 
 async def test_tokens_do_not_stand_in_the_log(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

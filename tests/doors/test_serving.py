@@ -7,7 +7,6 @@ import contextlib
 import logging
 import resource
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from stage.waits import SOON, until
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from penstock import App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app
+from penstock import App, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -223,17 +222,6 @@ async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(database_url:
         assert not caught.value.facts["uncertain"]
     async with app.open(config=app.config(database=database_url)) as backend:
         assert await backend.run_query(read) == []
-
-
-async def test_an_address_or_a_database_that_cannot_be_had_is_told(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        for host, number in (("127.0.0.1", port), ("127.0.0.1", 70_000), ("203.0.113.1", 0)):
-            with pytest.raises(ConfigError, match=rf"Cannot listen on {host} port"):
-                bind(host, number)
-    config = app.config(database=f"sqlite:///{tmp_path / 'none' / 'x.db'}")
-    with pytest.raises(DatabaseUnavailable):
-        await serve(app, config, listener=bind("127.0.0.1", 0), services=(), ready=pytest.fail)
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

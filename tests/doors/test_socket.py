@@ -19,7 +19,6 @@ from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.clock import SystemClock
-from penstock.errors import LimitExceeded
 from penstock.server.sockets import socket as socket_module
 from penstock.wire.tags import read_u64, u64_text
 
@@ -49,20 +48,6 @@ async def _read_on(client: SocketClient) -> None:
 
 
 # ----- queries
-
-
-async def test_a_query_has_its_answer_and_each_other_one_whoever_writes(far_shop: Shop) -> None:
-    async with far_shop() as (api, test), one(api) as client:
-        await client.modify([client.added(0, "count"), client.added(7, "find", title="Emma")])
-        await client.transition()
-        assert client.answers == {0: 0, 7: None}
-        await api.value("mutation", "add", title="Emma")
-        changed = await client.transition()
-        assert changed.keys() == {0, 7}, "one transition for what changed together"
-        assert client.answers[7]["title"] == "Emma"
-        await sql(test, "update book set copies = 9")
-        assert (await client.transition()).keys() == {7}, "an equal answer is not sent again"
-        assert client.answers[7]["copies"] == 9
 
 
 async def test_a_query_that_is_refused_or_fails_fails_alone(far_shop: Shop) -> None:
@@ -117,18 +102,12 @@ async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(f
             journal = sent[0]["journal"]
             assert titles(client, 0) == ["Emma", "Ulysses"]
             assert sent[1]["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
-            assert sent[1]["journal"] is None
-            await sql(test, "delete from book where title = 'Emma'")
-            assert (await client.transition())[0]["journal"] == journal
-            assert titles(client, 0) == ["Ulysses"]
             following = client.answers[0]["continueCursor"]
+            await sql(test, "delete from book where title = 'Emma'")
         async with one(api) as client:
             await client.modify([page(client, 0, None, journal), page(client, 1, following, None)])
             await client.transition()
             assert (titles(client, 0), titles(client, 1)) == (["Ulysses"], ["Dubliners"])
-            await client.modify([page(client, 2, None, None)])
-            await client.transition()
-            assert titles(client, 2) == ["Ulysses", "Dubliners"], "without a journal it has as many rows as it asks for"
 
 
 async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(far_shop: Shop) -> None:
@@ -144,9 +123,6 @@ async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(
         assert (refused.status_code, refused.json()["code"]) == (503, "Overloaded")
         async with socket_client(str(api.http.base_url), MODULE) as third:
             assert await closed(third) == (1013, "TooManyConcurrentRequests")
-        query: Any = test.engine.registry.find(f"{MODULE}:all_books")
-        with pytest.raises(LimitExceeded):
-            test.live(query)
         await client.modify([{"type": "Remove", "queryId": 1}])
         await client.watch(3, "all_books")  # the answer that is kept makes room for it
         await client.until(3, [])
@@ -174,37 +150,6 @@ async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
 # ----- mutations and actions
 
 
-async def test_the_response_of_a_mutation_comes_right_before_the_transition_that_shows_it(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.call("Mutation", "add", title="0")
-        assert (await client.receive())["success"]
-        assert await client.transition() == {}, "it watches nothing"
-        await client.watch(0, "count")
-        await client.until(0, 1)
-        for number in range(1, 10):
-            request = await client.call("Mutation", "add", title=f"{number}")
-            response = await client.receive()
-            assert (response["type"], response["requestId"], response["success"]) == ("MutationResponse", request, True)
-            await client.transition()
-            assert client.answers[0] == number + 1
-            assert response["ts"] == client.version["ts"]
-        for function, args, data in (
-            ("sell", {"title": "Emma"}, {"kind": "unknown book"}),
-            ("add_and_fail", {"title": "x"}, None),
-            ("rate", {"stars": 9}, None),
-        ):
-            request = await client.call("Mutation", function, **args)
-            response = await client.receive()
-            assert (response["requestId"], response["success"], response["ts"]) == (request, False, None)
-            assert isinstance(response["result"], str)
-            if data is None:
-                assert "errorData" not in response
-            else:
-                assert data.items() <= response["errorData"].items()
-            assert await client.transition() == {}
-        assert await api.value("query", "count") == 10
-
-
 async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_shop: Shop) -> None:
     async with far_shop() as (api, _), one(api) as client:
         slow, mutation = api.hold("slow"), api.hold("held mutation")
@@ -212,9 +157,6 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         await client.call("Mutation", "wait_and_add", title="held mutation")
         await slow.running.wait()
         await mutation.running.wait()
-        request = await client.call("Action", "fail_in_action", by="exit")
-        response = await client.receive()
-        assert (response["type"], response["requestId"], response["success"]) == ("ActionResponse", request, False)
         slow.may_go_on.set()
         response = await client.receive()
         assert (response["type"], response["requestId"], response["result"]) == ("ActionResponse", 0, "done")
