@@ -29,7 +29,7 @@ async def test_one_call_that_cannot_be_taken_fails_and_the_page_goes_on(database
     async with serving(database_url) as server, client(kind, server.url) as one:
         await one.subscribe("count", "stage/tally:count", text="good")
         deep = nested(100 if kind == "python" else 300)  # at 300 it sends nothing, and stands still
-        values = "I \ud83d", deep, [[]] * 40_000, "x" * 5_000_000, "x" * 40_000_000
+        values: tuple[Any, ...] = "I \ud83d", deep, [[]] * 40_000, "x" * 5_000_000, "x" * 40_000_000
         for number, value in enumerate(values if LONG else values[:-1]):
             with pytest.raises(ClientError):
                 await one.mutation("stage/tally:write", None, text=value)

@@ -163,15 +163,6 @@ def test_names_of_another_schema_are_penstocks_own(monkeypatch: pytest.MonkeyPat
 
 # ----- histories that hold a table
 
-HISTORY_ENV = """
-from alembic import context
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
-with create_engine(context.config.get_main_option("url"), poolclass=NullPool).connect() as connection:
-    context.configure(connection=connection)
-    with context.begin_transaction():
-        context.run_migrations()
-"""
 REVISIONS = {
     "one": 'op.create_table("shop_van", sa.Column("id", sa.Integer, primary_key=True), sa.Column("plate", sa.Text), '
     'sa.Column("pla", sa.Text), sa.Column("wheels", sa.Integer))',
@@ -188,7 +179,8 @@ def test_a_history_with_held_tables_runs_in_any_order_with_penstocks(
     url = empty_database_url
     monkeypatch.setenv("DATABASE_URL", url)
     console.write("shop_tables.py", PROGRAM)
-    console.write("env.py", HISTORY_ENV)
+    monkeypatch.syspath_prepend(console.folder)
+    console.write("env.py", ENV)
     before = None
     for name, step in REVISIONS.items():
         lines = "from alembic import op\nimport sqlalchemy as sa\nfrom penstock.migrations import held\n"

@@ -12,18 +12,11 @@ import sys
 import tomllib
 
 import pytest
-from doors.cli_fixtures import Console
+from doors.cli_fixtures import HELLO, Console
 
 from penstock.distribution import requirement
 
 # ----- codegen
-
-LONE = """from penstock import App, QueryCtx
-app = App()
-@app.query
-async def hello(ctx: QueryCtx, name: str) -> str:
-    return name
-"""
 
 
 def test_clients_are_written_where_they_are_wanted_and_checked(console: Console) -> None:
@@ -70,14 +63,15 @@ def test_the_function_spec_is_that_of_convex(console: Console) -> None:
 
 
 def test_watching_writes_again_when_the_source_changes(console: Console) -> None:
-    console.write("hello.py", LONE)
+    hello = HELLO.replace("(ctx: QueryCtx", "(ctx: QueryCtx, name: str")
+    console.write("hello.py", hello)
     with console.start("codegen", "--out", ".", "--watch") as process:
         process.wait_for("wrote: .*api.py")
         process.wait_for("Waiting for a change")
-        console.write("hello.py", LONE.replace("name: str", "name: int"))
+        console.write("hello.py", hello.replace("name: str", "name: int"))
         process.wait_for("hello.py changed")
         process.wait_for("wrote: .*api.py")
-        console.write("hello.py", LONE + "app = (")
+        console.write("hello.py", hello + "app = (")
         process.wait_for("SyntaxError")
         process.wait_for("Waiting for a change")
         process.tell(signal.SIGINT)

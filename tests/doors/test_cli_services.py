@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from doors.cli_fixtures import Console, Process
+from doors.cli_fixtures import HELLO, Console, Process
 from stage import stubborn
 from stage.examples import LONG
 from stage.processes import TESTS
@@ -28,17 +28,6 @@ from stage.waits import SOON
 from penstock import ApplicationError
 from penstock.cli.devlog import DevFormatter
 from penstock.observe.logs import event
-
-HELLO = """
-from penstock import App, QueryCtx
-
-app = App()
-
-
-@app.query
-async def hello(ctx: QueryCtx) -> str:
-    return "one"
-"""
 
 SLOW = """
 import asyncio
@@ -91,12 +80,12 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         token = process.wait_for(r"token +(\S{40,})$")[1]
         suggestion = process.wait_for(r"curl .*")[0]
         assert suggestion.startswith(f"curl {url}/api/query")
-        assert call(url, "hello:hello") == "one"
+        assert call(url, "hello:hello") == "hi"
         assert httpx.get(f"{url}/admin/tasks", timeout=SOON).status_code == 401
         assert rss(process.pid) < 80 * 1024 * 1024
 
         console.write(
-            "hello.py", HELLO.replace('"one"', '"second"').replace("(ctx: QueryCtx", "(ctx: QueryCtx, n: int = 1")
+            "hello.py", HELLO.replace('"hi"', '"second"').replace("(ctx: QueryCtx", "(ctx: QueryCtx, n: int = 1")
         )
         process.wait_for("hello.py changed")
         url = process.wait_for("ready at (.*)")[1]
@@ -112,7 +101,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         process.wait_for("Waiting for a change")
         console.write("inner/__init__.py", "TEXT = 'third'\n")
         process.wait_for("Waiting for a change")
-        console.write("hello.py", "from inner import TEXT\n" + HELLO.replace('"one"', "TEXT"))
+        console.write("hello.py", "from inner import TEXT\n" + HELLO.replace('"hi"', "TEXT"))
         assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "third"
         console.write("inner/__init__.py", "TEXT = 'the fourth'\n")
         process.wait_for("inner/__init__.py changed")
@@ -193,6 +182,7 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
         process.wait_for("services.started services=worker")
         with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as http:
             assert "penstock_database_up 1.0" in http.get(url).text
+            assert http.get(url.replace("/metrics", "/api/query")).status_code == 404
         stop_in_the_middle(process)
         (slow.folder / "gate").write_text("opened")
         assert process.end() == 0

@@ -195,10 +195,7 @@ from decimal import Decimal
 
 from penstock import App, Table
 
-app = App()
-
-
-class Order(Table, source="orders", key="order_id", managed=False):
+class Order(Table, source="Our orders", key="order_id", managed=False):
     order_id: int
     at: datetime
     total: Decimal | None
@@ -218,7 +215,7 @@ ROWS = (
 
 
 def test_a_user_owned_table_survives_the_round_trip_with_its_numbers(shell: Console, database_url: str) -> None:
-    shell.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
+    shell.write("orders.py", OWNED)
     store = database_url[:6]
     asyncio.run(run_sql(database_url, TABLE.format(KEYS[store], *TYPES[store]), ROWS))
     assert shell.ok("data", "--json").json == [{"table": "Our orders", "rows": 2, "managed": False}]

@@ -50,6 +50,7 @@ async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
                 await refused(api, 400, "BadJson", body, path)
         for body in ("[]", '{"path": 1}', echo('{"$integer": 1}'), echo("1e400")):
             await refused(api, 400, "BadRequest", body)
+        more: dict[str, Any]
         for more in ({"args": "x"}, {"args": [1]}, {"args": [{}, {}]}, {"format": "xml"}, {"format": ["json"]}):
             await refused(api, 400, "BadRequest", COUNT | more)
         for queries in (None, [1], [COUNT, {"path": "a:b", "args": 1}]):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from stage.feed import ENTRIES, entry, write
-from stage.waits import SOON
 
-from penstock import ActionCtx, App, ConfigError, MutationCtx, WorkId, WorkResult, asgi_app
+from penstock import ActionCtx, App, MutationCtx, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
 from penstock.observe.meters import METERS
-from penstock.server.run import metrics_served
 from penstock.testing import TestApp, TestClock, gate
 
 app = OPENED = App()
@@ -191,30 +187,6 @@ async def test_mo4_metrics_are_not_public(sqlite_url: str) -> None:
         assert (await http.post("/metrics", headers=TOKEN)).status_code == 405
         odd = [(b"authorization", b"Bearer \xff\xfe")]
         assert (await http.get("/metrics", headers=odd)).status_code == 401
-
-
-async def test_metrics_have_a_port_of_their_own_if_asked_for(database_url: str) -> None:
-    async with TestApp(app, database_url, metrics_port=(port := free_port())) as backend:
-        async with (
-            metrics_served(backend),
-            httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", timeout=SOON, transport=httpx.AsyncHTTPTransport(retries=9)
-            ) as http,
-        ):
-            await backend.run_mutation(book)
-            assert samples((await http.get("/metrics")).text)["penstock_jobs_enqueued_total{pool=sms}"] == 1
-            assert (await http.get("/api/query")).status_code == 404
-            with pytest.raises(ConfigError, match=f"Cannot listen on 127.0.0.1 port {port}"):
-                async with metrics_served(backend):
-                    raise AssertionError("there is one already")
-        with socket.socket() as line:
-            assert line.connect_ex(("127.0.0.1", port)) != 0, "it ends with the block"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 async def test_what_runs_is_seen_while_it_runs(database_url: str) -> None:

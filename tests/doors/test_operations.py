@@ -262,19 +262,20 @@ def effect_of(
 ) -> tuple[str | None, dict[str, Any]]:
     """What a door tells of an operation, and what is seen then."""
 
-    async def tell(one: Telling) -> str | None:
+    async def tell() -> tuple[str | None, dict[str, Any] | None]:
         async with world.open(path) as test:
-            return await one(test, operation, given)
-
-    async def pause() -> None:
-        async with world.open(path) as test:
-            await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
+            if operation.verb == "resume":
+                await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
+            if door is None:
+                return None, None
+            told = await door(test, operation, given)
+            return told, None if operation.verb == "drop" else await seen(test)  # the next start declares it anew
 
     path = world.copy()
-    if operation.verb == "resume":
-        asyncio.run(pause())
-    told = asyncio.run(tell(door)) if door else on_the_command_line(console, path, operation, given).err
-    return told, asyncio.run(look(world, path))
+    told, effect = asyncio.run(tell()) if door or operation.verb == "resume" else (None, None)
+    if door is None:
+        told = on_the_command_line(console, path, operation, given).err
+    return told, effect or asyncio.run(look(world, path))
 
 
 async def look(world: World, path: Path) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from doors.http_fixtures import app, count
 from stage.waits import SOON, until
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from penstock import App, MutationCtx, QueryCtx, Table, asgi_app
+from penstock import App, asgi_app
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -28,24 +29,11 @@ from penstock.server import run
 from penstock.server.run import bind, serve
 from penstock.testing import gate
 
-app = App()
+READ = {"path": "doors.http_fixtures:count"}
 
 
-class Note(Table):
-    text: str
-
-
-@app.mutation
-async def write(ctx: MutationCtx, text: str) -> None:
-    await ctx.db.insert(Note(text=text))
-
-
-@app.query
-async def read(ctx: QueryCtx) -> list[str]:
-    return [note.text for note in await ctx.db.query(Note).collect()]
-
-
-READ = {"path": "test_serving:read"}
+def adding(title: str) -> dict[str, Any]:
+    return {"path": "doors.http_fixtures:add", "args": {"title": title}}
 
 
 def caller(web: Any) -> httpx.AsyncClient:
@@ -67,12 +55,11 @@ async def test_mounted_with_its_lifespan_passed_on(database_url: str, caplog: py
     async with web.router.lifespan_context(web):
         assert events(caplog) == ["server.opened"]
         async with caller(web) as http:
-            body = {"path": "test_serving:write", "args": {"text": "a"}}
-            assert (await http.post("/backend/api/mutation", json=body)).json()["status"] == "success"
-            assert (await http.post("/backend/api/query", json=READ)).json()["value"] == ["a"]
+            assert (await http.post("/backend/api/mutation", json=adding("a"))).json()["status"] == "success"
+            assert (await http.post("/backend/api/query", json=READ)).json()["value"] == 1
             assert (await http.get("/backend/readyz")).status_code == 200
         async with AsyncClient("http://web/backend", transport=httpx.ASGITransport(web)) as client:
-            assert await client.query("test_serving:read") == ["a"]
+            assert await client.query("doors.http_fixtures:count") == 1
     assert events(caplog) == ["server.opened", "server.closed"]
 
 
@@ -85,7 +72,7 @@ def test_mounted_and_forgotten(database_url: str, caplog: pytest.LogCaptureFixtu
         async with web.router.lifespan_context(web), caller(web) as http:
             assert events(caplog) == []
             answers = await asyncio.gather(*[http.post("/backend/api/query", json=READ) for _ in range(10)])
-            assert [answer.json()["value"] for answer in answers] == [[]] * 10
+            assert [answer.json()["value"] for answer in answers] == [0] * 10
             assert events(caplog) == ["server.opened"]
 
     for _ in range(2):  # a new event loop opens again
@@ -99,8 +86,8 @@ async def test_a_backend_that_is_given_is_left_open(database_url: str) -> None:
         for _ in range(2):
             api = asgi_app(app, backend=backend)
             async with api.lifespan(), caller(api) as http:
-                assert (await http.post("/api/query", json=READ)).json()["value"] == []
-        assert await backend.run_query(read) == []
+                assert (await http.post("/api/query", json=READ)).json()["value"] == 0
+        assert await backend.run_query(count) == 0
 
 
 async def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_time(sqlite_url: str) -> None:
@@ -108,8 +95,7 @@ async def test_the_calls_and_the_services_of_a_mounted_server_have_one_grace_tim
     with gate("mutation.ran", most=1) as held:
         async with api.lifespan(), caller(api) as http:
             engine = (await api.opening.backend()).engine
-            body = {"path": "test_serving:write", "args": {"text": "a"}}
-            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            call = asyncio.create_task(http.post("/api/mutation", json=adding("a")))
             await held.arrived()
             ending = asyncio.create_task(api.opening.end())
             await SystemClock().sleep(0)
@@ -135,7 +121,7 @@ async def test_a_server_that_cannot_open_says_no_more_than_that(
         assert (await http.get("/healthz")).status_code == 200
         folder.mkdir()
         assert (await http.get("/readyz")).status_code == 200
-        assert (await http.post("/api/query", json=READ)).json()["value"] == []
+        assert (await http.post("/api/query", json=READ)).json()["value"] == 0
 
     file.write_bytes(b"this is no database" * 1000)
     async with caller(asgi_app(app, config=app.config(database=f"sqlite:///{file}"))) as http:
@@ -189,8 +175,7 @@ async def test_a_signal_ends_a_server_when_all_calls_are_answered(
     async with served(database_url) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
         assert (await http.get("/readyz")).status_code == 200
         with gate("mutation.ran", most=1) as held:
-            body = {"path": "test_serving:write", "args": {"text": "a"}}
-            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            call = asyncio.create_task(http.post("/api/mutation", json=adding("a")))
             await held.arrived()
             signal.raise_signal(signal.SIGTERM)
             await until(lambda: refuses(url))
@@ -210,18 +195,17 @@ async def ended(caplog: pytest.LogCaptureFixture) -> bool:
 async def test_calls_that_outlast_the_grace_are_cut_off_and_undone(database_url: str) -> None:
     async with served(database_url, grace=0.2) as url, httpx.AsyncClient(base_url=url, timeout=SOON) as http:
         with gate("mutation.ran", most=1) as held:
-            body = {"path": "test_serving:write", "args": {"text": "never"}}
-            call = asyncio.create_task(http.post("/api/mutation", json=body))
+            call = asyncio.create_task(http.post("/api/mutation", json=adding("a")))
             await held.arrived()
             signal.raise_signal(signal.SIGTERM)
             response = await call
             assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
         with pytest.raises(ServerUnreachable) as caught:
             async with AsyncClient(url, retries=0) as client:
-                await client.query("test_serving:read")
+                await client.query("doors.http_fixtures:count")
         assert not caught.value.facts["uncertain"]
     async with app.open(config=app.config(database=database_url)) as backend:
-        assert await backend.run_query(read) == []
+        assert await backend.run_query(count) == 0
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -241,7 +225,7 @@ async def test_connections_without_a_whole_request_are_closed(sqlite_url: str, m
     monkeypatch.setattr(run, "REQUEST_SECONDS", 0.05)
     async with served(sqlite_url) as url, AsyncClient(url) as client:
         with gate("mutation.ran") as ran:
-            writing = asyncio.create_task(client.mutation("test_serving:write", text="a"))
+            writing = asyncio.create_task(client.mutation("doors.http_fixtures:add", title="a"))
             await ran.arrived()
             for sent in (b"", ASK):  # nothing, or headers that do not end
                 reader, writer = await connect(url)

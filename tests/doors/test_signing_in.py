@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -15,7 +14,6 @@ import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
 from stage.household import ADMIN, House, house
-from stage.listening import listening
 from stage.provider import provider
 from stage.sockets import SocketClient, socket_client
 from stage.waits import SOON
@@ -24,14 +22,12 @@ from penstock import (
     App,
     ApplicationError,
     MutationCtx,
-    QueryCtx,
     TokenBucket,
     asgi_app,
-    signed_in,
 )
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient
 from penstock.client import client as client_module
-from penstock.errors import Overloaded, Unauthenticated
+from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.testing import TestApp, TestClock
 
@@ -227,42 +223,6 @@ async def login(ctx: MutationCtx, password: str) -> None:
     raise ApplicationError("wrong")
 
 
-@app.query(access=signed_in)
-async def secret(ctx: QueryCtx) -> str:
-    """Tell whoever has signed in."""
-    return "secret"
-
-
-async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(database_url: str) -> None:
-    async with (
-        TestApp(app, database_url, admin_token="the admin token:") as test,
-        listening(asgi_app(app, backend=test)) as url,
-        httpx.AsyncClient(base_url=url, timeout=SOON) as http,
-    ):
-
-        async def call(kind: str, function: str, /, **args: Any) -> httpx.Response:
-            body = {"path": f"{__name__}:{function}", "args": args, "format": "json"}
-            return await http.post(f"/api/{kind}", json=body)
-
-        assert "invalid arguments" in (await call("mutation", "login")).json()["errorMessage"], "and costs no token"
-        async with socket_client(url, __name__) as client:
-            await client.connect()
-            await client.watch(0, "secret")
-            assert (await client.transition())[0]["errorData"]["code"] == "NotSignedIn"
-            for wanted in ("wrong", "wrong", {"code", "message", "retryAfter"}):
-                await client.call("Mutation", "login", None, password="guess")
-                while (answer := await client.receive())["type"] != "MutationResponse":
-                    pass
-                data = answer["errorData"]
-                assert (set(data) if isinstance(data, dict) else data) == wanted
-        refused = await call("mutation", "login", password="guess")
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
-        test.clock.advance(timedelta(seconds=20))
-        with Client(url, retries=0) as ours, pytest.raises(Overloaded) as told:
-            await asyncio.to_thread(ours.mutation, f"{__name__}:login", password="guess")
-        assert told.value.facts["retry_after"] == 40
-
-
 async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forwards(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +244,7 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
                     pass
                 data = answer["errorData"]
                 assert (data["code"] if isinstance(data, dict) else data) == wanted
+                assert data == wanted or data.keys() == {"code", "message", "retryAfter"}
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "198.51.100.1")
     async with served(sqlite_url, app) as url:
         assert [await limited(url, f"203.0.113.{one}") for one in (3, 4, 5)] == [False, False, True]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import pytest
 from doors.http_fixtures import Api, Shop
-from doors.test_socket import closed
+from doors.test_socket import closed, one
 from stage.examples import LONG, examples
 from stage.sockets import PATIENCE, SocketClient, socket_client
 from stage.waits import until
@@ -49,13 +48,6 @@ def _dice() -> Random:
     seed = SystemClock().seed() if LONG else 34
     print(f"seed {seed}")  # noqa: T201 - of a failure
     return random_of(seed)
-
-
-@asynccontextmanager
-async def connected(api: Api, **options: Any) -> AsyncIterator[SocketClient]:
-    async with socket_client(str(api.http.base_url), MODULE, **options) as client:
-        await client.connect()
-        yield client
 
 
 class Page:
@@ -134,7 +126,7 @@ async def test_a_call_that_cannot_be_served_fails_and_nothing_else_does(
     far_shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     dice = _dice()
-    async with far_shop() as (api, _), connected(api) as client:
+    async with far_shop() as (api, _), one(api) as client:
         page = await Page(client).begin()
         for number in range(BAD, BAD + examples(400)):
             text = broken_call(dice, number)
@@ -165,7 +157,7 @@ async def test_a_query_that_cannot_be_read_fails_among_good_ones(
         lambda number, value: added(number, b"[{}]", journal=value if len(value) < 50_000 else b"1"),
         lambda number, _: added(number, b"[{}]", type=b'"Nonsense"'),
     )
-    async with far_shop() as (api, _), connected(api) as client:
+    async with far_shop() as (api, _), one(api) as client:
         page = await Page(client).begin()
         for start, (way, value) in enumerate(itertools.product(ways, whole)):
             good, bad, last = numbers = [BAD + 3 * start + place for place in range(3)]
@@ -191,10 +183,10 @@ async def test_after_any_message_good_calls_are_answered_or_the_log_says_why_the
     connect = b'{"type":"Connect","sessionId":"x","connectionCount":0}'
     token = b'{"type":"Authenticate","baseVersion":0,"tokenType":"User","value":"a.b.c"}'
     ends = 0
-    async with far_shop() as (api, _), connected(api) as bystander:
+    async with far_shop() as (api, _), one(api) as bystander:
         other = await Page(bystander).begin()
         for text in (b"", b'{"type":"Nonsense"}', whole[:-9], whole[9:], b"\xff" + whole, connect, token, *WRONG[4:]):
-            async with connected(api) as client:
+            async with one(api) as client:
                 page, said = await Page(client).begin(), None
                 caplog.clear()
                 try:
@@ -243,7 +235,7 @@ async def test_a_large_message_fails_the_query_at_its_ends_or_ends_the_socket_an
 ) -> None:
     monkeypatch.setattr(frames_module, "MOST_BYTES", 64 * 1024)
     monkeypatch.setattr(wire_module, "MOST_BYTES", 64 * 1024)
-    async with far_shop() as (api, _), connected(api) as client, connected(api) as other:
+    async with far_shop() as (api, _), one(api) as client, one(api) as other:
         await client.send(b'{"type":"Event","event":"%b"}' % (b"x" * 100_000))  # it has no answer
         await client.modify([])
         await client.transition()
@@ -269,7 +261,7 @@ async def test_a_client_watches_no_more_than_one_message_can_bring_back(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched_module, "_MOST_BYTES", 10_000)
-    async with far_shop() as (api, _), connected(api) as client:
+    async with far_shop() as (api, _), one(api) as client:
         for number in range(3):
             await client.watch(number, "find", title="x" * 4000)
             await client.transition()
@@ -297,7 +289,7 @@ async def test_large_messages_take_turns_in_bounded_memory_and_none_waits_for_ev
     monkeypatch.setattr(WebSocketFrames, "_take_turn", watched)
 
     async def call_large(api: Api) -> None:
-        async with connected(api) as client:
+        async with one(api) as client:
             for number in range(3):
                 text = large(900_000, number, last=number % 2 == 0)
                 await client.socket.send([text[:300_000], text[300_000:]], text=True)
@@ -315,7 +307,7 @@ async def test_large_messages_take_turns_in_bounded_memory_and_none_waits_for_ev
             await stalled.wait()
             yield b""
 
-        async with connected(api) as client:
+        async with one(api) as client:
             sending = asyncio.create_task(client.socket.send(begun(), text=True))
             await until(lambda: len(turns) == 1)
             (first,) = turns
@@ -337,7 +329,7 @@ async def test_an_answer_that_is_too_large_for_its_client_fails_alone(
     monkeypatch.setattr(client_module, "_MOST_BYTES_READ_BY_RUST", 1000)
     monkeypatch.setattr(client_module, "_MOST_BYTES_READ", 5000)
     for options, most in ({"client": "python-0.8.1", "path": "/api/sync"}, 1000), ({}, 5000):
-        async with far_shop() as (api, _), connected(api, **options) as client:
+        async with far_shop() as (api, _), one(api, **options) as client:
             sizes = {0: most - 200, 1: most, 2: most - 300, 3: most - 400}
             await client.modify([client.added(number, "echo", value="x" * size) for number, size in sizes.items()])
             while len(client.answers) < len(sizes):
@@ -361,7 +353,7 @@ async def test_calls_beyond_those_that_may_wait_are_not_read_until_others_end(
 ) -> None:
     monkeypatch.setattr(calls_module, "_MOST", 3 if kind == "Action" else 1000)
     monkeypatch.setattr(calls_module, "_MOST_BYTES", 200_000)
-    async with far_shop() as (api, _), connected(api) as client:
+    async with far_shop() as (api, _), one(api) as client:
         held = api.hold("x")
         if kind == "Action":
             for number in range(9):

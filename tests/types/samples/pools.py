@@ -54,6 +54,9 @@ async def awaited(
     await pool.result(orm, job)  # refused: call-overload
     await pool.pause(orm)  # refused: call-overload
     pool.enqueue(orm, confirm, booking)  # refused: unused-coroutine
+    await ctx.outbox.send("topic", {"to": "Ada"}, key="Ada")
+    await ctx.outbox.send("topic", 5, key=5)  # refused: arg-type
+    await app.outboxes.send(orm, "topic", 5)
 
 
 def plain(
@@ -71,6 +74,7 @@ def plain(
     assert_type(pool.enqueue(lite, confirm, booking), JobId[str])
     job = pool.enqueue(scoped, confirm, booking)
     pool.set_max_parallelism(app.sync, 5)
+    app.outboxes.send(lite, "topic", 5)
     pool.result(lite, job)  # refused: call-overload
     # arguments and functions are checked as anywhere
     pool.enqueue(lite, confirm)  # refused: call-overload
@@ -80,6 +84,7 @@ def plain(
 async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, booking: Id[Booking]) -> None:
     await pool.enqueue(ctx, confirm, booking)  # refused: call-overload
     pool.enqueue(cursor, confirm, booking)  # refused: call-overload
+    await app.outboxes.send(ctx, "topic", 5)  # refused: call-overload
 
 
 def with_options(other: dict[str, Any]) -> None:
