@@ -70,30 +70,6 @@ async def test_who_writes_does_not_matter_every_client_has_it(database_url: str,
         assert one.said == []
 
 
-@pytest.mark.parametrize("kind", SOCKETS)
-async def test_two_queries_of_one_client_never_disagree(database_url: str, kind: Kind) -> None:
-    async with serving(database_url) as server, client(kind, server.url) as one, client("http", server.url) as http:
-        await http.mutation("stage/tally:fill")
-        await one.subscribe("left", "stage/tally:left")
-        await one.subscribe("right", "stage/tally:right")
-        await one.shows(left=tally.WHOLE, right=0)
-        async with tally.app.open(database_url) as other:
-
-            async def move(amount: int) -> None:
-                for _ in range(40):
-                    await other.run_mutation(tally.move, amount=amount)
-
-            async def move_here() -> None:
-                for _ in range(20):
-                    await one.mutation("stage/tally:move", amount=2)
-
-            await asyncio.gather(move(1), move(3), move(-4), move_here())
-        await one.shows(left=tally.WHOLE - 40, right=40)
-        states = {(seen["left"]["value"], seen["right"]["value"]) for seen in one.seen if len(seen) > 1}
-        assert len(states) > 10
-        assert {left + right for left, right in states} == {tally.WHOLE}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_errors_and_values_that_json_does_not_have_reach_clients(database_url: str, kind: Kind) -> None:
     async with serving(database_url) as server, client(kind, server.url) as one:

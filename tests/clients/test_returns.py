@@ -87,21 +87,3 @@ async def test_a_server_that_comes_back_has_its_clients_back(
             assert (kind, str(error)) == ("python", "channel closed")  # noqa: PT017 - it need not fail
         await one.shows(lines=["x", "x", "y"], count=2)
         assert one.said == []
-
-
-@pytest.mark.parametrize("kind", SOCKETS)
-async def test_a_client_that_comes_to_another_server_goes_on_there(database_url: str, kind: Kind) -> None:
-    async with (
-        serving(database_url) as first,
-        serving(database_url) as second,
-        Wire(first.port).running() as wire,
-        client(kind, wire.url) as one,
-    ):
-        await watch_all(one)
-        await one.shows(lines=[], count=0)
-        for number, other in enumerate((second, first, second), 1):
-            wire.port = other.port
-            wire.cut_at("server", "MutationResponse")
-            assert await one.mutation("stage/tally:write", text="x") == number
-            await one.shows(lines=["x"] * number, count=number)
-        assert one.said == []

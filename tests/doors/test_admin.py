@@ -226,13 +226,9 @@ _NO_TEXT = ["", 5, True, [], ["x"], {}, {"$ne": ""}]
 _NO_TEXTS = ["", [], [""], ["x", ""], {"$ne": ""}, 1, True, [1]]
 _NO_LIMIT = [0, -1, 10_001, 1.5, True, "5", [5], 10**40]
 IN_JSON: Mapping[Kind, Sequence[Any]] = {
-    "text": _NO_TEXT,
-    "name": _NO_TEXT,
-    "moment": _NO_TEXT,
+    **dict.fromkeys(("text", "name", "moment"), _NO_TEXT),
+    **dict.fromkeys(("texts", "states", "choices"), _NO_TEXTS),
     "any text": [5, True, [], ["x"], {}],
-    "texts": _NO_TEXTS,
-    "states": _NO_TEXTS,
-    "choices": _NO_TEXTS,
     "choice": ["", "name", "Failed", 5, ["failed"]],
     "key": [{}, [], [[1]], [None], {"$ne": ""}],
     "flag": ["true", "yes", 1, 0, [], {}],
@@ -242,15 +238,9 @@ IN_JSON: Mapping[Kind, Sequence[Any]] = {
 }
 _NO_NUMBER = ["", "x", "1.5", "1e3", "--1", "٣", str(2**63), "9" * 5000]
 IN_URLS: Mapping[Kind, Sequence[str]] = {
-    "text": [""],
-    "any text": [],
-    "name": [""],
-    "moment": [""],
-    "texts": [""],
-    "states": [""],
-    "choices": [""],
+    **dict.fromkeys(("text", "name", "moment", "texts", "states", "choices"), ("",)),
+    **dict.fromkeys(("any text", "key"), ()),
     "choice": ["", "name", "Failed"],
-    "key": [],
     "flag": ["", "1", "True"],
     "number": _NO_NUMBER,
     "page": [*_NO_NUMBER, "0", "-1", "1001", "10000"],

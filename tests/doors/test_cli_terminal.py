@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 from doors.cli_fixtures import Console
-from stage import desk, mailroom, noisy
+from stage import desk, mailroom, noisy, yard
 from stage.desk import on
 from stage.forks import Fork
 
@@ -236,32 +236,19 @@ def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_sho
 
 # ----- top
 
-PROGRAM = """
-from penstock import ActionCtx, App
-
-app = App()
-sms = app.workpool("sms", max_parallelism=3)
-
-
-@app.action
-async def send(ctx: ActionCtx, count: int) -> None:
-    await sms.enqueue_batch(ctx, say, [{}] * count)
-
-
-@app.internal_action
-async def say(ctx: ActionCtx) -> None: ...
-"""
 ALTERNATE, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
-def test_what_goes_on_is_drawn_again_until_a_key_ends_it(console: Console) -> None:
-    console.write("messages.py", PROGRAM)
-    console.ok("migrate")
-    with Terminal(console.folder, "top", "--interval", "0.2") as terminal:
-        terminal.wait_for("sms")
+def test_what_goes_on_is_drawn_again_until_a_key_ends_it(stage: Console, database_url: str) -> None:
+    async def fill(test: TestApp) -> None:
+        await yard.texts.enqueue_batch(test, yard.send, [{"to": "good"}] * 4321)
+
+    stage.ok("--app", "stage.yard", "migrate")
+    with Terminal(stage.folder, "--app", "stage.yard", "top", "--interval", "0.2") as terminal:
+        terminal.wait_for("texts")
         assert ALTERNATE in terminal.shown
         assert "4,321" not in terminal.shown
-        console.ok("run", "send", "count=4321")
+        on(yard.app, database_url, fill)
         terminal.wait_for("4,321")
         assert BACK not in terminal.shown
         terminal.press("q")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import Console
+from doors.test_metrics import samples
 from flow.test_broken_jobs import change
-from prometheus_client.parser import text_string_to_metric_families
-from stage import desk, mailroom
+from stage import desk, mailroom, yard
 from stage.desk import on
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, WorkId, WorkResult, asgi_app
@@ -69,35 +71,25 @@ async def work(test: TestApp) -> None:
     await test.run_until_idle(raise_errors=False, advance=False)
 
 
-def test_top_shows_pools_and_workers(mail: Console) -> None:
-    mail.write("mail.py", MAIL)
-    program = ("--app", "mail.py")
-    jobs = mail.ok(*program, "run", "go", "--json").json
-    with mail.start(*program, "worker", PYTHONUNBUFFERED="1") as worker:
-        mail("jobs", "wait", *jobs, "--timeout", "60s")
-        shown, seen = mail.ok("top", "--once").out, mail.ok("top", "--json").json
+def test_top_shows_pools_and_workers(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fill(test: TestApp) -> list[str]:
+        await yard.texts.pause(test)
+        await yard.texts.enqueue(test, yard.send, to="good")
+        return [await yard.mail.enqueue(test, yard.send, to="bad") for _ in range(2)]
+
+    monkeypatch.setenv("PENSTOCK_APP", "stage.yard")
+    jobs = on(yard.app, database_url, fill)
+    with shell.start("worker", PYTHONPATH=os.pathsep.join(sys.path)) as worker:
+        shell("jobs", "wait", *jobs, "--timeout", "60s")
+        shown, seen = shell.ok("top", "--once").out, shell.ok("top", "--json").json
         worker.tell(signal.SIGTERM)
         worker.end()
     pools = {pool["name"]: pool for pool in seen["pools"]}
-    (ended,) = (pool for pool in mail.ok("top", "--json").json["pools"] if pool["name"] == "mail")
+    (ended,) = (pool for pool in shell.ok("top", "--json").json["pools"] if pool["name"] == "mail")
     assert (ended["failed"], ended["ended"] > 0) == (2, True), "its worker has stopped, and written what it counted"
-    assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (1, 0, None)
+    assert (pools["texts"]["ready"], pools["texts"]["limit"], pools["default"]["limit"]) == (1, 5, None)
     assert len(seen["workers"]) == 1
-    assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)
-
-
-MAIL = """
-from penstock import ActionCtx, App
-app = App()
-mail, slow = app.workpool("mail", max_parallelism=3), app.workpool("slow", max_parallelism=0)
-@app.action
-async def go(ctx: ActionCtx) -> list[str]:
-    await slow.enqueue(ctx, send)
-    return [await mail.enqueue(ctx, send) for _ in range(2)]
-@app.internal_action
-async def send(ctx: ActionCtx) -> None:
-    raise ValueError
-"""
+    assert re.search(r"stage.yard:send +job_\w{26} +texts +waits", shown)
 
 
 def test_jobs_that_failed_are_listed_shown_retried_and_waited_for(mail: Console, database_url: str) -> None:
@@ -334,13 +326,10 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console
 
 
 async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) -> None:
-    async def samples(backend: TestApp) -> dict[str, float]:
+    async def told_by(backend: TestApp) -> dict[str, float]:
         web = asgi_app(mailroom.app, backend=backend)
         async with httpx.AsyncClient(base_url="http://mail", transport=httpx.ASGITransport(web)) as http:
-            text = (await http.get("/metrics")).text
-        found = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        words = "penstock_outbox_"
-        return {f"{one.name.removeprefix(words)} {' '.join(one.labels.values())}": one.value for one in found}
+            return samples((await http.get("/metrics")).text)
 
     mailroom.failing.add("bad")
     clock = TestClock(SystemClock().now())
@@ -353,7 +342,7 @@ async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) ->
         await backend.run_mutation(mailroom.put, ["good", "bad", "worse"])
         await mailroom.hand_over(backend)
         clock.advance(timedelta(seconds=10))
-        found = await samples(other)
+        found = await told_by(other)
         names = ("post", "files", "sorted", "counts")
         for gauge, numbers in {
             "messages": (2, 0, 2, 3),
@@ -362,10 +351,16 @@ async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) ->
             "parked": (0, 1, 0, 0),
             "paused": (0, 0, 0, 1),
         }.items():
-            assert tuple(found[f"{gauge} {name}"] for name in names) == numbers, gauge
-        assert 9 <= found["seconds post"] <= 60
-        assert "delivered_total post" not in found, "it has delivered nothing"
-        found = await samples(backend)
-        assert (found["delivered_total post"], found["failed_total post"]) == (1, 1)
-        assert (found["delivered_total files"], found["failed_total files"]) == (2, 1)
-        assert found["delivered_total sorted"] == 1
+            assert tuple(found[f"penstock_outbox_{gauge}{{outbox={name}}}"] for name in names) == numbers, gauge
+        assert 9 <= found["penstock_outbox_seconds{outbox=post}"] <= 60
+        assert "penstock_outbox_delivered_total{outbox=post}" not in found, "it has delivered nothing"
+        found = await told_by(backend)
+        assert (
+            found["penstock_outbox_delivered_total{outbox=post}"],
+            found["penstock_outbox_failed_total{outbox=post}"],
+        ) == (1, 1)
+        assert (
+            found["penstock_outbox_delivered_total{outbox=files}"],
+            found["penstock_outbox_failed_total{outbox=files}"],
+        ) == (2, 1)
+        assert found["penstock_outbox_delivered_total{outbox=sorted}"] == 1

@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import Console
-from stage.composite import ORDERS, RATES, TENANTS, Order, Rate, Side, Tenant, prepare
-from stage.crews import run_sql
+from stage.composite import ORDERS, TENANTS, Order, Tenant, prepare
 from stage.desk import on
 
 from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
@@ -43,17 +42,11 @@ async def add(ctx: MutationCtx, tenant: int, number: str) -> Id[Order]:
     return await ctx.db.insert(Order(tenant=tenant, number=number))
 
 
-@app.query
-async def rate_of(ctx: QueryCtx, rate: Id[Rate]) -> Side | None:
-    found = await ctx.db.get(Rate, rate)
-    return None if found is None else found.side
-
-
 @pytest.fixture
 def orders(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     monkeypatch.setenv("PENSTOCK_APP", f"{__name__}:app")
     values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in reversed(ROWS))
-    asyncio.run(prepare(database_url, ORDERS, RATES, TENANTS, f"insert into orders values {values}"))
+    asyncio.run(prepare(database_url, ORDERS, TENANTS, f"insert into orders values {values}"))
     shell.ok("migrate")
     return shell
 
@@ -92,11 +85,8 @@ def test_rows_of_tasks_are_called_by_arrays(orders: Console, database_url: str) 
 
 
 async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
-    await prepare(database_url, ORDERS, RATES, TENANTS, "insert into tenants values (7, 'Ada')")
+    await prepare(database_url, ORDERS, TENANTS, "insert into tenants values (7, 'Ada')")
     async with TestApp(app, database_url) as backend:
-        await run_sql(
-            backend, "insert into rates values ('00000000-0000-0000-0000-000000000001', '2030-01-02', 'buy', null, 1)"
-        )
         transport = httpx.ASGITransport(asgi_app(app, backend=backend))
         async with httpx.AsyncClient(base_url="http://shop", transport=transport) as http:
 
@@ -108,8 +98,6 @@ async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
             found = (await call("query", "order_of", order=[7, "a"]))["value"]
             assert found["_id"] == [7, "a"]
             assert (await call("query", "order_of", order=found["_id"]))["value"] == found
-            rate = ["00000000-0000-0000-0000-000000000001", "2030-01-02", "buy"]
-            assert (await call("query", "rate_of", rate=rate))["value"] == "buy"
             wrong: Any
             for wrong in (7, [7], [7, 7], {}):
                 assert (await call("query", "order_of", order=wrong))["status"] == "error"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
+from doors.board_fixtures import HERE, Board, board
 from stage.feed import write
 
 from penstock import (
@@ -26,7 +25,6 @@ from penstock import (
     Table,
     WorkId,
     WorkResult,
-    asgi_app,
 )
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.testing import TestApp, TestClock
@@ -110,25 +108,13 @@ def _logged() -> Iterator[None]:
     log.setLevel(before)
 
 
-def looking(test: TestApp) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-
-def text_of(page: httpx.Response) -> str:
-    assert page.status_code == 200, page.text
-    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main")[2]).split())
-
-
 async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url: str) -> None:
     is_sqlite = database_url.startswith("sqlite")
-    async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-
-        async def show(path: str) -> str:
-            return text_of(await http.get(f"/dashboard{path}"))
-
+    async with board(app, database_url) as one:
+        test, show = one.test, one.get
         body = {"path": visit.name, "args": {"who": "Ada"}}
-        called = await http.post("/api/mutation", json=body, headers={"x-request-id": "request-1"})
+        headers = {"x-request-id": "request-1"}
+        called = await one.here.post(f"{HERE}/api/mutation", json=body, headers=headers)
         row = called.json()["value"]
         await test.run_until_idle(raise_errors=False)
         await test.run_mutation(visit, who="Grace")  # by nobody's request: it begins no trace
@@ -142,7 +128,7 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert all(one in shown for one in whole), of
             assert "POST /api/mutation" in shown, of
             assert f"on_complete {told.name}" in shown, of
-            assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in shown, of
+            assert "ValueError: <b>no</b>" in shown, of
             assert f"enter for task {__name__}:greet" in shown, of
             assert f"{__name__}:greet, attempt 1" in shown, of
             assert f"insert for outbox {__name__}:refuse is parked" in shown, of
@@ -172,13 +158,12 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as first,
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as second,
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as worker,
-        looking(first) as http,
-        looking(second) as other,
     ):
+        looking = [Board(first), Board(second)]
         for who in ("Ada", "nobody"):
             body = {"path": visit.name, "args": {"who": who}}
-            answer = await http.post("/api/mutation", json=body, headers={"x-request-id": f"r-{who}"})
-            assert answer.status_code == 200
+            headers = {"x-request-id": f"r-{who}"}
+            assert (await looking[0].here.post(f"{HERE}/api/mutation", json=body, headers=headers)).status_code == 200
         await worker.run_until_idle(raise_errors=False)
         await worker.relay.drain()
         (ada,) = [one for one in await first.jobs() if one.function == send.name and one.args["to"] == "Ada"]
@@ -188,11 +173,7 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
             await book.write_logbook()
         await second.run_query(visits)  # its own are shown at once
 
-        for looker in (http, other):
-
-            async def see(path: str) -> str:
-                return html.unescape(text_of(await looker.get(f"/dashboard{path}")))  # noqa: B023 - at once
-
+        for see in (one.get for one in looking):
             overview = await see("/")
             assert re.search(r"Ended 0\.[1-9]/s", overview), overview
             assert re.search(r"Failed 3 ", overview), overview
