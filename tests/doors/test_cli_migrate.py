@@ -112,23 +112,10 @@ def test_it_tells_what_is_declared_otherwise_than_before(invoices: Console) -> N
 
 # ----- plans
 
-FIRST = """
-from penstock import ActionCtx, App, QueryCtx, Table, TaskCtx
+MORE_NEWS = """
 
-app = App()
-
-
-class Base(Table, name="base_of_plan"):
-    name: str
-
-
-@app.query
-async def look(ctx: QueryCtx) -> None: ...
-"""
-NEWS = """
-
-@app.outbox(Base, name="news", start="end")
-async def news(ctx: ActionCtx, base: Base) -> None: ...
+@app.outbox(Invoice, name="more", start="end")
+async def more(ctx: ActionCtx, invoice: Invoice) -> None: ...
 """
 VIEWED = """
 
@@ -153,29 +140,22 @@ BASE = "create table base_of_view (id varchar primary key, creation_time varchar
 VIEW = "create view viewed as select id, creation_time, name from base_of_view"
 
 
-@pytest.fixture
-def program(shell: Console) -> Console:
-    shell.write("program.py", FIRST)
-    return shell
-
-
 def test_what_cannot_be_captured_is_refused_before_any_table_is_made(
     console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a database without penstock's own tables."""
     monkeypatch.setenv("DATABASE_URL", empty_database_url)
-    new_program = console
     asyncio.run(run_sql(empty_database_url, BASE, VIEW))
     for declared in (BY_OUTBOX, BY_TASK):
-        new_program.write("program.py", FIRST + VIEWED + declared)
-        planned, done = new_program("migrate", "--plan"), new_program("migrate")
+        console.write("program.py", PROGRAM + VIEWED + declared)
+        planned, done = console("migrate", "--plan"), console("migrate")
         assert "viewed is a view, whose changes cannot be captured" in planned.err
         assert (planned.code, done.code, done.err) == (1, 1, planned.err)
     declared = VIEWED.replace('"viewed"', '"base_of_view"') + BY_OUTBOX.replace('start="end"', 'order_by="name"')
-    new_program.write("program.py", FIRST + declared)
-    assert "may be NULL" in new_program("migrate").err
-    new_program.write("program.py", FIRST + VIEWED)
-    assert "create table extra_of_plan" in new_program.ok("migrate", "--plan").out.replace('"', "").lower()
+    console.write("program.py", PROGRAM + declared)
+    assert "may be NULL" in console("migrate").err
+    console.write("program.py", PROGRAM + VIEWED)
+    assert "create table extra_of_plan" in console.ok("migrate", "--plan").out.replace('"', "").lower()
 
 
 def later(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
@@ -184,13 +164,14 @@ def later(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     monkeypatch.setattr(migrate, "load_migrations", lambda store: [*shipped(store), ("9999_later", sql)])
 
 
-def test_beside_a_pending_migration_only_what_is_new_is_told(program: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    program.write("program.py", FIRST + NEWS)
-    program.ok("migrate")
+def test_beside_a_pending_migration_only_what_is_new_is_told(
+    invoices: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoices.ok("migrate")
     later(monkeypatch, "create table later_of_plan (id integer primary key);")
-    program.write("program.py", FIRST + NEWS + NEWS.replace("news", "more"))
-    plan = program.ok("migrate", "--plan", "--json").json
+    invoices.write("invoices.py", PROGRAM + MORE_NEWS)
+    plan = invoices.ok("migrate", "--plan", "--json").json
     assert plan["migrations"] == ["9999_later"]
     assert [one["name"] for one in plan["declared"]] == ["more"]
     assert [one["for"] for one in plan["captured"]] == ["outbox:more"]
-    assert program.ok("migrate", "--json").json == {**plan, "applied": True}
+    assert invoices.ok("migrate", "--json").json == {**plan, "applied": True}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 from doors.cli_fixtures import Console
 from doors.test_metrics import samples
 from flow.test_broken_jobs import change
-from stage import desk, mailroom, yard
+from stage import desk, mailroom
 from stage.desk import on
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, WorkId, WorkResult, asgi_app
@@ -71,25 +69,35 @@ async def work(test: TestApp) -> None:
     await test.run_until_idle(raise_errors=False, advance=False)
 
 
-def test_top_shows_pools_and_workers(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fill(test: TestApp) -> list[str]:
-        await yard.texts.pause(test)
-        await yard.texts.enqueue(test, yard.send, to="good")
-        return [await yard.mail.enqueue(test, yard.send, to="bad") for _ in range(2)]
-
-    monkeypatch.setenv("PENSTOCK_APP", "stage.yard")
-    jobs = on(yard.app, database_url, fill)
-    with shell.start("worker", PYTHONPATH=os.pathsep.join(sys.path)) as worker:
-        shell("jobs", "wait", *jobs, "--timeout", "60s")
-        shown, seen = shell.ok("top", "--once").out, shell.ok("top", "--json").json
+def test_top_shows_pools_and_workers(mail: Console) -> None:
+    mail.write("mail.py", MAIL)
+    program = ("--app", "mail.py")
+    jobs = mail.ok(*program, "run", "go", "--json").json
+    with mail.start(*program, "worker", PYTHONUNBUFFERED="1") as worker:
+        mail("jobs", "wait", *jobs, "--timeout", "60s")
+        shown, seen = mail.ok("top", "--once").out, mail.ok("top", "--json").json
         worker.tell(signal.SIGTERM)
         worker.end()
     pools = {pool["name"]: pool for pool in seen["pools"]}
-    (ended,) = (pool for pool in shell.ok("top", "--json").json["pools"] if pool["name"] == "mail")
+    (ended,) = (pool for pool in mail.ok("top", "--json").json["pools"] if pool["name"] == "mail")
     assert (ended["failed"], ended["ended"] > 0) == (2, True), "its worker has stopped, and written what it counted"
-    assert (pools["texts"]["ready"], pools["texts"]["limit"], pools["default"]["limit"]) == (1, 5, None)
+    assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (1, 0, None)
     assert len(seen["workers"]) == 1
-    assert re.search(r"stage.yard:send +job_\w{26} +texts +waits", shown)
+    assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)
+
+
+MAIL = """
+from penstock import ActionCtx, App
+app = App()
+mail, slow = app.workpool("mail", max_parallelism=3), app.workpool("slow", max_parallelism=0)
+@app.action
+async def go(ctx: ActionCtx) -> list[str]:
+    await slow.enqueue(ctx, send)
+    return [await mail.enqueue(ctx, send) for _ in range(2)]
+@app.internal_action
+async def send(ctx: ActionCtx) -> None:
+    raise ValueError
+"""
 
 
 def test_jobs_that_failed_are_listed_shown_retried_and_waited_for(mail: Console, database_url: str) -> None:
