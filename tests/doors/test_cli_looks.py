@@ -88,7 +88,7 @@ def test_a_reader_is_dropped_if_somebody_is_sure(captured: Console) -> None:
 # ----- locks and keys
 
 
-def test_locks_are_listed_and_taken_away(console: Console) -> None:
+def test_a_lock_is_taken_away_from_the_holder_that_is_named(console: Console) -> None:
     console.write_bookings()
     console.ok("migrate")
     assert console.ok("locks").out == "no locks\n"
@@ -96,9 +96,6 @@ def test_locks_are_listed_and_taken_away(console: Console) -> None:
     with app.sync.open(push_schema=False) as backend:
         lock = backend.with_lock("account:ada")
         fence = lock.__enter__().fence
-        (shown,) = console.ok("locks", "--json").json["locks"]
-        assert (shown["key"], shown["fence"], shown["wanted"]) == ("account:ada", fence, False)
-        assert "--fence" in console("locks", "release", "account:ada").err
         refused = console("locks", "release", "account:ada", "--fence", str(fence + 1))
         assert (refused.code != 0, "does not have the holder" in refused.err) == (True, True)
         console.ok("locks", "release", "account:ada", "--fence", str(fence))
