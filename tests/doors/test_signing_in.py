@@ -113,25 +113,6 @@ async def test_an_administrator_is_the_system_or_acts_as_a_user(sqlite_url: str)
             assert ("The admin token is wrong." in said, what) == (True, [1, True])
 
 
-async def test_a_refresh_runs_nothing_and_signing_out_changes_only_what_asks_who_calls(database_url: str) -> None:
-    async with house(database_url) as one, one.socket() as client:
-        await authenticate(client, one.issuer.token())
-        await client.modify([client.added(0, "papers"), client.added(1, "number"), client.added(2, "whoami")])
-        await client.until(1, 0)
-        await signed(client)
-        runs = one.runs
-        one.test.clock.advance(60 * SECOND)
-        await authenticate(client, one.issuer.token())
-        assert await signed(client) == {}
-        assert one.runs == runs, "the claims are the same"
-        await authenticate(client, kind="None")
-        changed = await signed(client)
-        assert changed.keys() == {0, 2}
-        assert (changed[0]["errorData"]["code"], changed[2]["value"]) == ("NotSignedIn", None)
-        await authenticate(client, one.issuer.token("bob"))
-        assert (await signed(client))[0]["value"] == []
-
-
 async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database_url: str) -> None:
     async with house(database_url) as one:
         async with one.socket() as client:
