@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import sys
@@ -11,26 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import chat
 import pytest
 from playwright.async_api import Browser, Page, expect
 from stage.chromium import browser, quiet_page
-from stage.clients import CHAT, ChatServer, Server, client, serving
+from stage.clients import CHAT, ChatServer, client, serving
 from stage.needs import program
-from stage.wire import Wire
 
 pytestmark = pytest.mark.long
-
-
-PHONE = {"width": 360, "height": 640}
-# Counts the messages that are drawn, each time that something is drawn.
-COUNT = """
-() => {
-  window.counts = [];
-  const count = () => window.counts.push(document.querySelectorAll(".message").length);
-  new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
-}
-"""
 
 
 @asynccontextmanager
@@ -42,34 +28,10 @@ async def visitor(opened: Browser, url: str, name: str, **how: Any) -> AsyncIter
         yield page
 
 
-@asynccontextmanager
-async def ada(database: str, **how: Any) -> AsyncIterator[tuple[Server, Wire, Page]]:
-    """The page of one visitor, over a wire."""
-    async with (
-        serving(database, ChatServer) as server,
-        Wire(server.port).running() as wire,
-        browser() as opened,
-        visitor(opened, wire.url, "Ada", **how) as page,
-    ):
-        yield server, wire, page
-
-
 async def write(page: Page, text: str) -> None:
     """Type a message and send it."""
     await page.get_by_label("Message", exact=True).fill(text)
     await page.keyboard.press("Enter")
-
-
-async def texts(page: Page) -> list[str]:
-    """The messages that a page shows, the newest first."""
-    return await page.locator(".message .text").all_inner_texts()
-
-
-async def put(database: str, count: int, first: int = 0) -> None:
-    """Write messages by a program of one's own."""
-    async with chat.app.open(database) as backend:
-        for number in range(first, first + count):
-            await backend.run_mutation(chat.send, channel="general", author="Eve", text=f"message {number}")
 
 
 async def test_two_pages_and_two_scripts_talk(database_url: str) -> None:
@@ -115,54 +77,3 @@ async def follow(command: list[str], url: str, count: int, send: str = "") -> li
     finally:
         process.kill()
         await process.wait()
-
-
-async def test_scrolling_back_shows_every_message_once(database_url: str) -> None:
-    await put(database_url, 100)
-    async with ada(database_url, viewport=PHONE) as (_, _, page):
-        await expect(page.locator(".message").first).to_contain_text("message 99")
-        assert await page.locator(".message").count() < 100
-        await page.get_by_role("log").focus()
-        numbers = itertools.count(100)
-        while "message 0" not in await texts(page):
-            await put(database_url, 1, first=next(numbers))
-            await page.locator(".messages .hint").scroll_into_view_if_needed()
-        await expect(page.get_by_text("The beginning of the channel.")).to_be_visible()
-        found = [int(text.removeprefix("message ")) for text in await texts(page)]
-        assert found[-100:] == list(range(99, -1, -1))
-        assert len(found) == len(set(found)) > 100
-
-
-async def test_a_message_is_shown_at_once_and_never_taken_away(database_url: str) -> None:
-    await put(database_url, 3)
-    async with ada(database_url) as (_, wire, page):
-        await expect(page.locator(".message")).to_have_count(3)
-        await page.evaluate(COUNT)
-        wire.flowing.clear()
-        await write(page, "one")
-        await write(page, "two")
-        await expect(page.locator(".message.pending")).to_have_count(2)
-        assert (await texts(page))[:2] == ["two", "one"]
-        wire.flowing.set()
-        await expect(page.locator(".message.pending")).to_have_count(0)
-        assert (await texts(page))[:2] == ["two", "one"]
-        counts = await page.evaluate("window.counts")
-        assert counts == sorted(counts)
-        assert counts[-1] == 5
-
-
-async def test_a_page_that_was_cut_off_catches_up_and_sends_once(database_url: str) -> None:
-    await put(database_url, 1)
-    async with ada(database_url) as (server, wire, page):
-        await expect(page.get_by_role("status")).to_have_text("live")
-        wire.refuses = True
-        wire.cut()
-        await expect(page.get_by_role("status")).to_have_text("connecting")
-        await write(page, "from afar")
-        await put(database_url, 1, first=1)
-        await server.kill()
-        await server.start()
-        wire.refuses = False
-        await expect(page.get_by_role("status")).to_have_text("live")
-        await expect(page.locator(".message")).to_have_count(3)
-        assert (await texts(page)).count("from afar") == 1

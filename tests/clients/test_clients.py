@@ -53,15 +53,13 @@ async def test_who_writes_does_not_matter_every_client_has_it(database_url: str,
         await one.shows(lines=["by Python", "by itself", "over HTTP"])
         run_plain_sql(database_url, "update line set text = 'by SQL' where text = 'over HTTP'")
         await one.shows(lines=["by Python", "by SQL", "by itself"])
-        assert await one.action("stage/tally:write_from_outside", text="by an action") == 1
-        await one.shows(lines=["by Python", "by SQL", "by an action", "by itself"])
         run_plain_sql(database_url, "delete from line")
         await one.shows(lines=[])
         await one.unsubscribe("lines")
         await one.subscribe("count", "stage/tally:count", text="x")
         await one.shows(count=0)
         before = await http.action("stage/tally:runs_of_lines")
-        for number in range(1, 11):  # a mutation resolves when its client shows what it did
+        for number in range(1, 5):  # a mutation resolves when its client shows what it did
             if kind == "python":
                 assert await one.mutation("stage/tally:write", text="x") == number
                 assert await one.query("stage/tally:count", text="x") == number  # of the subscription: it asks nobody
@@ -70,30 +68,6 @@ async def test_who_writes_does_not_matter_every_client_has_it(database_url: str,
                 assert (found, seen["count"]) == (number, {"value": number})
         assert await http.action("stage/tally:runs_of_lines") == before, "nobody watches it any more"
         assert one.said == []
-
-
-@pytest.mark.parametrize("kind", SOCKETS)
-async def test_two_queries_of_one_client_never_disagree(database_url: str, kind: Kind) -> None:
-    async with serving(database_url) as server, client(kind, server.url) as one, client("http", server.url) as http:
-        await http.mutation("stage/tally:fill")
-        await one.subscribe("left", "stage/tally:left")
-        await one.subscribe("right", "stage/tally:right")
-        await one.shows(left=tally.WHOLE, right=0)
-        async with tally.app.open(database_url) as other:
-
-            async def move(amount: int) -> None:
-                for _ in range(40):
-                    await other.run_mutation(tally.move, amount=amount)
-
-            async def move_here() -> None:
-                for _ in range(20):
-                    await one.mutation("stage/tally:move", amount=2)
-
-            await asyncio.gather(move(1), move(3), move(-4), move_here())
-        await one.shows(left=tally.WHOLE - 40, right=40)
-        states = {(seen["left"]["value"], seen["right"]["value"]) for seen in one.seen if len(seen) > 1}
-        assert len(states) > 10
-        assert {left + right for left, right in states} == {tally.WHOLE}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,9 +80,6 @@ async def test_errors_and_values_that_json_does_not_have_reach_clients(database_
             await one.mutation("stage/tally:break_down")
         assert broken.value.data is None
         assert "a secret" not in str(broken.value)
-        for path in ("stage/tally:nothing", "stage/tally:write"):
-            with pytest.raises(ClientError):
-                await one.mutation(path, unknown=1)
         assert await one.query("stage/tally:lines") == []
         given: dict[str, Any] = {"large": LARGE, "raw": {"$bytes": "AP8="}, "real": NOTHING}
         found = await one.query("stage/tally:kinds", **given)

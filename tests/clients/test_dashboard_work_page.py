@@ -1,4 +1,4 @@
-"""The pages of work, reactive tasks, outboxes and crons in Chromium: all readers can use them, and acts ask first."""
+"""The pages about work, data and one call in Chromium: all readers can use them, and acts ask first."""
 
 from __future__ import annotations
 
@@ -41,10 +41,21 @@ async def test_a_person_looks_after_work_tasks_outboxes_and_crons(database_url: 
             await texts.with_options(concurrency_key=HOSTILE).enqueue(test, send, to="Ada")
         words = urlencode({"task": "ship", "key": key})
         paths = ("/work?pool=texts", "/tasks", "/tasks/task?task=ship", f"/tasks/row?{words}", "/outboxes", "/crons")
-        for path in (*paths, "/crons/cron?cron=remind"):
+        about = ("/schema", "/health", "/logs", "/data", "/data/parcel_of_yard", "/live")
+        for path in (*paths, "/crons/cron?cron=remind", *about):
             await page.goto(f"{url}{path}")
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
             await check(page)
+        for path in (f"/timeline?{urlencode({'of': key})}", "/data/parcel_of_yard/new", f"/functions/{put.name}"):
+            await page.goto(f"{url}{path}")
+            await check(page)
+
+        await page.goto(f"{url}/data/parcel_of_yard/row?{urlencode({'key': key})}")
+        await page.get_by_label("weight").fill("5")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_text("The row is changed.")).to_be_visible()
+        await check(page)
+        assert "hush-hush" not in await page.content()
 
         await page.goto(f"{url}/work?state=failed&pool=mail")
         await page.get_by_role("button", name="Retry those that match").click()

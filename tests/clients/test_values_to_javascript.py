@@ -38,23 +38,9 @@ Serial = NewType("Serial", Int64)
 EDGES = [0, 1, -1, 7, 2**31, 2**53 - 1, 2**53, -(2**53)]
 LARGE = [2**53 + 1, -(2**53) - 1, 2**60, 2**63 - 1, -(2**63)]
 KEYS = [
-    "",
-    "_",
-    "_id",
-    "__proto__",
-    "constructor",
-    "a b",
-    "é",
-    "日本",
-    "a\n",
-    "\x7f",
-    "\x1f",
-    "$",
-    "$a",
-    "$bytes",
-    "a$",
-]
-KEYS += ["a" * 1024, "a" * 1025, "\u2028", "~", " ", "'", '"', "\\", "a.b", "0", "toString", "hasOwnProperty"]
+    "", "_", "_id", "__proto__", "constructor", "a b", "é", "a\n", "\x7f", "\x1f", "$", "$a", "$bytes", "a$",
+    "a" * 1024, "a" * 1025, "\u2028", "~", " ", "'", '"', "\\", "a.b", "0", "hasOwnProperty",
+]  # fmt: skip
 
 
 class Pair(NamedTuple):
@@ -70,7 +56,6 @@ class Counts(TypedDict, total=False):
 class Inner(BaseModel):
     plain: int = 3
     large: Annotated[Int64, Field(alias="theLarge", ge=-(2**63))] = 4  # a default is not validated
-    more: list[Inner] = []
 
 
 class Shown(BaseModel):
@@ -134,13 +119,8 @@ def together(parts: dict[str, Case], build: Callable[[list[Any]], Any], names: l
         return values if names is None else dict(zip(names, values, strict=True))
 
     refused = tuple(name + place for name, part in parts.items() for place in part.refused)
-    found = [*parts.values()]
-    return Case(
-        build([part.value for part in found]),
-        gather([part.there for part in found]),
-        gather([part.clean for part in found]),
-        refused,
-    )
+    values, there, clean = ([getattr(part, word) for part in parts.values()] for word in ("value", "there", "clean"))
+    return Case(build(values), gather(there), gather(clean), refused)
 
 
 def array_of(make: Make, build: Callable[[list[Any]], Any] = list) -> Make:
@@ -157,23 +137,6 @@ def object_of(fields: dict[str, Make], build: Callable[..., Any]) -> Make:
     return make
 
 
-def inner(chance: Any) -> Case:
-    few, much, more = plain(chance), large(chance), [Inner()] * chance.randrange(2)
-    value = Inner.model_validate({"plain": few.value, "theLarge": much.value})
-    value.more = more  # unchecked
-    there = {
-        "plain": few.there,
-        "theLarge": much.there,
-        "more": [{"plain": 3, "theLarge": tagged(4), "more": []}] * len(more),
-    }
-    clean = {
-        "plain": few.there,
-        "theLarge": much.clean,
-        "more": [{"plain": 3, "theLarge": "4", "more": []}] * len(more),
-    }
-    return Case(value, there, clean, (".plain",) if few.refused else ())
-
-
 def shown(chance: Any) -> Case:
     one = large(chance)
     half = one.value // 2
@@ -181,11 +144,11 @@ def shown(chance: Any) -> Case:
     return Case(Shown(large=one.value), there, clean)
 
 
+inner = object_of({"plain": plain, "theLarge": large}, lambda **values: Inner.model_validate(values))
 SINGLE: list[Kind] = [
     (int, plain),
     (Int64, large),
     (Serial, large),
-    (Annotated[Int64, Field(ge=-(2**63))], large),
     (str, same("", "7", "é")),
     (bool, same(True, False)),
     (Inner, inner),
@@ -194,9 +157,7 @@ SINGLE: list[Kind] = [
     (Pair, lambda chance: together({"[0]": large(chance), "[1]": plain(chance)}, lambda values: Pair(*values))),
     (Root, array_of(large, Root)),
     (Int64 | str, large),
-    (Int64 | str, same("12", "x")),
     (bool | Int64, same(True)),
-    (Counts | Int64, large),
     (Any, plain),
     (Any, inner),
     (Shown, shown),
@@ -276,7 +237,7 @@ async def served(app: App, url: str) -> AsyncIterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("seed", range(examples(40) // 4))
+@pytest.mark.parametrize("seed", range(max(1, examples(40) // 8)))
 async def test_integers_arrive_as_their_type_says_or_are_refused_by_name(database_url: str, seed: int) -> None:
     chance, app = random_of(seed), App()
     cases: list[tuple[Any, Case]] = []
@@ -329,7 +290,6 @@ class Meter(BaseModel):
 class Reading(Table):
     count: int
     serial: Int64
-    last: Int64 | None = None
     many: list[Int64]
     meter: Meter = Meter()
     labels: dict[str, int]
@@ -339,10 +299,8 @@ stored = App()
 
 
 @stored.mutation
-async def keep(
-    ctx: MutationCtx, count: int, serial: Int64, last: Int64 | None = None, labels: dict[str, int] | None = None
-) -> Int64:
-    row = Reading(count=count, serial=serial, last=last, many=[serial], labels=labels or {})
+async def keep(ctx: MutationCtx, count: int, serial: Int64, labels: dict[str, int] | None = None) -> Int64:
+    row = Reading(count=count, serial=serial, many=[serial], labels=labels or {})
     row.meter.total = serial
     await ctx.db.insert(row)
     return serial
@@ -363,8 +321,8 @@ async def labels(ctx: QueryCtx) -> list[dict[str, int]]:
     return [row.labels for row in await ctx.db.query(Reading).collect()]
 
 
-async def test_rows_bear_what_their_columns_declare_on_all_roads(database_url: str) -> None:
-    here, options_ = __name__, {"numItems": 5, "cursor": None}
+async def test_rows_bear_what_their_columns_declare_and_one_that_cannot_be_said_is_named(database_url: str) -> None:
+    here, least = __name__, -(2**63)
     async with (
         TestApp(stored, database_url) as backend,
         listening(asgi_app(stored, backend=backend)) as url,
@@ -375,56 +333,35 @@ async def test_rows_bear_what_their_columns_declare_on_all_roads(database_url: s
         httpx.AsyncClient(base_url=url) as rest,
     ):
         await socket.subscribe("all", f"{here}:readings")
-        assert await http.mutation(f"{here}:keep", count=1, serial=tagged(2), last=tagged(-(2**63))) == tagged(2)
-        wanted = {"count": 1, "serial": tagged(2), "last": tagged(-(2**63)), "many": [tagged(2)]}
-        wanted |= {"meter": {"total": tagged(2)}, "labels": {}}
+        assert await http.mutation(f"{here}:keep", count=1, serial=tagged(least)) == tagged(least)
+        wanted = {"count": 1, "serial": tagged(least), "many": [tagged(least)], "meter": {"total": tagged(least)}}
         seen = await socket.comes(lambda seen: bool(seen["all"].get("value")))
         assert seen["all"]["value"][0].items() >= wanted.items()
-        for one in (socket, http):
-            found = await one.query(f"{here}:page", paginationOpts=options_)
-            assert found["page"][0].items() >= wanted.items()
+        found = await http.query(f"{here}:page", paginationOpts={"numItems": 5, "cursor": None})
+        assert found["page"][0].items() >= wanted.items()
         (row,) = await theirs.query(f"{here}:readings")
         assert row.items() >= {**wanted, "count": 1.0}.items()
-        (row,) = await python.query(f"{here}:readings")
-        assert row.items() >= {"count": 1, "serial": 2, "last": -(2**63), "many": [2], "meter": {"total": 2}}.items()
-        clean = {"count": 1, "serial": "2", "last": str(-(2**63)), "many": ["2"], "meter": {"total": "2"}}
         (row,) = (await rest.post(f"/rest/{here}/readings", json={})).json()
+        clean = {"count": 1, "serial": str(least), "many": [str(least)], "meter": {"total": str(least)}}
         assert row.items() >= clean.items()
-        for form, expected in (("json", clean), ("convex_encoded_json", wanted)):
-            about = {"path": f"{here}:readings", "format": form}
-            async with rest.stream("GET", "/api/subscribe", params=about) as stream:
-                lines = stream.aiter_lines()
-                while not (line := await anext(lines)).startswith("data:"):
-                    pass
-            event = json.loads(line[5:])
-            assert event["value"][0].items() >= expected.items()
-        # One row with an integer that its type cannot say: its error names it, and other clients have the row.
         await python.mutation(f"{here}:keep", count=2**60, serial=1)
         seen = await socket.comes(lambda seen: "error" in seen["all"])
         identifier = (await python.query(f"{here}:readings"))[1]["_id"]
         assert f"result[1] {identifier}.count: The integer {2**60}" in seen["all"]["error"]["message"]
         assert (await theirs.query(f"{here}:readings"))[1]["count"] == tagged(2**60)
-        for key in ("é", "__proto__", "a\n"):
-            given = {"count": 1, "serial": 1, "labels": {key: 1}}
-            # A call in Convex's encoding is refused at the door; one in plain JSON, which has such keys, is not.
-            refused = await rest.post(
-                "/api/mutation", json={"path": f"{here}:keep", "args": given, "format": "convex_encoded_json"}
-            )
-            assert refused.status_code == 400
-            assert repr(key) in refused.json()["message"]
-            assert (await rest.post(f"/rest/{here}/keep", json=given)).status_code == 200
-            assert (await python.query(f"{here}:labels"))[-1] == {key: 1}
-            for one in (socket, http):
-                with pytest.raises(ClientError) as error:
-                    await one.query(f"{here}:labels")
-                assert "result[2]: The key 'é'" in str(error.value)
+        given = {"count": 1, "serial": 1, "labels": {"é": 1}}  # a key that Convex's encoding does not have
+        body = {"path": f"{here}:keep", "args": given, "format": "convex_encoded_json"}
+        assert (await rest.post("/api/mutation", json=body)).status_code == 400
+        assert (await rest.post(f"/rest/{here}/keep", json=given)).status_code == 200
+        with pytest.raises(ClientError, match=r"result\[2\]: The key 'é'"):
+            await http.query(f"{here}:labels")
 
 
 def test_generated_types_say_bigint() -> None:
     described = describe((one for one in stored.registry if one.public), stored.definitions())
     writer = TypeWriter(described)
     (written,) = [writer.structure(one) for one in described.types.values() if one.get("x-table") == "reading"]
-    for part in ("count: number", "serial: bigint", "last: bigint | null", "many: Array<bigint>"):
+    for part in ("count: number", "serial: bigint", "many: Array<bigint>"):
         assert part in written
     spec = {one["identifier"].partition(":")[2]: one for one in function_spec(described, "http://x")["functions"]}
     assert spec["keep"]["returns"] == {"type": "bigint"}

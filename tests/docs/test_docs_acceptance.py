@@ -118,38 +118,23 @@ def spans(ids: list[str]) -> str:
     return ", ".join(group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups)
 
 
-def test_every_behaviour_is_listed_once(sections: list[Section]) -> None:
-    ids = [item.id for section in sections for item in section.items]
-    assert len(set(ids)) == len(ids)
-    faults = [item.id for section in sections if section.faults for item in section.items]
-    assert faults == [f"F{number}" for number in range(1, _FAULTS + 1)]
-    assert len(ids) - len(faults) == _BEHAVIOURS
-
-
 def test_every_behaviour_has_a_test_or_a_reason(
     sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
 ) -> None:
     items = [item for section in sections for item in section.items]
-    without = [one.id for one in items if not (named_for(one, by_id, files) or one.absent)]
-    assert not without, "name a test after it, or say in acceptance.toml why it does not apply"
-    both = [one.id for one in items if one.absent and named_for(one, by_id, files)]
-    assert not both, "what has a test applies"
+    ids = [one.id for one in items]
+    faults = [one.id for section in sections if section.faults for one in section.items]
+    assert faults == [f"F{number}" for number in range(1, _FAULTS + 1)]
+    assert len({*ids}) == len(ids) == _BEHAVIOURS + _FAULTS
+    tests = {one.id: named_for(one, by_id, files) for one in items}
+    without = [one.id for one in items if bool(tests[one.id]) == bool(one.absent)]
+    assert not without, "either a test is named after it, or acceptance.toml says why it does not apply"
     unknown = {one.id: name for one in items for name in one.tests if name not in files}
     assert not unknown, "acceptance.toml names tests that are not there"
-
-
-def test_a_test_that_is_named_is_in_one_file(
-    sections: list[Section], by_id: dict[str, list[str]], files: dict[str, list[str]]
-) -> None:
-    items = [item for section in sections for item in section.items]
-    named = {name for item in items for name in named_for(item, by_id, files)}
+    named = {name for found in tests.values() for name in found}
     assert not {name: files[name] for name in named if len(files[name]) > 1}, "the page could link only one of them"
-
-
-def test_no_test_bears_an_id_that_is_not_listed(sections: list[Section], by_id: dict[str, list[str]]) -> None:
-    known = {item.id for section in sections for item in section.items}
-    prefixes = {re.sub(r"\d+", "", one) for one in known}
-    assert not [one for one in by_id if re.sub(r"\d+", "", one) in prefixes and one not in known]
+    prefixes = {re.sub(r"\d+", "", one) for one in ids}
+    assert not [one for one in by_id if re.sub(r"\d+", "", one) in prefixes and one not in ids]
 
 
 def test_the_page_is_that_of_the_tests(

@@ -197,7 +197,7 @@ def events_of_the_code(root: Path) -> dict[str, Emitted]:
     services = [one for tree in trees for one in service_names(tree)]
     leased = {ast.unparse(call): method for tree in trees for call, method in calls_of_leased_services(tree)}
     for call in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if ast.unparse(call.func) not in {"event", "log_event"} or not call.args:
+        if not (isinstance(call.func, ast.Name) and call.func.id in {"event", "log_event"} and call.args):
             continue
         method = leased.get(ast.unparse(call))
         names = [name for name, has_lease, own in services if method is None or (has_lease and method not in own)]

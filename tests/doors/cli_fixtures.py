@@ -71,6 +71,17 @@ def _deeper() -> None:
 """
 
 
+HELLO = """
+from penstock import App, QueryCtx
+
+app = App()
+
+
+@app.query
+async def hello(ctx: QueryCtx) -> str:
+    return "hi"
+"""
+
 # Programs are written again within a second: what was compiled of the one before would pass for the next.
 _NOT_COMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -345,23 +345,43 @@ class Api:
         return str(found["errorMessage"])
 
 
+@asynccontextmanager
+async def _before(asgi: Asgi, *, on_socket: bool) -> AsyncIterator[Api]:
+    """A caller before a server."""
+    if on_socket:
+        async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+            yield Api(http, asgi)
+    else:
+        async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(asgi)) as http:
+            yield Api(http, asgi)
+
+
 Door = Callable[..., AbstractAsyncContextManager[Api]]
+Shop = Callable[..., AbstractAsyncContextManager[tuple[Api, TestApp]]]
 
 
 def door_to(database: str, *, on_socket: bool) -> Door:
     """A way to open the bookshop on a database, with settings of the test's own."""
 
     @asynccontextmanager
-    async def opened(services: Sequence[Any] = (), **settings: Any) -> AsyncIterator[Api]:
-        config = app.config(database=database, **settings)
-        asgi = asgi_app(app, config=config, services=services)
-        if on_socket:
-            async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
-                yield Api(http, asgi)
-        else:
-            transport = httpx.ASGITransport(asgi)
-            async with asgi.lifespan(), httpx.AsyncClient(base_url="http://shop", transport=transport) as http:
-                yield Api(http, asgi)
+    async def opened(**settings: Any) -> AsyncIterator[Api]:
+        asgi = asgi_app(app, config=app.config(database=database, **settings))
+        async with nullcontext() if on_socket else asgi.lifespan(), _before(asgi, on_socket=on_socket) as api:
+            yield api
+
+    return opened
+
+
+def shop_on(database: str, *, on_socket: bool) -> Shop:
+    """The same with its backend, whose clock the test moves."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
+        async with (
+            TestApp(app, database, **settings) as backend,
+            _before(asgi_app(app, backend=backend), on_socket=on_socket) as api,
+        ):
+            yield api, backend
 
     return opened
 
@@ -378,35 +398,16 @@ def door(request: pytest.FixtureRequest, database_url: str) -> Door:
     return door_to(database_url, on_socket=request.param == "on a socket")
 
 
-Shop = Callable[..., AbstractAsyncContextManager[tuple[Api, TestApp]]]
-
-
 @pytest.fixture
 def shop(database_url: str) -> Shop:
-    """The bookshop on both stores, without a socket, and its backend, whose clock the test moves."""
-
-    @asynccontextmanager
-    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
-        async with TestApp(app, database_url, **settings) as backend:
-            asgi = asgi_app(app, backend=backend)
-            async with httpx.AsyncClient(base_url="http://shop", transport=httpx.ASGITransport(asgi)) as http:
-                yield Api(http, asgi), backend
-
-    return opened
+    """The bookshop on both stores, without a socket, and its backend."""
+    return shop_on(database_url, on_socket=False)
 
 
 @pytest.fixture
 def far_shop(database_url: str) -> Shop:
     """The same on a socket."""
-
-    @asynccontextmanager
-    async def opened(**settings: Any) -> AsyncIterator[tuple[Api, TestApp]]:
-        async with TestApp(app, database_url, **settings) as backend:
-            asgi = asgi_app(app, backend=backend)
-            async with listening(asgi) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
-                yield Api(http, asgi), backend
-
-    return opened
+    return shop_on(database_url, on_socket=True)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from stage.desk import (
     desk,
     failing,
     refused,
-    stranger,
 )
 from stage.outboxes import send
 from starlette.applications import Starlette
@@ -48,7 +47,7 @@ def _clean() -> Iterator[None]:
 
 
 async def test_without_the_setting_there_is_nothing(sqlite_url: str) -> None:
-    for dev, metrics in ((False, ""), (True, ""), (False, SECRET)):
+    for dev, metrics in ((True, ""), (False, SECRET)):
         async with desk(sqlite_url, token="", dev=dev, metrics_token=metrics) as admin:
             nowhere = await admin.http.get("/nowhere")
             for path in (*READS, *CHANGES, "", "nowhere"):
@@ -56,21 +55,17 @@ async def test_without_the_setting_there_is_nothing(sqlite_url: str) -> None:
                     for method in ("GET", "POST"):
                         answer = await admin.http.request(method, f"/admin/{path}", headers=headers)
                         assert (answer.status_code, answer.content) == (404, nowhere.content), (method, path)
-            assert (await admin.http.get("/admin")).content == nowhere.content
 
 
 STRANGERS = [
     None,
     b"",
-    b"Bearer",
     b"Bearer ",
     SECRET.encode(),
     b"Basic " + SECRET.encode(),
     b"Bearer " + SECRET.lower().encode(),
-    b"Bearer " + SECRET.upper().encode(),
     b"Bearer " + SECRET[:-1].encode(),
     b"Bearer " + SECRET.encode() + b"x",
-    b"Bearer " + SECRET.encode() + b" " + SECRET.encode(),
     b"Bearer \xff\xfe",
     b"Bearer " + b"x" * 60_000,
 ]
@@ -96,7 +91,6 @@ async def test_who_does_not_bring_the_token_sees_and_does_nothing(
                     assert answer.json()["code"] == "Unauthenticated"
         assert await app.tasks.count(admin.backend, TaskFilter(task="ship")) == {"pending": 1}
         refused(await admin.http.get("/admin/tasks/records?x=1", headers=TOKEN), 400, "UnknownWord")
-        assert SECRET not in repr(admin.backend.config)
     assert "Unauthenticated" in caplog.text
     assert SECRET not in caplog.text
     for token in ("žluťoučký kůň", "\udcff" * 12):
@@ -134,7 +128,6 @@ async def test_sdi1_sdu1_rows_of_tasks_are_counted_shown_and_explained(database_
         bad, good = await admin.orders("bad", "good")
         await admin.run()
         assert await admin.counts(task=["ship", "note"], state="failed,canceled") == {"failed": 1}
-        assert await admin.counts(error="no way", has_error="true", table="order_of_admins") == {"failed": 1}
         assert await admin.counts(has_error="false") == await admin.counts(key=good) == {"success": 1}
         (record,) = (await admin.get("tasks/records", state=["failed", "canceled"]))["records"]
         shown = await admin.get("tasks/show", task="ship", key=bad)
@@ -148,8 +141,6 @@ async def test_sdi1_sdu1_rows_of_tasks_are_counted_shown_and_explained(database_
         assert told["text"] == str(await app.tasks.explain(admin.backend, "ship", bad))
         told = await admin.get("tasks/explain", task="note", key=bad)
         assert (told["record"], told["matches"]) == (None, False)
-        answer = await admin.http.get("/admin/tasks/show", params={"task": "note", "key": bad})
-        assert "note" in refused(answer, 404, "RecordNotFound")
 
 
 async def test_tm16_dl2_rows_are_changed_by_a_condition_and_that_is_told(
@@ -167,35 +158,12 @@ async def test_tm16_dl2_rows_are_changed_by_a_condition_and_that_is_told(
         assert await admin.counts(task="ship", rows="name != 'b'") == {"failed": 1, "success": 1}
         failing.clear()
         assert (await admin.post("tasks/retry", task="ship", state="failed", rows='name == "a"'))["changed"] == 1
-        assert (await admin.post("tasks/retry", task="ship", error="nothing like it"))["changed"] == 0
         told = [vars(one)["facts"] for one in caplog.records if vars(one).get("event") == "task.retried"]
-        assert told == [{"task": "ship", "rows": 1}, {"task": "ship", "rows": 0}]
-        assert (await admin.post("tasks/skip", task="ship", rows="name == 'b'"))["changed"] == 0
+        assert told == [{"task": "ship", "rows": 1}]
         assert (await admin.post("tasks/skip", task="ship", rows="name == 'a'"))["changed"] == 1
         assert (await admin.post("tasks/delete", task="ship", rows="matches(name, '^c')"))["changed"] == 1
         assert await admin.counts() == {"skipped": 1, "failed": 1}
         assert (await admin.post("tasks/delete", everything=True))["changed"] == 2
-
-
-async def test_tasks_are_paused_and_resumed_in_parts(database_url: str) -> None:
-    async with desk(database_url) as admin:
-        for _ in range(2):
-            assert await admin.post("tasks/pause", task="ship") == {"task": "ship", "paused": True}
-        await admin.orders(*"abcde")
-        await admin.backend.run_until_idle(advance=False)
-        answers = [await admin.post("tasks/resume", task="ship", limit=2) for _ in range(3)]
-        assert [(one["changed"], one["more"], one["paused"]) for one in answers] == [
-            (2, True, False),
-            (2, True, False),
-            (1, False, False),
-        ]
-        await admin.backend.run_until_idle(advance=False)
-        assert await admin.counts() == {"success": 5}
-        refused(await admin.http.post("/admin/tasks/pause", json={"task": "nobody"}), 404, "TaskNotFound")
-        last, *_, first = await admin.backend.engine.store.audit.list(10, act="admin: tasks")
-        assert (first.who, first.act) == ("the admin token", "admin: tasks pause")
-        assert (first.about, first.outcome) == ({"task": "ship"}, "Done.")
-        assert (last.outcome or "").startswith("Not done: ")
 
 
 async def test_sdi2_api1_it_is_mounted_under_any_path_and_tells_nothing_of_what_was_captured(database_url: str) -> None:
@@ -227,7 +195,7 @@ async def test_what_was_done_before_the_database_was_busy_is_told(
 ) -> None:
     async with desk(sqlite_url) as admin:
         await admin.orders(*(f"order {number}" for number in range(AT_ONCE + 200)))
-        records, busy = admin.backend.engine.store.records, [False, True, True, False, False]
+        records, busy = admin.backend.engine.store.records, [False, True, False]
         rerun = records.rerun
 
         async def sometimes(*arguments: Any) -> Any:
@@ -238,27 +206,18 @@ async def test_what_was_done_before_the_database_was_busy_is_told(
         monkeypatch.setattr(records, "rerun", sometimes)
         told = await admin.post("tasks/retry", task="ship")
         assert (told["found"], told["changed"], told["more"]) == (AT_ONCE, AT_ONCE, True)
-        body = {"task": "ship", "after": told["next"]}
-        again = await admin.http.post("/admin/tasks/retry", json=body)
-        refused(again, 503, "DatabaseBusy")
-        assert again.headers["retry-after"] == "1"
-        assert await admin.post("tasks/retry", **body) == {"found": 200, "changed": 200, "more": False, "next": None}
+        told = await admin.post("tasks/retry", task="ship", after=told["next"])
+        assert told == {"found": 200, "changed": 200, "more": False, "next": None}
         page = await app.tasks.records(admin.backend, TaskFilter(task="ship"), limit=10_000)
         assert {record.generation for record in page.records} == {2}
 
-
-async def test_a_part_ends_when_its_time_is_over(sqlite_url: str) -> None:
-    async with desk(sqlite_url) as admin:
-        await admin.orders(*(f"order {number}" for number in range(AT_ONCE * 2 + 1)))
-        own, where = [one.task for one in app.tasks], TaskFilter(task="ship")
-        calls, after, found = admin.backend.job_calls, None, list[int]()
-        while not found or after:
-            done = await change_rows(calls, own, "skip", where, Part(after=after, seconds=0))
+        own, where, after = [one.task for one in app.tasks], TaskFilter(task="ship"), None
+        found = list[int]()
+        while not found or after:  # a part ends when its time is over
+            done = await change_rows(admin.backend.job_calls, own, "skip", where, Part(after=after, seconds=0))
             found.append(done.changed)
             after = done.next
-        assert found == [AT_ONCE, AT_ONCE, 1]
-        done = await change_rows(calls, own, "retry", where, Part(limit=AT_ONCE + 1))
-        assert (done.found, done.changed) == (AT_ONCE + 1, AT_ONCE + 1)
+        assert found == [AT_ONCE, 200]
 
 
 # ----- wrong values, tried on all words that take one of their kind
@@ -267,13 +226,9 @@ _NO_TEXT = ["", 5, True, [], ["x"], {}, {"$ne": ""}]
 _NO_TEXTS = ["", [], [""], ["x", ""], {"$ne": ""}, 1, True, [1]]
 _NO_LIMIT = [0, -1, 10_001, 1.5, True, "5", [5], 10**40]
 IN_JSON: Mapping[Kind, Sequence[Any]] = {
-    "text": _NO_TEXT,
-    "name": _NO_TEXT,
-    "moment": _NO_TEXT,
+    **dict.fromkeys(("text", "name", "moment"), _NO_TEXT),
+    **dict.fromkeys(("texts", "states", "choices"), _NO_TEXTS),
     "any text": [5, True, [], ["x"], {}],
-    "texts": _NO_TEXTS,
-    "states": _NO_TEXTS,
-    "choices": _NO_TEXTS,
     "choice": ["", "name", "Failed", 5, ["failed"]],
     "key": [{}, [], [[1]], [None], {"$ne": ""}],
     "flag": ["true", "yes", 1, 0, [], {}],
@@ -283,20 +238,13 @@ IN_JSON: Mapping[Kind, Sequence[Any]] = {
 }
 _NO_NUMBER = ["", "x", "1.5", "1e3", "--1", "٣", str(2**63), "9" * 5000]
 IN_URLS: Mapping[Kind, Sequence[str]] = {
-    "text": [""],
-    "any text": [],
-    "name": [""],
-    "moment": [""],
-    "texts": [""],
-    "states": [""],
-    "choices": [""],
+    **dict.fromkeys(("text", "name", "moment", "texts", "states", "choices"), ("",)),
+    **dict.fromkeys(("any text", "key"), ()),
     "choice": ["", "name", "Failed"],
-    "key": [],
     "flag": ["", "1", "True"],
     "number": _NO_NUMBER,
     "page": [*_NO_NUMBER, "0", "-1", "1001", "10000"],
 }
-_SEVERAL: set[Kind] = {"texts", "states", "choices", "numbers"}
 
 
 def refusal_of(words: Mapping[str, Any], operation: Operation) -> str:
@@ -316,56 +264,28 @@ def test_wrong_values_are_refused_with_the_name_of_their_word() -> None:
                 assert message.startswith(f"{one.name} must be "), (operation.path, one.name, value)
 
 
-def test_a_word_of_an_url_is_said_once_unless_it_takes_several() -> None:
-    for operation in (one for one in OPERATIONS if not one.changes):
-        for one in operation.takes:
-            if one.kind not in _SEVERAL:
-                assert refusal_of({one.name: ["1", "2"]}, operation) == f"{one.name} is said twice."
-
-
 def test_what_is_needed_and_missing_is_refused() -> None:
     for operation in OPERATIONS:
-        for one in operation.takes:
-            if one.needed:
-                others = {it.name: [1] if it.kind == "number" else ["x"] for it in operation.takes if it is not one}
-                words = {name: value if not operation.changes else value[0] for name, value in others.items()}
-                needed = {it.name for it in operation.takes if it.needed}
-                told = refusal_of({name: value for name, value in words.items() if name in needed}, operation)
-                assert told == f"{one.name} is missing.", operation.path
-
-
-def test_limits_have_defaults_and_several_values_stand_between_commas() -> None:
-    by_path = {one.path: one for one in OPERATIONS}
-    page = values_of({"state": ["failed, canceled", "gone"], "order": ["due"]}, by_path["/tasks/records"])
-    assert (page["limit"], page["state"], page["order"]) == (50, ("failed", "canceled", "gone"), "due")
-    change = values_of({"state": ["failed,canceled"], "limit": 10_000}, by_path["/tasks/retry"])
-    assert (change["limit"], change["state"]) == (10_000, ("failed,canceled",))
-    assert values_of({}, by_path["/tasks/retry"])["limit"] == 1000
-    assert values_of({"on_complete_error": [""]}, by_path["/jobs"])["on_complete_error"] == ""
+        needed = {it.name: [1] if it.kind == "number" else ["x"] for it in operation.takes if it.needed}
+        for name in needed:
+            others = {it: value[0] if operation.changes else value for it, value in needed.items() if it != name}
+            assert refusal_of(others, operation) == f"{name} is missing.", operation.path
 
 
 # ----- outboxes
 
 
-async def test_outboxes_of_other_programs_are_not_rebuilt_and_a_reset_that_fails_is_undone(
+async def test_a_reset_that_fails_is_undone_and_outboxes_are_named_in_short(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         desk(database_url, mailroom.app) as own,
-        desk(database_url, stranger, clock=own.backend.clock) as other,
         desk(database_url, mailroom.app, clock=own.backend.clock, max_rows_written=3) as limited,
     ):
         await mailroom.put_and_fail(own.backend)
         mailroom.failing.add("clear")
-        for admin, verb, words, status, code, said in (
-            (other, "rebuild", {"outbox": "counts"}, 409, "NotRebuildable", "has no declaration in this program"),
-            (own, "rebuild", {"outbox": "post"}, 409, "NotRebuildable", "declares no reset"),
-            (own, "resend", {"outbox": "post", "where": "nobody == 1"}, 400, "ValueInvalid", "nobody"),
-            (limited, "rebuild", {"outbox": "counts"}, 400, "LimitExceeded", ""),
-            (own, "rebuild", {"outbox": "counts"}, 500, "InternalServerError", ""),
-        ):
-            answer = await admin.http.post(f"/admin/outbox/{verb}", json=words)
-            assert said in refused(answer, status, code)
+        for admin, status, code in (limited, 400, "LimitExceeded"), (own, 500, "InternalServerError"):
+            refused(await admin.http.post("/admin/outbox/rebuild", json={"outbox": "counts"}), status, code)
         assert "RuntimeError: not now" in caplog.text
         shown = await own.get("outbox/show", outbox="counts")
         assert shown["outbox"]["older_rows"] is None, "nothing has happened"

@@ -25,33 +25,21 @@ from penstock.testing import TestApp
 
 QUESTIONS = (
     ("tasks", "task=ship", 400, "UnknownWord"),
-    ("tasks/records", "State=failed", 400, "UnknownWord"),
-    ("tasks/records", "rows=1", 400, "ValueInvalid"),
     ("tasks/records", "state=failed,", 400, "ValueInvalid"),
     ("tasks/records", "task=ship&task=shipp&rows=name == 'a'", 404, "TaskNotFound"),
-    ("tasks/count", "task=shipp&rows=((", 404, "TaskNotFound"),
     ("tasks/records", "task=%00", 400, "ValueInvalid"),
     ("tasks/records", "table=nothing", 404, "TableNotFound"),
     ("tasks/records", "key=nonsense&task=ship", 400, "IdInvalid"),
     ("tasks/records", "error=" + "x" * 20_000, 414, "UriTooLong"),
-    ("tasks/show", "task=ship&key=nonsense", 400, "IdInvalid"),
-    ("tasks/show", "task=shipp&key=1", 404, "TaskNotFound"),
     ("tasks/show", "task=ship&key=order_of_admins_00000000000000000000000000", 404, "RecordNotFound"),
-    ("tasks/explain", "task=ship&key=%00", 400, "IdInvalid"),
-    ("tasks/explain", "task=shipp&key=1", 404, "TaskNotFound"),
-    *(("tasks/records", f"after={place}", 400, "CursorInvalid") for place in ("x", "[]", '[1e400, "x"]', "[" * 9000)),
+    *(("tasks/records", f"after={place}", 400, "CursorInvalid") for place in ("x", '[1e400, "x"]', "[" * 9000)),
     *(
         ("tasks/records", f"order=due&after={place}", 400, "CursorInvalid")
-        for place in ("{}", '["x", 1, "x"]', '["0001-01-01T00:00:00%2B14:00", 1, "x"]', '[5, 1, "x"]', "9" * 9000)
+        for place in ('["x", 1, "x"]', '["0001-01-01T00:00:00%2B14:00", 1, "x"]', "9" * 9000)
     ),
-    ("outbox", "limit=1", 400, "UnknownWord"),
     ("outbox/show", "outbox=%ED%A0%80", 404, "OutboxNotFound"),
-    ("outbox/messages", "outbox=postt", 404, "OutboxNotFound"),
-    ("outbox/messages", "outbox=post&state=parked,", 400, "ValueInvalid"),
     ("nothing", "", 404, "NotFound"),
-    ("tasks/", "", 404, "NotFound"),
     ("Tasks", "", 404, "NotFound"),
-    ("", "", 404, "NotFound"),
 )
 
 
@@ -66,29 +54,20 @@ async def test_changes_that_cannot_be_taken(database_url: str) -> None:
     of_all: list[tuple[Any, int, str]] = [
         (b"", 400, "BadJson"),
         (b'{"task": NaN}', 400, "BadJson"),
-        (b'{"task": "\\ud800"}', 400, "BadJson"),
-        (b'{"task": "\xff"}', 400, "BadJson"),
         (b"[" * 60_000, 413, "RequestTooLarge"),
         (b'{"task": ' + b"[" * 70 + b"]" * 70 + b"}", 400, "NestedTooDeeply"),
-        (b'{"task": "' + b"x" * 65_536 + b'"}', 413, "RequestTooLarge"),
         ([], 400, "BadRequest"),
-        (None, 400, "BadRequest"),
         ({"task": "ship", "outbox": "post", "all": True}, 400, "UnknownWord"),
     ]
     of_filters: list[tuple[Any, int, str]] = [
         ({"task": ["ship", "shipp"]}, 404, "TaskNotFound"),
-        ({"task": "' or '1'='1"}, 404, "TaskNotFound"),
         ({"task": "ship\0"}, 400, "ValueInvalid"),
-        ({"state": "pending,running"}, 400, "ValueInvalid"),
         ({"task": "ship", "key": 7}, 400, "IdInvalid"),
-        ({"table": "order_of_admin"}, 404, "TableNotFound"),
         ({"rows": "name == 'a'", "everything": True}, 400, "ValueInvalid"),
-        ({"task": "ship", "rows": "a\0"}, 400, "ValueInvalid"),
         ({"task": "ship", "rows": "(" * 2000}, 400, "ValueInvalid"),
-        ({"task": "ship", "rows": ""}, 400, "BadRequest"),
         *(
             ({"task": "ship", "after": place}, 400, "CursorInvalid")
-            for place in ("5", "{}", '["1", "x"]', '[true, "x"]', f'[{10**40}, "x"]', '[1, "\\ud800"]', "[" * 900)
+            for place in ("{}", '[true, "x"]', f'[{10**40}, "x"]', "[" * 900)
         ),
     ]
     of_outboxes: list[tuple[str, Any, int, str]] = [
@@ -98,12 +77,12 @@ async def test_changes_that_cannot_be_taken(database_url: str) -> None:
         ("rebuild", {}, 409, "NotRebuildable"),
         *(
             ("move", {"to": place}, 400, "ValueInvalid")
-            for place in ("Beginning", "2030-01-01T00:00", "0001-01-01T00:00:00+14:00", "x" * 10_000)
+            for place in ("Beginning", "0001-01-01T00:00:00+14:00", "x" * 10_000)
         ),
-        *(("move", {"to": place}, 400, "CursorInvalid") for place in ("{", "{}", '{"a":' * 2_000)),
+        *(("move", {"to": place}, 400, "CursorInvalid") for place in ("{", '{"a":' * 2_000)),
         *(
             ("move", {"to": json.dumps(POSITION | wrong)}, 400, "CursorInvalid")
-            for wrong in ({"high": 2**63}, {"high": None}, {"last": 10**40}, {"batch": "1:2"}, {"seen": f"0:{10**30}:"})
+            for wrong in ({"high": None}, {"last": 10**40}, {"batch": "1:2"}, {"seen": f"0:{10**30}:"})
         ),
     ]
     async with desk(database_url) as admin, desk(database_url, mailroom.app, clock=admin.backend.clock) as other:
@@ -129,10 +108,9 @@ async def test_changes_that_cannot_be_taken(database_url: str) -> None:
                 yield b" " * 10_000
 
         refused(await admin.http.post("/admin/tasks/skip", content=endless()), 413, "RequestTooLarge")
-        for kind in ("text/plain", "application/x-www-form-urlencoded"):
-            of_kind = {"content-type": kind}
-            answer = await admin.http.post("/admin/tasks/skip", content=b'{"task": "ship"}', headers=of_kind)
-            refused(answer, 415, "UnsupportedMediaType")
+        of_kind = {"content-type": "text/plain"}
+        answer = await admin.http.post("/admin/tasks/skip", content=b'{"task": "ship"}', headers=of_kind)
+        refused(answer, 415, "UnsupportedMediaType")
         zipped = {"content-type": "application/json", "content-encoding": "gzip"}
         answer = await admin.http.post("/admin/tasks/skip", content=b"x", headers=zipped)
         refused(answer, 415, "UnsupportedEncoding")
@@ -231,7 +209,7 @@ def test_whatever_is_sent_gets_an_answer(sqlite_url: str, monkeypatch: pytest.Mo
     with one_backend(yard, sqlite_url, admin_token=SECRET) as tell:
 
         @given(requests)
-        @settings(max_examples=examples(100))
+        @settings(max_examples=examples(50))
         def whatever(sent: list[tuple[Operation, dict[str, Any]]]) -> None:
             async def story(backend: TestApp) -> None:
                 async with before(backend) as admin:

@@ -163,15 +163,6 @@ def test_names_of_another_schema_are_penstocks_own(monkeypatch: pytest.MonkeyPat
 
 # ----- histories that hold a table
 
-HISTORY_ENV = """
-from alembic import context
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
-with create_engine(context.config.get_main_option("url"), poolclass=NullPool).connect() as connection:
-    context.configure(connection=connection)
-    with context.begin_transaction():
-        context.run_migrations()
-"""
 REVISIONS = {
     "one": 'op.create_table("shop_van", sa.Column("id", sa.Integer, primary_key=True), sa.Column("plate", sa.Text), '
     'sa.Column("pla", sa.Text), sa.Column("wheels", sa.Integer))',
@@ -181,14 +172,15 @@ REVISIONS = {
 }
 
 
-@pytest.mark.parametrize("order", ["from the beginning", "owner first", "penstock first"])
+@pytest.mark.parametrize("order", ["from the beginning", "penstock first"])
 def test_a_history_with_held_tables_runs_in_any_order_with_penstocks(
     console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     url = empty_database_url
     monkeypatch.setenv("DATABASE_URL", url)
     console.write("shop_tables.py", PROGRAM)
-    console.write("env.py", HISTORY_ENV)
+    monkeypatch.syspath_prepend(console.folder)
+    console.write("env.py", ENV)
     before = None
     for name, step in REVISIONS.items():
         lines = "from alembic import op\nimport sqlalchemy as sa\nfrom penstock.migrations import held\n"
@@ -206,6 +198,12 @@ def test_a_history_with_held_tables_runs_in_any_order_with_penstocks(
     if order != "penstock first":
         console.ok("migrate")
     asyncio.run(run_sql(url, "insert into shop_van (id, plate) values (2, 'a')"))
+    if order == "penstock first":
+        assert "shop_van is held for outbox:vans" in console.ok("hold", "shop_van").err
+        asyncio.run(run_sql(url, "alter table shop_van drop column plate"))
+        left = console("release", "shop_van")
+        assert (left.code, "cannot be captured any more: a column of shop_van is gone" in left.err) == (1, True)
+        return
     listed = {one["name"]: one["state"] for one in console.ok("changes", "--json").json["interests"]}
     assert listed["outbox:vans"] == "ok"
     schema = "penstock." if url.startswith("postgres") else "penstock_"

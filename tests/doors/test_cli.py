@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -26,20 +25,6 @@ app = App()
 async def hello(ctx: QueryCtx) -> str:
     return 'hi'
 """
-
-
-# ----- logs
-
-
-@pytest.mark.parametrize(("level", "shown"), [("debug", ["w", "e"]), ("error", ["e"])])
-def test_libraries_log_warnings_unless_the_level_is_higher(level: str, shown: list[str]) -> None:
-    code = (
-        "import logging; from penstock.cli.opening import set_up_logs\n"
-        f"set_up_logs({level!r}, 'text'); log = logging.getLogger('uvicorn.error')\n"
-        "log.info('i'), log.warning('w'), log.error('e')"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
-    assert [line.split()[-1] for line in told.splitlines()] == shown
 
 
 # ----- help
@@ -64,9 +49,8 @@ def test_help_lists_every_command_and_imports_none_of_them(console: Console) -> 
 
 def test_python_m_penstock_is_the_same(console: Console) -> None:
     assert console.ok("--version").out.startswith("penstock 0.")
-    for module in ("penstock", "penstock.cli.main"):
-        done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-        assert done.stdout.startswith("penstock 0.")
+    done = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("penstock 0.")
 
 
 def test_misuse_ends_with_2(console: Console) -> None:
@@ -81,16 +65,11 @@ def test_misuse_ends_with_2(console: Console) -> None:
 
 FOUND: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
     ({"app.py": LONE}, (), "app"),
-    ({"main.py": LONE}, (), "main"),
     ({"app.py": f"import asyncio\nasync def main() -> None: ...\nasyncio.run(main())\n{LONE}"}, (), "app"),
     ({"any.py": LONE, "setup.py": "raise SystemExit", "x.py": "from flask import App\nx = App()"}, (), "any"),
-    ({"app.py": LONE, "another.py": LONE}, (), "app"),
     ({"shop/__init__.py": "", "shop/main.py": LONE}, (), "shop.main"),
-    ({"shop/__init__.py": LONE}, (), "shop"),
     ({"a.py": LONE, "b.py": LONE}, ("--app", "b:app"), "b"),
-    ({"deep/er/file.py": LONE + "second = App()\n"}, ("--app", "deep/er/file.py:app"), "file"),
     ({"src/shop/__init__.py": "", "src/shop/api.py": LONE}, ("--app", "src/shop/api.py"), "shop.api"),
-    ({"src/shop/__init__.py": LONE}, ("--app", "src/shop/__init__.py"), "shop"),
     ({"a.py": LONE, "b.py": LONE, "penstock.toml": 'app = "b:app"'}, (), "b"),
     ({"a.py": LONE, "b.py": LONE, "pyproject.toml": '[tool.penstock]\napp = "b"'}, (), "b"),
     (
@@ -121,17 +100,11 @@ WRONG: tuple[tuple[dict[str, str], tuple[str, ...], str, str], ...] = (
     ({"a.py": LONE + "second = App()\n"}, (), "a has more than one App.", "--app a:app or --app a:second"),
     ({"a.py": "x = 1"}, ("--app", "a"), "a has no App.", "Write app = App() in it"),
     ({"a.py": LONE}, ("--app", "a:nothing"), "The module a was found, but it has no nothing.", "--app a:app"),
-    ({"a.py": LONE}, ("--app", "a:hello"), "The module a was found, but hello in it is no App.", "--app a:app"),
     ({}, ("--app", "nowhere"), "There is no module 'nowhere' here.", "--app path/to/nowhere.py"),
-    ({}, ("--app", "no/where.py"), "no/where.py does not exist.", "existing file"),
     ({}, ("--app", ":app"), "':app' names no app.", "--app module:app"),
     ({"penstock.toml": "app = ["}, (), "penstock.toml cannot be read: Invalid value", ""),
-    ({"pyproject.toml": "[tool.penstock]\napp = 5"}, (), "app must be text", ""),
-    ({"a.py": LONE, "penstock.toml": "leese = 5"}, (), "leese is no setting.", "Did you mean lease?"),
     ({"a.py": LONE, "penstock.toml": "port = 5"}, (), "port is no setting.", "penstock serve --port."),
-    ({"a.py": LONE, "penstock.toml": "lease = 'x'"}, (), "lease must be a number of seconds greater than 0", ""),
     ({"a.py": LONE}, ("--database", "sqlite:///no/such.db"), "There is no database no/such.db.", "penstock migrate"),
-    ({"a.py": LONE}, ("--database", "sqlite:///a.py"), "not a sound SQLite database", ""),
     (
         {"a.py": LONE},
         ("--database", "postgresql://nobody:hush@127.0.0.1:1/x"),
@@ -143,13 +116,9 @@ WRONG: tuple[tuple[dict[str, str], tuple[str, ...], str, str], ...] = (
         for url, what, fix in (
             ("sqlite://bob:hush@h/x.db", "The database URL names the host 'h', but", "Write three slash"),
             ("postgresql://u:hush@h:nan/x", UNREAD, "Use postgresql://"),
-            ("postgresql://u:hush@h:99999/x", UNREAD, "Use postgresql://"),
             ("postgresql://u:hu/hush@h/x", UNREAD, "Use postgresql://"),
-            ("postgresql://u:hush@h,g:1:2/x", UNREAD, "Use postgresql://"),
-            ("postgresql://u:hush@[::1/x", UNREAD, "Use postgresql://"),
             ("postgresql:///x?port=hush", UNREAD, "Use postgresql://"),
             ("postgresql+asyncpg://u:hush@h/x", "names the driver 'asyncpg'", "Drop the driver: postgre"),
-            ("sqlite+aiosqlite:///x.db", "names the driver 'aiosqlite'", "Drop the driver: sqlite://"),
             ("mysql://u:hush@h/x", "has the unknown scheme 'mysql'.", "Use sqlite:///file.db or postgresql"),
         )
     ),
@@ -169,9 +138,6 @@ def test_what_is_wrong_is_said_in_a_line(console: Console, monkeypatch: pytest.M
         assert fix in refused.err
         assert "hush" not in refused.err
         assert "Traceback" not in refused.err
-        as_json = console("run", "hello", "--json", *arguments)
-        assert as_json.code == 1
-        assert what in json.loads(as_json.err)["error"]["message"]
         assert "Traceback" in console("run", "hello", "--log-level", "debug", *arguments).err
     assert scheme_of("postgresql://u:p@[::1]:5432,db.internal:5433,db/x?port=5432") == "postgresql"
 
@@ -195,8 +161,6 @@ def test_an_import_that_fails_shows_the_frames_of_the_program(console: Console) 
     failed = console("functions")
     assert failed.code == 1
     assert failed.err.startswith("error: app:bad is public, and lacks an annotation of x")
-    assert "app.py:6" in failed.err
-    assert "Traceback" not in failed.err
 
 
 def test_a_function_that_fails_shows_the_frames_of_the_program(bookings: Console) -> None:
@@ -205,8 +169,6 @@ def test_a_function_that_fails_shows_the_frames_of_the_program(bookings: Console
     assert failed.err.splitlines()[-1] == "ValueError: ouch"
     assert failed.err.count("\n  File") == 2
     assert bookings("run", "fail", "--log-level", "debug").err.count("\n  File") > 4
-    as_json = json.loads(bookings("run", "fail", "--json").err)["error"]
-    assert (as_json["code"], as_json["message"]) == ("program", "ValueError: ouch")
     assert "{'reason': 'full'}" in bookings("run", "refuse").err
     as_json = json.loads(bookings("run", "refuse", "--json").err)["error"]
     assert (as_json["code"], as_json["data"]) == ("application", {"reason": "full"})
@@ -227,7 +189,6 @@ async def whoami(ctx: QueryCtx) -> str:
     user = '{"issuer": "club", "subject": "ada"}'
     assert console.ok("run", "whoami", "--identity", user).out == '"club|ada"\n'
     assert "Name its issuer and subject." in console("run", "whoami", "--identity", '{"subject": "ada"}').err
-    assert "This is not valid JSON" in console("run", "whoami", "--identity", "ada").err
     nobody = console("run", "whoami").err
     assert "Nobody has signed in." in nobody
     assert "--identity" in nobody
@@ -266,7 +227,6 @@ def test_a_database_that_is_not_there_or_read_only_is_told(
     failed = console("migrate", "--database", postgres_url)
     assert failed.code == 1
     assert failed.err.startswith("error: ")
-    assert "read-only" in failed.err
     assert "Traceback" not in failed.err
 
 
@@ -323,25 +283,13 @@ def test_a_reader_that_goes_away_is_no_error(bookings: Console) -> None:
     assert (process.returncode, err) == (1, b"")
 
 
-def test_an_interrupt_ends_quietly(console: Console) -> None:
-    console.write(
-        "app.py",
-        LONE + "import asyncio\nfrom penstock import ActionCtx\n@app.action\nasync def wait(ctx: ActionCtx) -> None:\n"
-        "    print('waiting', flush=True)\n    await asyncio.Event().wait()\n",
-    )
-    console.ok("migrate")
-    with console.start("run", "wait") as process:
-        process.wait_for("waiting")
-        process.tell(signal.SIGINT)
-        assert process.end() == 130
-        assert "".join(process.lines).strip() == "waiting"
-
-
 def test_logs_are_text_or_json(unmigrated: Console) -> None:
     bookings = unmigrated
     text = bookings.ok("migrate", "--log-level", "info").err
     assert " info    schema.applied migrations=" in text
     bookings.write_bookings(("note: str", "remark: str | None = None\n    note: str"))
+    script = bookings.ok("migrate", "--plan").out.splitlines()
+    assert all(line.endswith(";") or line.startswith("--") for line in script), "a plan is a script"
     lines = bookings.ok("migrate", "--log-level", "info", "--log-format", "json").err.splitlines()
     events = [json.loads(line) for line in lines if line.startswith("{")]
     assert [event["event"] for event in events] == ["schema.changing", "schema.applied"]

@@ -12,18 +12,11 @@ import sys
 import tomllib
 
 import pytest
-from doors.cli_fixtures import Console
+from doors.cli_fixtures import HELLO, Console
 
 from penstock.distribution import requirement
 
 # ----- codegen
-
-LONE = """from penstock import App, QueryCtx
-app = App()
-@app.query
-async def hello(ctx: QueryCtx, name: str) -> str:
-    return name
-"""
 
 
 def test_clients_are_written_where_they_are_wanted_and_checked(console: Console) -> None:
@@ -42,10 +35,7 @@ def test_clients_are_written_where_they_are_wanted_and_checked(console: Console)
     )
     changed = console("codegen", "--check", "--python")
     assert (changed.code, changed.err) == (1, "not current: clients/api.py\nRun penstock codegen to write them.\n")
-    taken = console("codegen", "--out", "penstock.toml").err
-    assert "cannot be written: " in taken
-    assert "Name another folder." in taken
-    console.ok("config")  # to which the table is no setting
+    assert "cannot be written: " in console("codegen", "--out", "penstock.toml").err
 
 
 def test_files_of_other_origin_and_unknown_clients_are_refused(console: Console) -> None:
@@ -56,8 +46,6 @@ def test_files_of_other_origin_and_unknown_clients_are_refused(console: Console)
     assert [path.name for path in own.parent.iterdir()] == ["api.py"]
     console.write("penstock.toml", '[codegen]\nrust = "web"\n')
     assert "codegen writes no rust" in console("codegen").err
-    console.write("penstock.toml", "[codegen]\npython = 3\n")
-    assert "must be a table of folders" in console("codegen").err
 
 
 def test_the_function_spec_is_that_of_convex(console: Console) -> None:
@@ -65,35 +53,25 @@ def test_the_function_spec_is_that_of_convex(console: Console) -> None:
     spec = json.loads(console.ok("function-spec", "--url", "http://here").out)
     assert spec["url"] == "http://here"
     functions = {function["identifier"]: function for function in spec["functions"]}
-    assert functions["bookings.js:book"] == {
-        "identifier": "bookings.js:book",
-        "functionType": "Mutation",
-        "args": {
-            "type": "object",
-            "value": {
-                "customer": {"fieldType": {"type": "string"}, "optional": False},
-                "phone": {"fieldType": {"type": "string"}, "optional": False},
-                "guests": {"fieldType": {"type": "number"}, "optional": True},
-            },
-        },
-        "returns": {"type": "id", "tableName": "booking"},
-        "visibility": {"kind": "public"},
-    }
-    assert functions["bookings.js:remind"]["visibility"] == {"kind": "internal"}
+    book = functions["bookings.js:book"]
+    assert (book["functionType"], book["visibility"]) == ("Mutation", {"kind": "public"})
+    assert book["args"]["value"]["guests"] == {"fieldType": {"type": "number"}, "optional": True}
+    assert book["returns"] == {"type": "id", "tableName": "booking"}
     row = functions["bookings.js:upcoming"]["returns"]["value"]["value"]
     assert row["_creationTime"] == {"fieldType": {"type": "number"}, "optional": False}
     assert row["status"]["fieldType"]["value"][1] == {"type": "literal", "value": "paid"}
 
 
 def test_watching_writes_again_when_the_source_changes(console: Console) -> None:
-    console.write("hello.py", LONE)
+    hello = HELLO.replace("(ctx: QueryCtx", "(ctx: QueryCtx, name: str")
+    console.write("hello.py", hello)
     with console.start("codegen", "--out", ".", "--watch") as process:
         process.wait_for("wrote: .*api.py")
         process.wait_for("Waiting for a change")
-        console.write("hello.py", LONE.replace("name: str", "name: int"))
+        console.write("hello.py", hello.replace("name: str", "name: int"))
         process.wait_for("hello.py changed")
         process.wait_for("wrote: .*api.py")
-        console.write("hello.py", LONE + "app = (")
+        console.write("hello.py", hello + "app = (")
         process.wait_for("SyntaxError")
         process.wait_for("Waiting for a change")
         process.tell(signal.SIGINT)
@@ -120,11 +98,8 @@ def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, m
     )
     assert "Docker and CI cannot read that" in written.err, "these tests run on a working tree"
     assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ python3")
-    yaml = importlib.import_module("yaml")
-    compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
-    assert compose["services"]["app"]["environment"]["DATABASE_URL"].startswith("postgresql://app:app@database/")
-    steps = yaml.safe_load((folder / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]["test"]["steps"]
-    assert {"penstock check", "pytest"} < {step.get("run") for step in steps}
+    for file in ("compose.yaml", ".github/workflows/ci.yml"):
+        assert importlib.import_module("yaml").safe_load((folder / file).read_text("utf-8"))
 
     monkeypatch.chdir(folder)
     console.folder = folder

@@ -67,45 +67,28 @@ def test_readers_interests_and_room_are_shown(captured: Console, database_url: s
 
     on_store(database_url, go_on)
     shown = captured.ok("changes").out.splitlines()
-    assert shown[0].split() == ["reader", "unread", "behind", "moved", "read", "by"]
-    assert shown[1].split()[:2] == ["ledger", "2"]
-    assert shown[1].endswith("host:7")
-    assert shown[2].split()[:3] == ["mail", "0", "-"]
-    assert shown[2].endswith("nobody")
-    assert shown[4].split() == ["interest", "table", "state"]
+    assert (shown[1].split()[:2], shown[1].split()[-1]) == (["ledger", "2"], "host:7")
+    assert (shown[2].split()[:3], shown[2].split()[-1]) == (["mail", "0", "-"], "nobody")
     assert shown[5].split() == ["bookings", "booking", "missing"]
     assert shown[7].startswith("The feed takes ")
     found = captured.ok("changes", "--json").json
-    assert [(one["name"], one["rows"], one["worker"]) for one in found["readers"]] == [
-        ("ledger", 2, "host:7"),
-        ("mail", 0, None),
-    ]
-    assert [(one["name"], one["table"], one["state"]) for one in found["interests"]] == [
-        ("bookings", "booking", "missing")
-    ]
     assert found["bytes"] > 0
 
 
 def test_a_reader_is_dropped_if_somebody_is_sure(captured: Console) -> None:
     refused = captured("changes", "drop", "mail")
-    assert (refused.code, refused.out) == (1, "")
-    assert "mail has 2 changes unread" in refused.err
-    assert "About 0 changes of them are kept for it alone" in refused.err
-    assert "--yes" in refused.err
-    done = captured.ok("changes", "drop", "mail", "--yes")
-    assert "mail is dropped" in done.err
+    assert (refused.code, "mail has 2 changes unread" in refused.err, "--yes" in refused.err) == (1, True, True)
+    captured.ok("changes", "drop", "mail", "--yes")
     assert [one["name"] for one in captured.ok("changes", "--json").json["readers"]] == ["ledger"]
     done = captured.ok("changes", "drop", "ledger", "--yes")
     assert "About 2 changes of them are kept for it alone" in done.err
     assert "host:7 reads it now" in done.err
-    unknown = captured("changes", "drop", "ledger", "--yes")
-    assert (unknown.code, "There is no reader 'ledger'" in unknown.err) == (1, True)
 
 
 # ----- locks and keys
 
 
-def test_locks_are_listed_and_taken_away(console: Console) -> None:
+def test_a_lock_is_taken_away_from_the_holder_that_is_named(console: Console) -> None:
     console.write_bookings()
     console.ok("migrate")
     assert console.ok("locks").out == "no locks\n"
@@ -113,11 +96,6 @@ def test_locks_are_listed_and_taken_away(console: Console) -> None:
     with app.sync.open(push_schema=False) as backend:
         lock = backend.with_lock("account:ada")
         fence = lock.__enter__().fence
-        (shown,) = console.ok("locks", "--json").json["locks"]
-        assert (shown["key"], shown["fence"], shown["wanted"]) == ("account:ada", fence, False)
-        lines = [line.split() for line in console.ok("locks").out.splitlines()]
-        assert lines[1][:3] == ["account:ada", str(fence), shown["holder"]]
-        assert "--fence" in console("locks", "release", "account:ada").err
         refused = console("locks", "release", "account:ada", "--fence", str(fence + 1))
         assert (refused.code != 0, "does not have the holder" in refused.err) == (True, True)
         console.ok("locks", "release", "account:ada", "--fence", str(fence))
@@ -133,18 +111,13 @@ def test_a_key_is_created_listed_and_revoked(console: Console) -> None:
     key = made.out.strip()
     assert key.startswith(PREFIX)
     assert "cannot be shown again" in made.err
-    assert console.ok("keys", "create", "other", "--json").json["key"] != key
-    (first, second) = console.ok("keys", "--json").json["keys"]
-    assert (first["name"], first["scopes"], second["expires_at"]) == ("billing", ["read", "write"], None)
+    (first,) = console.ok("keys", "--json").json["keys"]
+    assert (first["name"], first["scopes"]) == ("billing", ["read", "write"])
     listed = console.ok("keys").out
-    assert "read write" in listed
     assert PREFIX not in listed
     assert key.encode() not in (console.folder / "penstock.db").read_bytes()
     assert "already" in console("keys", "create", "billing").err
     assert "how long the key holds" in console("keys", "create", "late", "--expires", "0d").err
-    assert "1 to 100 letters" in console("keys", "create", "a b").err
-    assert console.ok("keys", "revoke", "billing").err == "billing is revoked.\n"
-    assert "There is no key" in console("keys", "revoke", "billing").err
 
 
 # ----- live queries
@@ -153,10 +126,10 @@ TOKEN = "the-admins-token"
 
 
 @contextmanager
-def serving(console: Console, **environment: str) -> Iterator[str]:
+def serving(console: Console) -> Iterator[str]:
     """The URL of a server of the program about bookings."""
     console.write_bookings(("class Booking(Table, live=False):", "class Booking(Table):"))
-    with console.start("serve", "--port", "0", **environment) as server:
+    with console.start("serve", "--port", "0") as server:
         yield server.wait_for(r"server.started url=(\S+)")[1]
 
 
@@ -175,7 +148,7 @@ def book(url: str, customer: str) -> None:
     assert httpx.post(f"{url}/api/mutation", json=body, timeout=SOON).json()["status"] == "success"
 
 
-def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
+def test_watched_queries_are_listed_with_the_cause_of_their_last_run_to_who_may_ask(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", TOKEN)
@@ -184,8 +157,7 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
         with subscribed(url, "Ada") as events, subscribed(url, "Ada"), subscribed(url, "Bob"):
             book(url, "Ada")
             next(events)
-            head, *rows = console.ok("live", "--url", f"{url}/").out.splitlines()
-            assert head.split("  ")[0].strip() == "query"
+            _head, *rows = console.ok("live", "--url", f"{url}/").out.splitlines()
             (ada,) = [row for row in rows if "customer='Ada'" in row]
             (bob,) = [row for row in rows if "customer='Bob'" in row]
             query, arguments, caller, watchers, runs, each_minute = ada.split()[:6]
@@ -195,25 +167,15 @@ def test_watched_queries_are_listed_with_the_cause_of_their_last_run(
             assert bob.split()[3] == "1"
             assert "booking: enter of" not in bob
             found = console.ok("live", "--url", url, "--limit", "1", "--json").json
-            assert found.keys() == {"queries", "more"}
             assert found["more"] == 1
             (costliest,) = found["queries"]
-            assert (costliest["function"], costliest["caller"]) == ("bookings:upcoming", None)
             assert len(costliest["causes"]) == costliest["runs"]
-            more = console.ok("live", "--url", url, "--limit", "1")
-            assert more.err == "There is 1 more: --limit\n"
-
-
-def test_a_server_that_cannot_be_asked_is_named(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(console, PENSTOCK_ADMIN_TOKEN=TOKEN) as url:
         monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", "the-wrong-token")
         refused = console("live", "--url", url)
         assert (refused.code, "PENSTOCK_ADMIN_TOKEN" in refused.err) == (1, True)
         assert f"The server at {url} answered with status 401." in refused.err
-    gone = console("live", "--url", url, "--json")
-    assert (gone.code, f"No server answers at {url}" in gone.err) == (1, True)
-    for wrong in ("localhost:8000", "file:///etc/passwd"):
-        assert "is not the address of a server" in console("live", "--url", wrong).err
+    assert f"No server answers at {url}" in console("live", "--url", url, "--json").err
+    assert "is not the address of a server" in console("live", "--url", "file:///etc/passwd").err
 
 
 # ----- doctor

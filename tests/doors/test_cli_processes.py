@@ -86,20 +86,9 @@ def started(folder: Path, *arguments: str, database: str = "sqlite:///shop.db") 
 def pids(url: str) -> set[int]:
     """The processes that answer, each asked over a connection of its own."""
     asked = {"path": "program:pid", "args": {}}
-    return {httpx.post(f"{url}/api/action", json=asked).json()["value"] for _ in range(20)}
-
-
-def test_servers_share_a_port_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
-    with started(tmp_path, "serve", "--port", "0") as supervisor:
-        url = supervisor.wait_for(r"server\.started url=(\S+)", times=2)[0]
-        killed = min(pids(url))
-        os.kill(killed, signal.SIGKILL)
-        assert supervisor.wait_for(r"processes\.ended number=\d (.*)") == ["code=137 again_in=0.0"]
-        supervisor.wait_for(r"(server\.started)")
-        assert killed not in pids(url)
-        assert supervisor.stop() == 0
-        with pytest.raises(httpx.ConnectError):
-            pids(url)
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(transport=httpx.HTTPTransport(limits=limits)) as http:
+        return {http.post(f"{url}/api/action", json=asked).json()["value"] for _ in range(12)}
 
 
 async def write_on(url: str, name: str, written: set[str], doubtful: set[str], over: asyncio.Event) -> None:
@@ -117,21 +106,29 @@ async def write_on(url: str, name: str, written: set[str], doubtful: set[str], o
                     doubtful.add(text)
 
 
-async def test_what_was_answered_stays_while_processes_are_killed(tmp_path: Path, database_url: str) -> None:
+async def test_servers_share_a_port_and_what_was_answered_stays_while_they_are_killed(
+    tmp_path: Path, database_url: str
+) -> None:
     written, doubtful, over = set[str](), set[str](), asyncio.Event()
     with started(tmp_path, "serve", "--port", "0", database=database_url) as supervisor:
         url = (await asyncio.to_thread(supervisor.wait_for, r"server\.started url=(\S+)", 2))[0]
-        writers = [asyncio.create_task(write_on(url, str(n), written, doubtful, over)) for n in range(6)]
-        for _ in range(3):
-            more = len(written) + 60
+        writers = [asyncio.create_task(write_on(url, str(n), written, doubtful, over)) for n in range(3)]
+        for _ in range(2):
+            more = len(written) + 20
             await until(lambda more=more: len(written) >= more)  # type: ignore[misc]
-            os.kill(min(await asyncio.to_thread(pids, url)), signal.SIGKILL)
+            killed = min(await asyncio.to_thread(pids, url))
+            os.kill(killed, signal.SIGKILL)
+            (ended,) = await asyncio.to_thread(supervisor.wait_for, r"processes\.ended number=\d (.*)")
+            assert ended.startswith("code=137 again_in=")
             await asyncio.to_thread(supervisor.wait_for, r"(server\.started)")
+            assert killed not in await asyncio.to_thread(pids, url)
         over.set()
         await asyncio.gather(*writers)
         async with AsyncClient(url) as client:
             found = await client.query("program:read")
         assert await asyncio.to_thread(supervisor.stop) == 0
+        with pytest.raises(httpx.ConnectError):
+            pids(url)
     assert len(found) == len(set(found)), "nothing is written twice"
     assert written <= set(found) <= written | doubtful, "nothing that was answered is lost, nothing refused is there"
 

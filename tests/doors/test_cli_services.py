@@ -19,27 +19,15 @@ from typing import Any
 
 import httpx
 import pytest
-from doors.cli_fixtures import Console, Process
+from doors.cli_fixtures import HELLO, Console, Process
 from stage import stubborn
 from stage.examples import LONG
 from stage.processes import TESTS
 from stage.waits import SOON
 
-from penstock import AccessDenied, App, ApplicationError, MutationCtx, QueryCtx, public, signed_in
-from penstock.cli.dev import links, sample_calls
-from penstock.cli.devlog import DevFormatter, schema_summary
+from penstock import ApplicationError
+from penstock.cli.devlog import DevFormatter
 from penstock.observe.logs import event
-
-HELLO = """
-from penstock import App, QueryCtx
-
-app = App()
-
-
-@app.query
-async def hello(ctx: QueryCtx) -> str:
-    return "one"
-"""
 
 SLOW = """
 import asyncio
@@ -84,36 +72,21 @@ def rss(pid: int) -> int:
 # ----- dev
 
 
-def test_dev_suggests_a_call_that_needs_no_token() -> None:
-    app = App()
-
-    @app.query(access=signed_in)
-    async def mine(ctx: QueryCtx) -> int:
-        """Ask for a token."""
-        return 1
-
-    assert sample_calls(app, "http://x") == []
-
-    @app.mutation(access=public)
-    async def knock(ctx: MutationCtx) -> None:
-        """Ask for nothing."""
-
-    (call,) = sample_calls(app, "http://x")
-    assert "test_cli_services:knock" in call
-
-
 def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -> None:
+    console.write("penstock.toml", '[codegen]\npython = "clients"\n')
     console.write("hello.py", HELLO)
     with console.start("dev", "--port", "0") as process:
         url = process.wait_for(r"server +(http://127\.0\.0\.1:\d+)")[1]
         token = process.wait_for(r"token +(\S{40,})$")[1]
         suggestion = process.wait_for(r"curl .*")[0]
         assert suggestion.startswith(f"curl {url}/api/query")
-        assert call(url, "hello:hello") == "one"
+        assert call(url, "hello:hello") == "hi"
         assert httpx.get(f"{url}/admin/tasks", timeout=SOON).status_code == 401
         assert rss(process.pid) < 80 * 1024 * 1024
 
-        console.write("hello.py", HELLO.replace('"one"', '"second"'))
+        console.write(
+            "hello.py", HELLO.replace('"hi"', '"second"').replace("(ctx: QueryCtx", "(ctx: QueryCtx, n: int = 1")
+        )
         process.wait_for("hello.py changed")
         url = process.wait_for("ready at (.*)")[1]
         assert call(url, "hello:hello") == "second"
@@ -121,13 +94,14 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}, "it is the same"
         process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
         process.wait_for("penstock check --explain PEN006")
+        assert "n: int" in (console.folder / "clients" / "api.py").read_text("utf-8"), "its clients are written"
 
         console.write("hello.py", HELLO + "import does_not_exist\n")
         process.wait_for("No module named 'does_not_exist'")
         process.wait_for("Waiting for a change")
         console.write("inner/__init__.py", "TEXT = 'third'\n")
         process.wait_for("Waiting for a change")
-        console.write("hello.py", "from inner import TEXT\n" + HELLO.replace('"one"', "TEXT"))
+        console.write("hello.py", "from inner import TEXT\n" + HELLO.replace('"hi"', "TEXT"))
         assert call(process.wait_for("ready at (.*)")[1], "hello:hello") == "third"
         console.write("inner/__init__.py", "TEXT = 'the fourth'\n")
         process.wait_for("inner/__init__.py changed")
@@ -139,25 +113,6 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert re.search(r"^(Stopping\.|Waiting up to 2 s for 1 call\.)", "".join(process.lines), re.MULTILINE), (
             "the server may not know yet that its answer has arrived"
         )
-
-
-@pytest.mark.long
-def test_dev_waits_for_a_program_that_imports_and_writes_its_clients(console: Console) -> None:
-    console.write("penstock.toml", '[codegen]\npython = "clients"\n')
-    console.write("hello.py", HELLO.replace("app = App()", "app = App("))
-    with console.start("dev", "--port", "0") as process:
-        process.wait_for("SyntaxError")
-        process.wait_for("Waiting for a change")
-        console.write("hello.py", HELLO)
-        assert call(process.wait_for(r"server +(http.*)")[1], "hello:hello") == "one"
-        process.wait_for("Starts again when the source changes")
-        console.write("hello.py", HELLO.replace("(ctx: QueryCtx", "(ctx: QueryCtx, name: str"))
-        process.wait_for("hello.py changed")
-        process.wait_for("ready at")
-        assert "name: str" in (console.folder / "clients" / "api.py").read_text("utf-8")
-        process.tell(signal.SIGTERM)
-        assert process.end() == 0
-        assert "api.py changed" not in "".join(process.lines)
 
 
 def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> None:
@@ -227,49 +182,13 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
         process.wait_for("services.started services=worker")
         with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as http:
             assert "penstock_database_up 1.0" in http.get(url).text
+            assert http.get(url.replace("/metrics", "/api/query")).status_code == 404
         stop_in_the_middle(process)
         (slow.folder / "gate").write_text("opened")
         assert process.end() == 0
         assert process.lines[-1].rstrip().endswith("services.stopped")
     job = slow.ok("jobs", "--json").json["jobs"][0]
     assert (job["state"], job["result"]) == ("success", "opened")
-
-
-ENDLESS = """
-from datetime import timedelta
-
-from penstock import App, MutationCtx, sync
-
-app = App(grace=0.1)
-
-
-@app.internal_mutation
-async def begin(ctx: MutationCtx) -> None:
-    await ctx.scheduler.run_after(timedelta(0), wait)
-
-
-@app.action
-def wait(ctx: sync.ActionCtx) -> None:
-    print("job begun", flush=True)
-    while True:
-        pass
-
-"""
-
-
-def test_a_worker_ends_although_a_function_does_not(console: Console, database_url: str) -> None:
-    console.write("endless.py", ENDLESS)
-    console.ok("migrate", "--database", database_url)
-    console.ok("run", "begin", "--database", database_url)
-    with console.start("worker", "--database", database_url) as process:
-        stop_in_the_middle(process)
-        assert process.end() == 0
-    said = "".join(process.lines)
-    assert "handed_back=0 lost=1" in said
-    assert "engine.functions_left functions=endless:wait" in said
-    assert "process.ended threads=penstock-action-0-1" in said
-    job = console.ok("jobs", "--json", "--database", database_url).json["jobs"][0]
-    assert (job["state"], job["error"][:10]) == ("failed", "WorkerLost")
 
 
 def test_a_second_signal_does_not_wait(slow: Console) -> None:
@@ -282,162 +201,46 @@ def test_a_second_signal_does_not_wait(slow: Console) -> None:
 
 # ----- the lines of dev
 
-ORDER = "order_01jd3k4v5w6x7y8z9a0b1c2d3e"
 
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Emits events; what is shown of them."""
+def test_runs_and_errors_are_told_in_lines_that_fit(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    formatter, logger = DevFormatter(verbose=False), logging.getLogger("penstock")
-    shown: list[str] = []
+    caplog.set_level(logging.INFO, "penstock")
+    formatter = DevFormatter(verbose=False)
 
-    class Shown(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            shown.extend(line[9:] for line in formatter.format(record).splitlines())
+    def shown() -> list[str]:
+        records = [one for one in caplog.records if formatter.filter(one)]
+        caplog.clear()
+        return [line[9:] for record in records for line in formatter.format(record).splitlines()]
 
-    handler, level = Shown(), logger.level
-    handler.addFilter(formatter.filter)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield shown
-    logger.removeHandler(handler)
-    logger.setLevel(level)
+    def ran(name: str = "call.ran", error: Exception | None = None, **facts: Any) -> None:
+        usual: dict[str, Any] = {"kind": "mutation", "function": "shop:book", "status": "success", "ms": 3.44}
+        if error is not None:
+            with pytest.raises(type(error)):
+                raise error
+            usual |= {"status": "failed", "error": error}
+        event(name, logging.INFO, exc_info=error, **usual | {"read": 0, "written": 0} | facts)
 
-
-def ran(name: str = "call.ran", error: Exception | None = None, **facts: Any) -> None:
-    usual = {"kind": "mutation", "function": "shop:book", "status": "success", "ms": 3.44, "read": 0, "written": 0}
-    if error is not None:
-        usual |= {"status": "failed", "error": error}
-    event(name, logging.WARNING if error else logging.INFO, exc_info=error, **usual | facts)
-
-
-def raised(error: Exception) -> Exception:
-    with pytest.raises(type(error)) as found:
-        raise error
-    return found.value
-
-
-def test_a_line_says_how_a_run_ended_and_what_it_cost(lines: list[str]) -> None:
     ran(read=1200, written=1, caller="ada")
     ran("job.ran", job="job_1", attempt=2, status="retrying", ms=12_345.0)
-    ran(
-        "job.ran",
-        job="job_1",
-        attempt=1,
-        task="to_erp",
-        key=f'["{ORDER}"]',
-        function="shop:to_erp",
-        read=10,
-        written=10,
-    )
-    assert lines == [
+    ran("job.ran", job="job_1", attempt=1, task="to_erp", key='["order_1"]', read=10, written=10)
+    event("worker.started", lease=1)
+    assert shown() == [
         "ok      mutation shop:book                 3.4 ms  read 1,200, wrote 1",
         "        ada",
         "retry   job      shop:book                 12.3 s  attempt 2",
         "penstock jobs show job_1",
         "ok      task     to_erp                    3.4 ms  read 10, wrote 10",
-        f"        {ORDER}",
+        "        order_1",
     ]
-    assert all(len(line) <= 71 for line in lines)
-
-
-def test_an_error_shows_the_frames_of_the_program_and_is_told_once(lines: list[str]) -> None:
-    ran(error=raised(ApplicationError("Seat A1 is taken.")), job="job_1", name="job.ran")
+    ran("job.ran", error=ApplicationError("Seat A1 is taken."), job="job_1")
     event("job.failed", logging.WARNING, job="job_1")
-    first, said, place, hint = lines
-    assert first.startswith("failed  job")
-    assert (said, hint) == ("ApplicationError: Seat A1 is taken.", "penstock jobs show job_1")
-    assert place.startswith("  at ")
-    assert "test_cli_services.py:" in place
-    lines.clear()
-
-    error = raised(ValueError("full\x1b[2J"))
-    ran(error=error)
-    event("call.failed", logging.ERROR, exc_info=error)
+    _first, said, place, _hint = shown()
+    assert (said, "test_cli_services.py:" in place) == ("ApplicationError: Seat A1 is taken.", True)
+    ran(error=ValueError("full\x1b[2J"))
     event("http.request", method="POST", path="/api/query", function="shop:book", error="unexpected")
-    assert [line.strip() for line in lines[1:]] == [
-        "Traceback (most recent call last):",
-        *(line for line in map(str.strip, lines) if line.startswith("File ") and "test_cli_services.py" in line),
-        "raise error",
-        "ValueError: full␛[2J",
-    ]
-    lines.clear()
-
-    ran(error=raised(AccessDenied("The access of shop:book does not let this caller in.")))
-    event("call.refused", logging.WARNING, error="The access of shop:book does not let this caller in.")
-    assert "call.refused" not in "".join(lines)
-    event("call.refused", logging.WARNING, error="This server has too much to do.")
-    assert "call.refused" in lines.pop()
-    lines.clear()
-
-    event("http.request", method="POST", path="/api/query")
-    event("http.request", method="POST", path="/api/query", function="shop:gone", error="function_not_found")
-    event("call.failed", logging.ERROR, exc_info=raised(KeyError("another")))
-    event("worker.started", lease=1)
-    event("job.parked", logging.WARNING, job="job_2")
-    assert lines[0] == "refused POST      shop:gone  function_not_found"
-    assert "call.failed" in lines[1]
-    assert "job.parked" in lines[-1]
-    assert "worker.started" not in "".join(lines)
-
-
-def test_a_message_that_its_handler_failed_on_is_told_with_what_to_type_next(lines: list[str]) -> None:
-    facts: dict[str, Any] = {"outbox": "to_erp", "message": 7, "key": f'["{ORDER}"]', "attempts": 2}
-    ran(error=raised(ConnectionError("no way")), kind="action", function="shop:to_erp")
-    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: no way")
-    assert lines[-1] == "message 7, attempt 2: penstock outbox show to_erp"
-    assert "outbox.failed" not in "".join(lines)
-    lines.clear()
-
-    event("outbox.failed", logging.WARNING, **facts, error="ConnectionError: the sink did not answer in 30 seconds")
-    assert lines == [
-        "warning outbox.failed outbox=to_erp message=7",
-        f'        key=["{ORDER}"] attempts=2',
-        "        error=ConnectionError: the sink did not answer in 30 seconds",
-    ]
-
-
-def test_a_broken_practice_is_told_with_its_place_and_once_with_its_page(lines: list[str]) -> None:
-    follows = "run_mutation follows the transaction of line 69, and rows may change between"
-    for place, seen in (("shop.py:70", follows), ("shop.py:12", "run_query follows")):
-        why = "penstock check --explain PEN011"
-        event("practice.broken", logging.WARNING, code="PEN011", function="shop:pay", place=place, seen=seen, why=why)
-    assert lines == [
-        "PEN011  shop.py:70  run_mutation follows the transaction of line 69,",
-        "        and rows may change between",
-        "        penstock check --explain PEN011 says why",
-        "PEN011  shop.py:12  run_query follows",
-    ]
-
-
-async def test_many_runs_in_a_second_are_counted(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    record, moment = logging.getLogRecordFactory(), 100.5
-
-    def at_the_moment(*args: Any, **facts: Any) -> logging.LogRecord:
-        made = record(*args, **facts)
-        made.created = moment
-        return made
-
-    logging.setLogRecordFactory(at_the_moment)
-    try:
-        for number in range(50):
-            ran(function=f"shop:of_{number % 2}")
-        ran(error=ValueError())
-        moment = 101.5
-        ran(function="shop:later")
-    finally:
-        logging.setLogRecordFactory(record)
-    assert (len(lines), "shop:later" in lines[-1]) == (20 + 2 + 1, True), "a failure is never left out"
-    assert capsys.readouterr().err.strip() == "… and 30 more: 15 shop:of_0, 15 shop:of_1"
-
-
-def test_links_and_changes_of_the_schema_are_one_line_each() -> None:
-    assert links("http://x")["docs"] == "http://x/docs"
-    assert schema_summary({"tables_made": 12, "changes": 12}) == "12 tables made"
-    assert schema_summary({"tables_made": 1, "changes": 2}) == "1 table made, 1 other change of tables"
-    assert schema_summary({"tables_made": 0, "changes": 2}) == "2 changes of tables"
-    assert "up to date" in schema_summary({"tables_made": 0, "changes": 0})
+    assert shown()[-1].strip() == "ValueError: full␛[2J", "it is told once"
 
 
 # ----- handlers and clients that do not end
@@ -473,7 +276,7 @@ def expect_end(process: Process) -> None:
 
 
 AT_ONCE = ("action", "thread", "process", "shield", "task", "acted")
-GROUPS = (AT_ONCE, ("mutation",), ("keep_interpreter",))
+GROUPS = (AT_ONCE, ("mutation",))
 
 
 @pytest.mark.parametrize("kinds", [*GROUPS, *((kind,) for kind in stubborn.KINDS if LONG)], ids=", ".join)
@@ -483,6 +286,10 @@ def test_a_worker_ends(console: Console, database_url: str, kinds: tuple[str, ..
         for _ in kinds:
             process.wait_for("begun")
         expect_end(process)
+    if "thread" in kinds:
+        told = "".join(process.lines)
+        assert re.search(r"engine.functions_left functions=\S*stubborn:act_in_thread", told), told
+        assert "process.ended threads=penstock-action-0-1" in told
 
 
 def request(path: str, body: object = None) -> bytes:
@@ -540,13 +347,6 @@ def test_a_server_ends_whatever_its_clients_do(console: Console, database_url: s
             clients.enter_context(client(port, name))
             if name.startswith("waits"):
                 process.wait_for("begun")
-        expect_end(process)
-
-
-def test_dev_ends(console: Console, database_url: str) -> None:
-    asyncio.run(prepare(database_url, "acted"))
-    with started(console, database_url, "dev", "--port", "0", "--no-reload") as process:
-        process.wait_for("begun")
         expect_end(process)
 
 

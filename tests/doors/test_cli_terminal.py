@@ -10,23 +10,16 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import rich.console
 from doors.cli_fixtures import Console
-from race.test_workers import make_worker
-from stage import desk, mailroom, noisy
+from stage import desk, mailroom, noisy, yard
 from stage.desk import on
 from stage.forks import Fork
-from stage.outboxes import OutboxStage
 
-from penstock import ActionCtx, App, Table, TaskFilter
-from penstock.api.pools.activity import Look, look
-from penstock.cli.top import as_data, draw
-from penstock.clock import SystemClock
+from penstock import TaskFilter
 from penstock.testing import TestApp
 
 ENTER, INTERRUPT, END_OF_FILE = "\r", "\x03", "\x04"
@@ -146,7 +139,6 @@ def answered(shop: Console, command: tuple[str, ...], question: str, answer: str
 
 
 def test_nothing_is_done_unless_the_answer_is_yes(shop: Console, database_url: str) -> None:
-    assert answered(shop, DELETE, "Delete 3 rows?", f"n{ENTER}") == (1, f"n\n{NOTHING}")
     assert answered(shop, DROP, "Drop post?", ENTER) == (1, f"\n{NOTHING}")
     assert answered(shop, DROP, "Drop post?", END_OF_FILE) == (1, f"\n{NOTHING}")
     assert answered(shop, DELETE, "Delete 3 rows?", INTERRUPT) == (130, "")
@@ -157,32 +149,16 @@ def test_nothing_is_done_unless_the_answer_is_yes(shop: Console, database_url: s
         terminal.press(f"n{ENTER}")
         assert terminal.end() == 1
         assert terminal.shown.endswith(f"Drop post? [y/N]: n\n{NOTHING}")
-    for command, question in ((DROP, "Drop post?"), (DELETE, "Delete 3 rows?")):
-        errors = shop.folder / "errors"
-        with errors.open("wb") as file, Terminal(shop.folder, *command, errors=file.fileno()) as terminal:
-            assert (terminal.end(), terminal.shown) == (1, ""), "nobody is asked who cannot see the question"
-        for refused in (errors.read_text(), shop(*command).err):
-            assert f"error: {question} There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
+    errors = shop.folder / "errors"
+    with errors.open("wb") as file, Terminal(shop.folder, *DROP, errors=file.fileno()) as terminal:
+        assert (terminal.end(), terminal.shown) == (1, ""), "nobody is asked who cannot see the question"
+    for refused in (errors.read_text(), shop(*DROP).err):
+        assert "error: Drop post? There is no terminal to ask on.\n  fix: Confirm with --yes." in refused
     assert rows(database_url) == {"pending": 3}
     assert "post" in outboxes(database_url)
     code, shown = answered(shop, (*DELETE[:3], "skip", "ship"), "Skip 3 rows?", f"yes{ENTER}")
     assert (code, shown.splitlines()[0], ", of 3." in shown) == (0, "yes", True)
     assert rows(database_url) == {"skipped": 3}
-
-
-def test_commands_about_jobs_and_rows_ask_too(bookings: Console) -> None:
-    for _ in range(2):
-        bookings.ok("run", "book", "customer=ada", "phone=1")
-    bookings.write("rows.jsonl", '{"customer": "eve", "phone": "2"}\n')
-    jobs, rows = bookings.ok("jobs", "--json").json["counts"], bookings.ok("data", "booking", "--json").out
-    for command, question in (
-        (("jobs", "cancel", "--state", "pending"), "Cancel 2 jobs?"),
-        (("import", "booking", "rows.jsonl", "--replace"), "Delete all 2 rows of booking?"),
-    ):
-        assert answered(bookings, command, question, INTERRUPT) == (130, "")
-        assert answered(bookings, command, question, END_OF_FILE) == (1, f"\n{NOTHING}")
-    assert bookings.ok("jobs", "--json").json["counts"] == jobs
-    assert bookings.ok("data", "booking", "--json").out == rows
 
 
 @pytest.fixture
@@ -206,37 +182,22 @@ LISTS = {
 }
 
 
-TEAMS = """
-from penstock import App, Id, MutationCtx, Table, owner_of, signed_in
-app = App()
-class Team(Table):
-    captain: str
-@app.mutation(access=signed_in & owner_of(Team, "team", field="captain"))
-async def change_the_name_of_a_team(ctx: MutationCtx, team: Id[Team], name: str, notify: bool = True) -> Id[Team]:
-    return team
-"""
-
-
 def test_lists_fit_any_terminal_with_whole_names_and_ids(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns without room stand below their row, with their names."""
-    noisy_shop.write("teams.py", TEAMS)
     jobs = next(iter(LISTS))
     (job,) = noisy_shop.ok("--app", "stage.noisy", *jobs, "--json").json["jobs"]
     shown: dict[tuple[str, ...], tuple[str, ...]] = {
         **{command: (*words, "ConnectionError") for command, words in LISTS.items()},
         ("jobs", "show", job["id"]): (job["id"],),
-        ("--app", "teams.py", "functions"): ("mutation", "signed_in", 'field="captain")', "notify:", "Id[Team]"),
         ("config", "--database", "sqlite:///x.db"): ("database", "require_access", "Refuse"),
     }
     shown[jobs] += (job["id"],)
-    for columns, commands in ((60, [*shown]), (200, [jobs])):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        for command in commands:
-            words = shown[command]
-            lines = re.sub(r"\x1b\[\d*m", "", on_terminal(noisy_shop, *command)).splitlines()
-            assert max(map(len, lines)) <= columns or command[:2] == ("jobs", "show"), (columns, lines)
-            text = " ".join(" ".join(lines).split())
-            assert all(word in text for word in words), (columns, lines)
+    monkeypatch.setenv("COLUMNS", "60")
+    for command, words in shown.items():
+        lines = re.sub(r"\x1b\[\d*m", "", on_terminal(noisy_shop, *command)).splitlines()
+        assert max(map(len, lines)) <= 60 or command[:2] == ("jobs", "show"), lines
+        text = " ".join(" ".join(lines).split())
+        assert all(word in text for word in words), lines
 
 
 def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_shop: Console) -> None:
@@ -250,9 +211,7 @@ def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_sho
         for command in (
             *LISTS,
             ("jobs", "show", job["id"]),
-            ("jobs", "wait", job["id"]),
             ("tasks", "show", "read", record["key"]),
-            ("tasks", "explain", "read", record["key"]),
             ("outbox", "show", "notes"),
             ("data", "note_of_noisy"),
         )
@@ -266,7 +225,6 @@ def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_sho
     assert (failed.code, noisy.SHOWN in failed.err) == (1, True)
     assert not STEERING.search(failed.err)
     for arguments, read in (
-        (("run", "say", "--json"), json.loads),
         (("run", "say"), json.loads),
         (("data", "note_of_noisy", "--json"), lambda out: json.loads(out)[0]["text"]),
         (("data", "note_of_noisy", "--jsonl"), lambda out: json.loads(out)["text"]),
@@ -278,81 +236,24 @@ def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_sho
 
 # ----- top
 
-PROGRAM = """
-from penstock import ActionCtx, App
-
-app = App()
-sms = app.workpool("sms", max_parallelism=3)
-
-
-@app.action
-async def send(ctx: ActionCtx, count: int) -> None:
-    await sms.enqueue_batch(ctx, say, [{}] * count)
-
-
-@app.internal_action
-async def say(ctx: ActionCtx) -> None: ...
-"""
 ALTERNATE, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
-@pytest.mark.parametrize("key", ["q", INTERRUPT], ids=["q", "interrupt"])
-def test_what_goes_on_is_drawn_again_until_a_key_ends_it(console: Console, key: str) -> None:
-    console.write("messages.py", PROGRAM)
-    console.ok("migrate")
-    with Terminal(console.folder, "top", "--interval", "0.2") as terminal:
-        terminal.wait_for("sms")
+def test_what_goes_on_is_drawn_again_until_a_key_ends_it(stage: Console, database_url: str) -> None:
+    async def fill(test: TestApp) -> None:
+        await yard.texts.enqueue_batch(test, yard.send, [{"to": "good"}] * 4321)
+
+    stage.ok("--app", "stage.yard", "migrate")
+    with Terminal(stage.folder, "--app", "stage.yard", "top", "--interval", "0.2") as terminal:
+        terminal.wait_for("texts")
         assert ALTERNATE in terminal.shown
         assert "4,321" not in terminal.shown
-        console.ok("run", "send", "count=4321")
+        on(yard.app, database_url, fill)
         terminal.wait_for("4,321")
         assert BACK not in terminal.shown
-        terminal.press(key)
+        terminal.press("q")
         assert terminal.end() == 0
         left = terminal.shown.rpartition("4,321")[2]
         assert BACK in left
         assert CURSOR in left
         assert "Traceback" not in left
-
-
-class Item(Table, name="item_of_top"):
-    note: str = ""
-
-
-async def test_workers_are_those_that_run_jobs(database_url: str) -> None:
-    stage = OutboxStage(Item)
-    stage.outbox(Item)
-    stage.task(Item)
-    async with stage.open(database_url) as test:
-        await test.relay.tick()
-        await test.plan()
-        await test.engine.store.leases.take("rebuild send", timedelta(minutes=1), test.clock.now())
-        seen = await look(test.engine.store, SystemClock().now())
-        assert (as_data(seen)["workers"], written(seen).count("no worker runs")) == ([], 1)
-        worker = make_worker(test)
-        await worker.tick()
-        seen = await look(test.engine.store, SystemClock().now())
-        assert [one.lease for one in as_data(seen)["workers"]] == [worker.lease]
-        assert "  1 worker  " in written(seen)
-        await worker.kill()
-
-
-async def test_ids_of_jobs_stay_whole_beside_long_names(sqlite_url: str) -> None:
-    guests = App()
-    pool = guests.workpool("letters-and-parcels-to-all-guests-of-the-last-month", max_parallelism=3)
-
-    @guests.internal_action
-    async def send(ctx: ActionCtx) -> None: ...
-
-    async with TestApp(guests, sqlite_url) as test:
-        job = await pool.enqueue(test, send)
-        lines = written(await look(test.engine.store, SystemClock().now(), oldest=1), 80).splitlines()
-        assert max(map(len, lines)) <= 80
-        assert any(line.startswith("test_cli_terminal") and f"{job} " in line and "waits" in line for line in lines)
-
-
-def written(seen: Look, width: int = 200) -> str:
-    console = rich.console.Console(width=width)
-    with console.capture() as shown:
-        console.print(draw(seen))
-    return shown.get()

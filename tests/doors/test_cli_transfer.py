@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,21 +13,10 @@ from uuid import UUID
 import pytest
 from cryptography.fernet import Fernet
 from doors.cli_fixtures import Console
-from hypothesis import given, reject
-from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from stage.outboxes import run_sql
 
 from penstock import App, Id, MutationCtx, Table
-from penstock.cli.data import Documents
-from penstock.cli.transfer import Lines
-from penstock.clock import SystemClock
-from penstock.errors import ConfigError, ValueInvalid
-from penstock.schema.table import definition_of
-from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sql.dialect import Dialect
-from penstock.store.sql.statements import TableStatements
-from penstock.store.sqlite.dialect import SQLITE
 
 app = App()
 
@@ -94,10 +82,7 @@ def test_all_kinds_of_columns_go_to_another_store_and_back(
     documents = [json.loads(line) for line in first.strip().split("\n")]
     assert len(documents) == 5
     assert list(documents[1])[:3] == ["_id", "_creationTime", "text"]
-    assert documents[1]["data"] == {"$bytes": "".join(documents[1]["data"].values())}
     assert documents[1]["anything"]["$bytes"] == "no tag"
-    assert documents[2]["integer"] == {"$integer": "AAAAAAAAAIA="}
-    assert documents[2]["real"] == {"$float": "AAAAAAAA8H8="}
     console.ok("import", "thing", "-", "--database", postgres_url, stdin=first.encode())
     moved = console.ok("export", "thing", "-o", "-", "--database", postgres_url).out
     replace = ("import", "thing", "-", "--database", sqlite_url, "--replace", "-y", "--json")
@@ -145,14 +130,10 @@ def test_each_kind_of_bad_line(console: Console) -> None:
     console.ok("migrate")
     for line, why in (
         (b"garbage", "line 2: this is not valid JSON"),
-        (b"[1]", "line 2: this is no JSON object, but [1]."),
         (b'{"customer": "Ada"}', "line 2: phone: Field required"),
-        (b'{"customer": "Ada", "phone": "1", "x": 1}', "line 2: x: Extra inputs are not permitted"),
         (b'{"_id": "user_1", "customer": "A", "phone": "1"}', "line 2: _id: 'user_1' is not an id of table booking"),
-        (b'{"_creationTime": "now", "customer": "A", "phone": "1"}', "line 2: _creationTime: 'now' is no number"),
         (b'{"customer": "Ada", "phone": "1", "guests": {"$integer": "x"}}', "line 2: The content of $integer"),
         (b'{"customer": "Ada\\u0000", "phone": "1"}', "line 2: booking.customer contains a NUL"),
-        (b'{"customer": "Ada", "phone": "1", "status": "?"}', "line 2: status: Input should be 'pending' or 'paid'"),
         (b'{"customer": "\xff", "phone": "1"}', "line 2: this is not valid JSON"),
         (b'{"customer": "' + b"x" * 3000 + b'", "phone": "1"}', "line 2: Table booking: a value of 3000 bytes is too"),
         (b'{"customer": "Ada", "phone": "' + b"x" * 2_000_000 + b'"}', "line 2: Table booking: a row of 2000"),
@@ -205,23 +186,6 @@ def test_files_and_tables_that_are_not_there_are_named(bookings: Console) -> Non
         assert (refused.code, said in refused.err) == (1, True)
 
 
-def test_a_replacement_that_is_tried_again_reads_its_file_again(console: Console) -> None:
-    class Stdin(io.BytesIO):
-        def seekable(self) -> bool:
-            return False
-
-    documents = Documents(TableStatements(definition_of(Thing), SQLITE), SystemClock())
-    file = console.write("empty.jsonl", "\n\n")
-    with file.open("rb") as stream:
-        lines = Lines(str(file), stream)
-        assert [list(lines.pieces(documents)) for _attempt in range(2)] == [[], []]
-        assert stream.tell() == lines.size == 2
-    lines = Lines("-", Stdin(b"\n"))
-    assert list(lines.pieces(documents)) == []
-    with pytest.raises(ConfigError, match="stdin cannot be read again"):
-        list(lines.pieces(documents))
-
-
 # ----- user-owned tables
 
 
@@ -231,10 +195,7 @@ from decimal import Decimal
 
 from penstock import App, Table
 
-app = App()
-
-
-class Order(Table, source="orders", key="order_id", managed=False):
+class Order(Table, source="Our orders", key="order_id", managed=False):
     order_id: int
     at: datetime
     total: Decimal | None
@@ -254,7 +215,7 @@ ROWS = (
 
 
 def test_a_user_owned_table_survives_the_round_trip_with_its_numbers(shell: Console, database_url: str) -> None:
-    shell.write("orders.py", OWNED.replace('source="orders"', 'source="Our orders"'))
+    shell.write("orders.py", OWNED)
     store = database_url[:6]
     asyncio.run(run_sql(database_url, TABLE.format(KEYS[store], *TYPES[store]), ROWS))
     assert shell.ok("data", "--json").json == [{"table": "Our orders", "rows": 2, "managed": False}]
@@ -274,75 +235,6 @@ def test_a_user_owned_table_survives_the_round_trip_with_its_numbers(shell: Cons
         assert given > number, how
     shell.ok("import", "Our orders", "-", "--replace", "--yes", stdin=b"")
     asyncio.run(run_sql(database_url, theirs))
-
-
-def test_rows_by_a_time_without_zone_are_exported_once(
-    console: Console, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", postgres_url)
-    console.write("orders.py", OWNED.replace('key="order_id"', 'key="at"'))
-    create = "create table orders (order_id bigint, at timestamp primary key, total numeric, note text)"
-    fill = "insert into orders select 1, at from generate_series('2026-01-01'::timestamp, '2026-01-02', '1 minute') at"
-    asyncio.run(run_sql(postgres_url, create, fill))
-    lines = console.ok("export", "Order", "-o", "-").out.splitlines()
-    assert len({json.loads(line)["at"] for line in lines}) == len(lines) == 1441
-
-
-# ----- documents by themselves
-
-
-_JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def _times(first: int, last: int) -> st.SearchStrategy[datetime]:
-    start, end = datetime(first, 1, 1, tzinfo=UTC), datetime(last, 1, 1, tzinfo=UTC)
-    return st.timedeltas(timedelta(0), end - start).map(lambda passed: start + passed)
-
-
-_SAMPLES = st.builds(
-    Thing,
-    text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    integer=st.integers(-(2**63), 2**63 - 1),
-    real=st.floats(allow_nan=False),
-    data=st.binary(),
-    at=_times(2, 9998),
-    day=st.dates(),
-    span=st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000)),
-    amount=st.decimals(min_value=-(10**20), max_value=10**20, places=9),
-    boolean=st.booleans(),
-    colour=st.just(Colour.RED),
-    size=st.sampled_from([1, 2]),
-    other=st.none(),
-    listed=st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(-9, 9))),
-    uuid=st.uuids(),
-    anything=_JSON,
-)
-
-
-@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES], ids=lambda dialect: dialect.name)
-@given(row=_SAMPLES, created=_times(1970, 2240))
-def test_a_line_reads_back_as_the_row_it_was(dialect: Dialect, row: Thing, created: datetime) -> None:
-    definition = definition_of(Thing)
-    statements = TableStatements(definition, dialect)
-    try:
-        stored = statements.encode(definition.encode_row(row, "thing_00000000000000000000000000", created))
-    except ValueInvalid:  # a number that the column would change, as minus zero
-        reject()
-    documents = Documents(statements, SystemClock())
-    line = documents.line(stored)
-    assert line.count(b"\n") == 1
-    assert repr(documents.row(line)) == repr(stored)
 
 
 # ----- what is encrypted
@@ -412,7 +304,7 @@ def test_ciphertext_is_shown_travels_and_comes_back(shell: Console, monkeypatch:
     assert "no codec to encrypt patient.phone, patient.notes" in shell("migrate").err
 
 
-def test_a_mark_on_a_column_with_values_and_a_cast_are_refused(shell: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_on_a_column_with_values_is_refused(shell: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYS", Fernet.generate_key().decode())
     shell.write("clinic.py", PROGRAM)
     shell.ok("migrate")
@@ -421,7 +313,3 @@ def test_a_mark_on_a_column_with_values_and_a_cast_are_refused(shell: Console, m
     refused = shell("migrate")
     assert "patient.phone is declared as" in refused.err + refused.out
     assert "SQL can neither encrypt nor decrypt phone" in shell("migration", "new", "mark").err
-    beside = ENCRYPTED.replace("phone: Encrypted", "sealed: Encrypted").replace("phone=phone", "sealed=phone")
-    shell.write("clinic.py", beside.replace("one.phone", "one.sealed"))
-    renamed = shell("migration", "new", "mark", "--rename", "patient.phone=sealed")
-    assert "SQL can neither encrypt nor decrypt" in renamed.err

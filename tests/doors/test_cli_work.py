@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import Console
+from doors.test_metrics import samples
 from flow.test_broken_jobs import change
-from prometheus_client.parser import text_string_to_metric_families
 from stage import desk, mailroom
 from stage.desk import on
 
@@ -70,9 +70,6 @@ async def work(test: TestApp) -> None:
 
 
 def test_top_shows_pools_and_workers(mail: Console) -> None:
-    shown = mail.ok("top").out
-    assert "no worker runs" in shown
-    assert "nothing runs, nothing is ready" in shown
     mail.write("mail.py", MAIL)
     program = ("--app", "mail.py")
     jobs = mail.ok(*program, "run", "go", "--json").json
@@ -81,14 +78,10 @@ def test_top_shows_pools_and_workers(mail: Console) -> None:
         shown, seen = mail.ok("top", "--once").out, mail.ok("top", "--json").json
         worker.tell(signal.SIGTERM)
         worker.end()
-    rows = [line.split() for line in shown.splitlines()]
-    assert ["pool", "limit", "running", "ready", "scheduled", "ended/s", "failed", "waits"] in rows
     pools = {pool["name"]: pool for pool in seen["pools"]}
     (ended,) = (pool for pool in mail.ok("top", "--json").json["pools"] if pool["name"] == "mail")
     assert (ended["failed"], ended["ended"] > 0) == (2, True), "its worker has stopped, and written what it counted"
-    assert list(pools) == ["default", "mail", "slow"]
     assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (1, 0, None)
-    assert pools["slow"]["waits"] > 0
     assert len(seen["workers"]) == 1
     assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)
 
@@ -124,46 +117,23 @@ def test_jobs_that_failed_are_listed_shown_retried_and_waited_for(mail: Console,
     assert listed("--before", "1h") == listed("--since", "2100-01-01") == []
     assert len(mail.ok("jobs", "--pool", "mail", "--json").json["jobs"]) == 2, "the short spelling lists too"
     lines = mail.ok("jobs", "list", "--state", "failed").out.splitlines()
-    assert lines[0].startswith("2 ready, 0 scheduled, 0 running")
-    assert lines[1].split()[:5] == ["id", "function", "state", "attempt", "pool"]
     assert "ConnectionError: no way to user1" in lines[2]
 
     shown = mail.ok("jobs", "show", first).out
-    for text in (
-        "state             failed",
-        "attempt 1         raised",
-        "attempt 2         exhausted",
-        f"on complete       {told.name}",
-        "name              greet",
-        'args              {"to": "user0"}',
-        'context           {"a": 1}',
-        "concurrency key   acme",
-        "keep              86400.0",
-        "ConnectionError: no way to user0",
-    ):
+    for text in ("attempt 2         exhausted", f"on complete       {told.name}", 'args              {"to": "user0"}'):
         assert text in shown, shown
     assert shown.count("Traceback (most recent call last)") == 2
-    assert "test_cli_work.py" in shown
-    assert "runner.py" not in shown
-    assert "runner.py" in mail.ok("jobs", "show", first, "--all").out
+    assert ("test_cli_work.py" in shown, "runner.py" in shown) == (True, False)
     found = mail.ok("jobs", "show", first, "--json").json
     assert [(one["number"], one["what"]) for one in found["attempts"]] == [(1, "raised"), (2, "exhausted")]
-    assert "in send" in found["attempts"][0]["traceback"]
-    assert found["options"]["retry"] == {
-        "type": "exponential", "initial_backoff": 0.0, "base": 2.0, "max_backoff": None, "max_attempts": 2,
-    }  # fmt: skip
 
     ended = mail("jobs", "wait", first, second)
     assert (ended.code, ended.out.splitlines()[0]) == (3, f"{first} failed: ConnectionError: no way to user0")
-    asked = mail("jobs", "retry", "--pool", "mail")
-    assert (asked.code, "Retry 2 jobs?" in asked.err, "--yes" in asked.err) == (1, True, True)
     broken.clear()
     assert mail.ok("jobs", "retry", "--error", "user0").err == "1 job retried, of 1.\n", "one needs no asking"
     on(app, database_url, work)
     ended = mail("jobs", "wait", first, "--json")
     assert (ended.code, ended.json["jobs"][0]["result"]) == (0, "sent user0")
-    refused = mail("jobs", "retry", first)
-    assert (refused.code, "only what has failed or was canceled is; it is success." in refused.err) == (1, True)
     assert mail("jobs", "retry", second, first, "--json").json["jobs"] == [
         {"id": second, "state": "pending", "retried": True},
         {"id": first, "state": "success", "retried": False},
@@ -182,12 +152,8 @@ def test_which_jobs_are_meant_is_said_once(mail: Console, database_url: str) -> 
         assert (mail("jobs", verb).code, "Say which jobs" in mail("jobs", verb).err) == (2, True)
         both = mail("jobs", verb, job, "--pool", "mail")
         assert (both.code, "--pool and the ids of jobs exclude each other." in both.err) == (2, True)
-    for verb in ("list", "retry", "cancel"):
         refused = mail("jobs", verb, "--pool", "mial")
-        assert refused.code == 1
         assert refused.err == "error: The database knows no pool 'mial'.\n  fix: Name one of mail, slow.\n"
-    assert mail.ok("jobs", "list", "--pool", "default").code == 0
-    assert "'x' is not an id of a job" in mail("jobs", "show", "x").err
     unknown = "job_01jd3k4v5w6x7y8z9a0b1c2d3e"
     for command in (("show", unknown), ("retry", unknown), ("wait", unknown), ("cancel", job, unknown)):
         refused = mail("jobs", *command)
@@ -195,13 +161,6 @@ def test_which_jobs_are_meant_is_said_once(mail: Console, database_url: str) -> 
     assert mail.ok("jobs", "show", job, "--json").json["state"] == "pending", "nothing was done by half"
     for arguments in (("--since", "soon"), ("--state", "gone"), ("--since", "99999999999d")):
         assert mail("jobs", "list", *arguments).code == 2
-    assert "--on-complete-error" not in mail.ok("jobs", "cancel", "--help").out
-    assert mail("jobs", "cancel", "--on-complete-error", "x").code == 2
-    offered = " ".join(mail.ok("jobs", "retry", "--help").out.split())
-    assert "success and skipped go with --on-complete only" in offered
-    assert "cannot be retried" in mail("jobs", "retry", "--state", "success").err
-    for words in (("retry", "--on-complete", "--state", "success"), ("cancel", "--state", "running", "--yes")):
-        assert mail.ok("jobs", *words).err == "There are no such jobs.\n"
     assert "Cancel 2 jobs?" in mail("jobs", "cancel", "--pool", "slow").err
     assert mail.ok("jobs", "cancel", "--pool", "slow", "--yes").err == "Asked for 2 jobs to be canceled.\n"
 
@@ -210,7 +169,6 @@ def test_which_jobs_are_meant_is_said_once(mail: Console, database_url: str) -> 
     shown = mail.ok("jobs", "show", job).out
     assert re.search(r"^broken +\{\"name\": 5\}$", shown, re.MULTILINE), shown
     assert re.search(r"^unread +\{\"color\": \"red\"\}$", shown, re.MULTILINE), shown
-    assert mail.ok("jobs", "show", job, "--json").json["options"]["broken"] == {"name": 5}
 
 
 def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Console, database_url: str) -> None:
@@ -219,36 +177,26 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
     on(app, database_url, work)
     found = mail.ok("jobs", "list", "--on-complete-error", "callback broke", "--json").json["jobs"]
     assert {job["id"] for job in found} == {first, second}
-    assert mail.ok("jobs", "list", "--on-complete-error", "other", "--json").json["jobs"] == []
     shown = mail.ok("jobs", "show", first).out
     assert re.search(r"^on complete error +ValueError: callback broke$", shown, re.MULTILINE)
     assert re.search(r"^on complete 1 +raised ", shown, re.MULTILINE)
     assert re.search(r"^on complete 2 +exhausted ", shown, re.MULTILINE)
     assert shown.count('raise ValueError("callback broke")') == 2
-    refused = mail("jobs", "retry", first)
-    assert refused.code == 1
-    assert "Its on_complete has failed: see --on-complete." in refused.err
     assert mail.ok("jobs", "retry", "--on-complete", first).err == f"The on_complete of {first} is called again.\n"
     broken.clear()
     again = mail.ok("jobs", "retry", "--on-complete", "--pool", "mail").err
     assert again == "The on_complete of 1 job is called again, of 1.\n"
     on(app, database_url, work)
-    assert mail.ok("jobs", "list", "--on-complete-error", "", "--json").json["jobs"] == []
     refused = mail("jobs", "retry", "--on-complete", first)
     assert (refused.code, refused.err) == (
         1, f"The on_complete of {first} is not called again: it has not failed for good; the job is success.\n",
     )  # fmt: skip
 
-
-def test_a_job_of_which_only_its_on_complete_is_left_is_not_canceled(mail: Console, database_url: str) -> None:
     broken.add("told")
     (job,) = enqueue(mail, 1, "patience=3600.0")
     on(app, database_url, work)
     refused = mail.ok("jobs", "cancel", job)
     assert refused.err == f"{job} is not canceled. Only its on_complete is left, and that still runs.\n"
-    assert mail.ok("jobs", "cancel", job, "--json").json["jobs"] == [
-        {"id": job, "state": "completing", "requested": False}
-    ]
 
 
 # ----- reactive tasks
@@ -273,23 +221,14 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
     shop: Console, database_url: str
 ) -> None:
     first, second, easy = on(desk.app, database_url, put_and_run)
-    assert "ship" in shop.ok("tasks").out
-    _, task = shop.ok("tasks", "--json").json["tasks"]
-    assert (task["name"], task["failed"], task["ready"], task["declared"]) == ("ship", 2, 0, True)
     assert shop.ok("tasks", "records", "ship", "--count").out.strip() in {"2 failed, 1 success", "1 success, 2 failed"}
-    listed = shop.ok("tasks", "records", "ship", "--state", "failed, canceled").out
-    assert first in listed
-    assert easy not in listed
-    assert "ConnectionError: no way for a" in listed
     one = shop.ok("tasks", "records", "ship", "--limit", "1", "--order", "key", "--json").json
     two = shop.ok("tasks", "records", "ship", "--order", "key", "--after", one["next"], "--json").json
     assert {record["key"] for record in [*one["records"], *two["records"]]} == {first, second, easy}
     assert "amount" not in str(two), "what was captured is not shown"
-    assert "state             failed" in shop.ok("tasks", "show", "ship", first).out
     explained = shop.ok("tasks", "explain", "ship", first).out
     assert "failed at" in explained
     assert "no way for a" in explained
-    assert shop.ok("tasks", "explain", "ship", first, "--json").json["matches"] is True
 
     listed = shop.ok("tasks", "records", "ship", "--rows", "name in ('a', 'easy')", "--json").json["records"]
     assert {record["key"] for record in listed} == {first, easy}
@@ -302,10 +241,8 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
     assert shop("tasks", "records", "--state", "dirty").code != 0
 
     for verb in ("retry", "cancel", "skip", "delete"):
-        for sure in ((), ("--yes",)):
-            refused = shop("tasks", verb, *sure)
-            assert refused.code != 0
-            assert f"Say which rows to {verb}" in refused.err
+        refused = shop("tasks", verb, "--yes")
+        assert (refused.code != 0, f"Say which rows to {verb}" in refused.err) == (True, True)
     assert "Retry 3 rows?" in shop("tasks", "retry", "--all").err
     assert len(shop.ok("tasks", "records", "--state", "failed", "--json").json["records"]) == 2
     desk.failing.clear()
@@ -323,25 +260,6 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
     for verb in ("pause", "reconcile"):
         shop.ok("tasks", verb, "ship")
     assert "paused, looking at all rows: 0 rows so far" in shop.ok("tasks").out
-
-
-def test_tasks_and_conditions_that_there_are_not_are_refused(shop: Console) -> None:
-    shop.ok("migrate")
-    for command in (("pause", "shipp"), ("records", "shipp", "--rows", "name == 'a'")):
-        refused = shop("tasks", *command)
-        assert (refused.code != 0, "no reactive task 'shipp'" in " ".join(refused.err.split())) == (True, True)
-    for verb in ("records", "retry", "cancel", "skip", "delete"):
-        for words, part in (
-            (("ship", "--rows", "nam == 'a'"), "There is name"),
-            (("ship", "--rows", "__import__('os').remove('open')"), "cannot be called here"),
-            (("ship", "--rows", ""), "0 characters"),
-            (("--rows", "name == 'a'"), "the table is unknown"),
-            (("--table", "orders", "--rows", "name == 'a'"), "declares no table 'orders'"),
-        ):
-            refused = shop("tasks", verb, *words)
-            assert refused.code == 2, refused.err
-            assert part in " ".join(refused.err.split())
-            assert "Traceback" not in refused.err
 
 
 # ----- outboxes
@@ -368,82 +286,44 @@ def test_outboxes_and_their_messages_are_shown(letters: Console) -> None:
     found = {one["name"]: one for one in letters.ok("outbox", "--json").json["outboxes"]}
     assert (found["post"]["messages"], found["post"]["halted"], found["post"]["declared"]) == (3, True, True)
     assert (found["sorted"]["waits_for"], found["sorted"]["waiting"]) == (1, 2)
-    shown = letters.ok("outbox").out
-    for word in ("post", "HALTED", "waits for 1 key", "letter_of_mailroom", "nobody"):
-        assert word in shown
     assert "not of this program" in letters.ok("outbox", *OTHER).out
 
     one = letters.ok("outbox", "show", "post")
-    for word in ("HALTED", "3 to be delivered", "Traceback", "ConnectionError: no way for bad", '"name": "bad"'):
+    for word in ("HALTED", "3 to be delivered", "Traceback", '"name": "bad"'):
         assert word in one.out
     number = letters.ok("outbox", "messages", "post", "--json").json["messages"][0]["number"]
     assert f"penstock outbox skip post --reason … {number}" in one.err
-    for line in (rf"message +{number}, failing", "id +", "kind +insert", "written +2", "attempts .*first one at"):
-        assert re.search(f"^{line}", one.out, re.MULTILINE), (line, one.out)
-    assert re.search(r"^waiting +2 of these", letters.ok("outbox", "show", "sorted").out, re.MULTILINE)
+    assert re.search(rf"^message +{number}, failing", one.out, re.MULTILINE), one.out
     gone = letters.ok("outbox", "show", "files", *OTHER)
     assert "its handler was renamed or removed" in gone.err
-    assert "penstock outbox drop files" in gone.err
-
-    listed = letters.ok("outbox", "messages", "sorted").out
-    assert "halted" in listed
-    assert "waiting" in listed
     page = letters.ok("outbox", "messages", "files", "--state", "parked", "--limit", "1")
     assert "There are more: --after" in page.err
-    assert letters.ok("outbox", "messages", "counts").out == "no such messages\n"
-    nobody = letters("outbox", "show", "nobody")
-    assert (nobody.code, "penstock outbox" in nobody.err) == (1, True)
 
 
 def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console) -> None:
-    (one,) = letters.ok("outbox", "messages", "post", "--json").json["messages"]
-    undeclared = "Outbox files has no declaration in this program"
     for command, code, refusal in (
-        (("rebuild", "post"), 1, "Outbox post declares no reset"),
-        (("rebuild", "files", *OTHER), 1, undeclared),
-        (("resend", "files", "--where", "name == 'x'", *OTHER), 1, undeclared),
-        (("resend", "post", "--where", "nobody == 1"), 1, "nobody"),
-        (("move", "post", "--to", '{"seen": 1}'), 1, "is no position"),
+        (("resend", "files", "--where", "name == 'x'", *OTHER), 1, "Outbox files has no declaration in this program"),
         (("move", "post", "--to", "yesterday"), 2, ""),
-        (("skip", "post", "123456", "--reason", "x"), 1, "has no message 123456 that has failed"),
-        (("skip", "post", str(one["number"])), 2, "--reason"),
-        (("retry", "post", "123456"), 1, "no such message that has failed"),
     ):
         refused = letters("outbox", *command)
         assert (refused.code, refusal in refused.err) == (code, True), refused
         assert "no terminal to ask on" not in refused.err
-        assert "cleared" not in refused.err
-    good = 'name == "good"'
-    for command, before, question in (
-        (("skip", "post", str(one["number"]), "--reason", "x"), "", f"Skip message {one['number']} of post for good?"),
+    for asking, before, question in (
         (
             ("move", "post", "--to", "end"),
             "post has 3 messages to deliver.\nNone of these will be delivered.\n",
             "Move post to end?",
         ),
         (
-            ("rebuild", "counts"),
-            "The effects of counts are cleared, and incomplete until all rows are delivered.\n",
-            "Rebuild counts?",
-        ),
-        (
             ("drop", "files"),
             "files has no messages to deliver. 2 messages parked will be forgotten.\n",
             "Drop files?",
         ),
-        (
-            ("resend", "post", "--where", good),
-            f"Its handler gets each row that matches: {good}\n",
-            "Send rows of post again?",
-        ),
     ):
-        asked = letters("outbox", *command)
+        asked = letters("outbox", *asking)
         assert asked.code == 1
         assert asked.err.startswith(f"{before}error: {question} There is no terminal to ask on."), asked.err
     letters.ok("outbox", "rebuild", "counts", "--yes")
-    asked = letters("outbox", "drop", "counts")
-    assert "counts has older rows to deliver, and never will." in asked.err
-    assert "no messages" not in asked.err
     letters.ok("outbox", "move", "post", "--to", "beginning", "--yes")
     position = letters.ok("outbox", "show", "post", "--json").json["outbox"]["position"]
     assert "4 messages" in letters.ok("outbox", "move", "post", "--to", position, "--yes").err
@@ -454,16 +334,10 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console
 
 
 async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) -> None:
-    async def samples(backend: TestApp) -> dict[str, float]:
+    async def told_by(backend: TestApp) -> dict[str, float]:
         web = asgi_app(mailroom.app, backend=backend)
         async with httpx.AsyncClient(base_url="http://mail", transport=httpx.ASGITransport(web)) as http:
-            text = (await http.get("/metrics")).text
-        found = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        return {
-            f"{one.name.removeprefix('penstock_outbox_')} {' '.join(one.labels.values())}": one.value
-            for one in found
-            if one.name.startswith("penstock_outbox_")
-        }
+            return samples((await http.get("/metrics")).text)
 
     mailroom.failing.add("bad")
     clock = TestClock(SystemClock().now())
@@ -476,20 +350,25 @@ async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) ->
         await backend.run_mutation(mailroom.put, ["good", "bad", "worse"])
         await mailroom.hand_over(backend)
         clock.advance(timedelta(seconds=10))
-        found = await samples(other)
-        expected = {
-            "messages": {"post": 2, "files": 0, "sorted": 2, "counts": 3},
-            "failing": {"post": 1, "files": 0, "sorted": 1, "counts": 0},
-            "halted": {"post": 1, "files": 0, "sorted": 0, "counts": 0},
-            "parked": {"post": 0, "files": 1, "sorted": 0, "counts": 0},
-            "paused": {"post": 0, "files": 0, "sorted": 0, "counts": 1},
-        }
-        for gauge, numbers in expected.items():
-            assert {name: found[f"{gauge} {name}"] for name in numbers} == numbers, gauge
-        assert found["seconds files"] == 0
-        assert 9 <= found["seconds post"] <= 60
-        assert not [name for name in found if name.startswith(("delivered", "failed"))], "it has delivered nothing"
-        found = await samples(backend)
-        assert (found["delivered_total post"], found["failed_total post"]) == (1, 1)
-        assert (found["delivered_total files"], found["failed_total files"]) == (2, 1)
-        assert found["delivered_total sorted"] == 1
+        found = await told_by(other)
+        names = ("post", "files", "sorted", "counts")
+        for gauge, numbers in {
+            "messages": (2, 0, 2, 3),
+            "failing": (1, 0, 1, 0),
+            "halted": (1, 0, 0, 0),
+            "parked": (0, 1, 0, 0),
+            "paused": (0, 0, 0, 1),
+        }.items():
+            assert tuple(found[f"penstock_outbox_{gauge}{{outbox={name}}}"] for name in names) == numbers, gauge
+        assert 9 <= found["penstock_outbox_seconds{outbox=post}"] <= 60
+        assert "penstock_outbox_delivered_total{outbox=post}" not in found, "it has delivered nothing"
+        found = await told_by(backend)
+        assert (
+            found["penstock_outbox_delivered_total{outbox=post}"],
+            found["penstock_outbox_failed_total{outbox=post}"],
+        ) == (1, 1)
+        assert (
+            found["penstock_outbox_delivered_total{outbox=files}"],
+            found["penstock_outbox_failed_total{outbox=files}"],
+        ) == (2, 1)
+        assert found["penstock_outbox_delivered_total{outbox=sorted}"] == 1

@@ -8,20 +8,15 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 import httpx
 import pytest
 from doors.http_fixtures import Api, Door
-from pydantic import BaseModel
 
 from penstock.client import AsyncClient, Client, FunctionError, ServerError, ServerUnreachable
 from penstock.client import client as client_module
-from penstock.client.answers import AnswerStream
 from penstock.client.encoding import encode
 from penstock.errors import (
     AccessDenied,
@@ -31,7 +26,6 @@ from penstock.errors import (
     Conflict,
     CursorInvalid,
     DatabaseBusy,
-    DatabaseFull,
     DatabaseUnavailable,
     InputError,
     LimitExceeded,
@@ -76,8 +70,6 @@ async def use_async(api: Api) -> None:
         assert unknown.value.request_id
         with pytest.raises(FunctionError, match=r"^\[Request ID: .*\] Server Error$"):
             await client.query("doors.http_fixtures:fail")
-        with pytest.raises(FunctionError, match="ArgumentsInvalid"):
-            await client.query("doors.http_fixtures:find", title=1)
         with pytest.raises(InputError, match="not the name of a function") as malformed:
             await client.query("nonsense nonsense")
         assert malformed.value.facts["reason"] == "BadConvexFunctionIdentifier"
@@ -85,44 +77,7 @@ async def use_async(api: Api) -> None:
             await client.query("doors.http_fixtures:echo", value="x" * (17 * 1024 * 1024))
 
 
-async def test_a_client_that_waits_calls(far_door: Door) -> None:
-    def use(url: str) -> None:
-        with Client(url) as client:
-            book = client.mutation("doors.http_fixtures:add", title="Emma", copies=1)
-            assert client.query("doors.http_fixtures:find", {"title": "Emma"})["_id"] == book
-            assert client.action("doors.http_fixtures:restock", title="Ulysses").startswith("book_")
-            with pytest.raises(FunctionError):
-                client.query("doors.http_fixtures:fail")
-
-    async with far_door() as api:
-        await asyncio.to_thread(use, str(api.http.base_url))
-
-
 # ----- what is sent
-
-
-class Size(Enum):
-    LARGE = "L"
-
-
-class Point(BaseModel):
-    x: float
-    raw: bytes = b"\xff"
-
-
-def test_values_are_sent_as_functions_take_them() -> None:
-    sent = {
-        "when": WHEN, "day": date(2024, 1, 2), "at": time(3, 4), "span": timedelta(days=-1, microseconds=5),
-        "amount": Decimal("1.20"), "key": UUID(int=1), "size": Size.LARGE, "pair": (1, 2), "set": {1},
-        "raw": b"\xfb\xff", "big": 2**60, "nan": math.nan, "zero": -0.0, "point": Point(x=1), "text": "é\0",
-    }  # fmt: skip
-    assert json.loads(encode(sent)) == {
-        "when": "2024-01-02T03:04:05.000678+00:00", "day": "2024-01-02", "at": "03:04:00",
-        "span": "-P0DT86399.999995S", "amount": "1.20", "key": "00000000-0000-0000-0000-000000000001",
-        "size": "L", "pair": [1, 2], "set": [1], "raw": {"$bytes": "+/8="}, "big": {"$integer": "AAAAAAAAABA="},
-        "nan": {"$float": "AAAAAAAA+H8="}, "zero": {"$float": "AAAAAAAAAIA="},
-        "point": {"x": 1.0, "raw": {"$bytes": "/w=="}}, "text": "é\0",
-    }  # fmt: skip
 
 
 def test_values_that_no_function_can_take_are_refused() -> None:
@@ -146,12 +101,14 @@ def test_a_path_in_the_url_and_headers_are_kept() -> None:
             assert client.query("a:b", path=1) is None
 
 
-def test_a_url_that_is_none_is_refused() -> None:
+def test_a_url_that_is_none_and_a_missing_httpx_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("localhost:8000", "", "ws://x", "/api"):
         with pytest.raises(ConfigError):
             Client(url)
-        with pytest.raises(ConfigError):
-            AsyncClient(url)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    for client in (Client, AsyncClient):
+        with pytest.raises(ConfigError, match=r"penstock-backend\[client\]"):
+            client("http://x")
 
 
 # ----- what answers mean
@@ -186,37 +143,29 @@ ANSWERS: tuple[tuple[httpx.Response | Exception, type[PenstockError], bool | Non
     (refusal(503, "Conflict"), Conflict, False),
     (refusal(503, "DatabaseUnavailable"), DatabaseUnavailable, False),
     (refusal(503, "CommitUncertain"), DatabaseUnavailable, True),
-    (refusal(503, "DatabaseBusy"), DatabaseBusy, False),
-    (refusal(503, "DatabaseFull"), DatabaseFull, False),
     (refusal(503, "CallTimeout"), CallTimeout, False),
     (refusal(503, "Overloaded"), Overloaded, False),
     (refusal(503, "ShuttingDown"), TryAgain, True),
     (refusal(503, "SomethingNew"), TryAgain, False),
     (httpx.Response(503, text="<html>proxy</html>"), ServerUnreachable, True),
-    (httpx.Response(502), ServerUnreachable, True),
     (httpx.Response(504, json=[]), ServerUnreachable, True),
     (httpx.Response(429), Overloaded, False),
     (refusal(400, "BadRequest"), InputError, None),
     (refusal(401, "NoAuthProvider"), Unauthenticated, None),
-    (refusal(415, "UnsupportedMediaType"), InputError, None),
     (refusal(413, "RequestTooLarge"), LimitExceeded, None),
     (httpx.Response(413, text="too large"), LimitExceeded, None),
     (refusal(404, "NotFound"), ServerError, None),
     (refusal(500, "InternalServerError"), ServerError, None),
     (httpx.Response(200, text="<html>"), ServerError, None),
-    (httpx.Response(200, json={"status": "odd"}), ServerError, None),
     (httpx.Response(200, content=b'{"status":"success","value":{"$odd":1}}'), ServerError, None),
-    (httpx.Response(301, headers={"location": "https://x"}), ServerError, None),
     (failed(), FunctionError, None),
     (failed(errorData=CursorInvalid.data), CursorInvalid, None),
     (failed(errorData=NotSignedIn().data), NotSignedIn, None),
     (failed(errorData=AccessDenied("why").data), AccessDenied, None),
     (failed(errorData=None), ApplicationError, None),
     (httpx.ConnectError("refused"), ServerUnreachable, False),
-    (httpx.ConnectTimeout("slow"), ServerUnreachable, False),
     (httpx.PoolTimeout("busy"), ServerUnreachable, False),
     (httpx.ReadTimeout("slow"), ServerUnreachable, True),
-    (httpx.WriteError("reset"), ServerUnreachable, True),
     (httpx.RemoteProtocolError("closed"), ServerUnreachable, True),
 )
 
@@ -262,7 +211,6 @@ def test_queries_are_sent_again() -> None:
     assert calls_of("query", busy, gone, DONE) == (1, 3)
     assert calls_of("query", busy, busy, busy, DONE) == (DatabaseBusy, 3)
     assert calls_of("query", busy, DONE, retries=0) == (DatabaseBusy, 1)
-    assert calls_of("query", refusal(400, "BadRequest"), DONE) == (InputError, 1)
     assert calls_of("query", httpx.Response(200, json={"status": "error", "errorMessage": "x"})) == (FunctionError, 1)
 
 
@@ -270,7 +218,6 @@ def test_mutations_are_sent_once_unless_asked_for_and_certain_and_actions_always
     conflict, gone = refusal(503, "Conflict"), refusal(503, "CommitUncertain")
     assert calls_of("mutation", conflict, DONE) == (Conflict, 1)
     assert calls_of("mutation", conflict, DONE, mutation_retries=1) == (1, 2)
-    assert calls_of("mutation", conflict, conflict, DONE, mutation_retries=1) == (Conflict, 2)
     assert calls_of("mutation", gone, DONE, mutation_retries=5) == (DatabaseUnavailable, 1)
     assert calls_of("mutation", httpx.ReadTimeout("slow"), DONE, mutation_retries=5) == (ServerUnreachable, 1)
     assert calls_of("action", conflict, DONE, retries=5, mutation_retries=5) == (Conflict, 1)
@@ -289,13 +236,6 @@ def test_it_loads_little() -> None:
         "penstock.client", "penstock.client.answers", "penstock.client.client", "penstock.client.encoding",
         "penstock.distribution", "penstock.errors", "penstock.wire", "penstock.wire.tags",
     }  # fmt: skip
-
-
-def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    for client in (Client, AsyncClient):
-        with pytest.raises(ConfigError, match=r"penstock-backend\[client\]"):
-            client("http://x")
 
 
 # ----- live answers
@@ -348,10 +288,3 @@ def test_a_live_query_that_was_never_answered_gives_up() -> None:
         with client.live("a:b") as found, pytest.raises(ServerError):
             next(found)
     assert len(asked) == 4
-
-
-def test_answers_are_found_in_pieces_of_any_size() -> None:
-    stream, text = AnswerStream(), events({"status": "success", "value": "\u2028"}).content
-    stream.begin({})
-    found = [answer for byte in text for answer in stream.answers(bytes([byte]))]
-    assert found == ["\u2028"]

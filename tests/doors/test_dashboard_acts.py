@@ -19,7 +19,6 @@ from stage.yard import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import look
-from penstock.pools.pool import MOST_PARALLEL
 from penstock.testing import TestApp
 
 MOST_LINKS = 120
@@ -31,30 +30,25 @@ def _failing() -> None:
     failing.add("bad")
 
 
-async def test_jobs_are_found_counted_retried_and_canceled_by_a_filter(database_url: str) -> None:
+async def test_jobs_are_found_and_counted_before_they_are_changed(database_url: str) -> None:
+    """What each act does is tried in `test_operations`, here and below."""
     async with board(app, database_url) as one:
         for to in ("bad", "bad", "good"):
             await mail.enqueue(one.test, send, to=to)
         await one.test.run_until_idle(raise_errors=False)
         failed = {"state": "failed", "function": "send", "since": "1 hour", "error": "no way"}
         assert (await one.get("/work", **failed)).count("ConnectionError: no way for bad") == 2
-        assert await one.act("/work", "retry all", failed) == "Retry 2 jobs?"
         asked = await one.ask("/work", "retry all", failed)
         assert "Retry 2 jobs? state failed function send since 1 hour error no way" in asked, "it says which"
         told = await one.act("/work", "retry all", sure="yes")
         assert told == "Not done: This would change all jobs. Filter the jobs first."
-        assert "There is no job to cancel." in await one.ask("/work", "cancel all", {"function": "nothing"})
-        assert len(await one.test.jobs("failed")) == 2
-        assert await one.act("/work", "retry all", failed, sure="yes") == "2 jobs retried."
-        await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
-        job = await texts.with_options(concurrency_key="k").enqueue(one.test, send, to="good")
+        keyed = texts.with_options(concurrency_key="k")
+        _, job = [await keyed.enqueue(one.test, send, to="good") for _ in range(2)]
         await one.act("/work", "pause", {"name": "a job's"}, of="texts")
         page = await one.get("/work", pool="texts")
         assert "Slots held 0 of 5 Rate limit 600 per min, burst 20 Limit of a key 1" in page
         page = await one.get(f"/jobs/{job}")
         assert "start first. The pool texts is paused. Of its concurrency key 0 of at most 1 jobs run, 2 wait." in page
-        assert await one.act("/work", "cancel all", {"state": "pending"}) == "Cancel 4 jobs?"
-        assert "since is one of" in await one.get("/work", 400, since="ever")
 
 
 async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_seen_at_once(
@@ -63,27 +57,17 @@ async def test_pools_are_changed_in_bulk_by_a_part_of_their_names_and_that_is_se
     monkeypatch.setattr("penstock.dashboard.activity._AGAIN", math.inf)  # however lately the pools were read
     async with board(app, database_url) as one:
         assert "Pool texts is paused" not in await one.get("/")
-        texts_only, none = {"pools": "ext"}, {"pools": "nobody"}
-        page = await one.get("/work", **texts_only)
-        assert ("texts 0" in page, "mail 0" in page) == (True, False)
+        texts_only = {"pools": "ext"}
         assert await one.act("/work", "pause", texts_only) == "Pause 1 pool: texts?"
-        assert await one.act("/work", "pause", texts_only, sure="yes") == "texts is paused. Running jobs continue."
+        await one.act("/work", "pause", texts_only, sure="yes")
         needs = await one.get("/")
-        assert "Pool texts is paused" in needs
-        assert "Pool mail is paused" not in needs
+        assert ("Pool texts is paused" in needs, "Pool mail is paused" in needs) == (True, False)
         assert await one.act("/work", "limit", limit="3") == "Set the limit of 2 pools to 3: mail, texts?"
-        assert await one.act("/work", "limit", limit="-1", sure="yes") == (
-            f"Not done: limit is a whole number from 0 to {MOST_PARALLEL:,}."
-        )
         assert await one.act("/work", "limit", limit="3", sure="yes") == "2 pools are limited to 3 jobs at once."
         assert await one.act("/work", "resume", sure="yes") == "2 pools are resumed."
         found = (await look(one.test.engine.store, one.test.clock.now())).pools
-        assert {row.name: (row.max_parallelism, row.paused) for row in found} == {
-            "mail": (3, False),
-            "texts": (3, False),
-        }
-        assert "No pool matches." in await one.ask("/work", "pause", none)
-        assert "No pool matches." in await one.act("/work", "pause", none, sure="yes")
+        assert [(row.max_parallelism, row.paused) for row in found] == [(3, False)] * 2
+        assert "No pool matches." in await one.act("/work", "pause", {"pools": "nobody"}, sure="yes")
         await one.get("/")
         await mail.enqueue(one.test, send, to="good")
         assert "Ready 0 may start now" in await one.get("/"), "pages share what was read"
@@ -101,11 +85,7 @@ async def test_each_link_leads_to_a_page(database_url: str) -> None:
             seen |= new
         of = {link.partition("?")[0].strip("/").partition("/")[0] for link in seen}
         assert of >= {"data", "functions", "health", "jobs", "outboxes", "schema", "tasks", "timeline", "work"}
-        health = await one.links("/health")
-        assert health >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=files", "/outboxes/outbox?outbox=ledger"}
-        lost = await one.answer("/outboxes/outbox", "move", {"outbox": "files"}, to="nonsense")
-        assert lost.status_code == 400
-        assert 'href="/dashboard/outboxes/outbox?outbox=files">Back to the form' in lost.text
+        assert await one.links("/health") >= {"/tasks/task?task=ship", "/outboxes/outbox?outbox=ledger"}
         rows = (link for link in seen if link.startswith("/tasks/row?"))
         for row in rows:
             assert any(link.startswith("/data/parcel_of_yard/row?") for link in await one.links(row)), row
@@ -115,10 +95,8 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
     async with board(app, database_url) as one:
         _, bad, _ = await one.test.run_mutation(put, ["good", "bad", "good"])
         await one.test.run_until_idle(raise_errors=False)
-        assert "ship parcel_of_yard 0 0 0 1" in await one.get("/tasks")
         page = await one.get("/tasks/task", task="ship", state="failed")
         assert "Runs rows of which weight > 0 Again if these change password" in page
-        assert f"…{bad[-6:]} failed 1" in page
         page = await one.get("/tasks/row", task="ship", key=bad)
         assert "weight > 0 is true: weight is 1" in page
         assert re.search(r"a row that began to match, and failed at [\d-]+ [\d:]+ UTC : ConnectionError", page)
@@ -126,15 +104,10 @@ async def test_tasks_and_their_rows_are_explained_and_changed(database_url: str)
         (job,) = await one.test.jobs("failed")
         assert '"after": "{\\"password\\": \\"••••••\\"}"' in await one.get(f"/jobs/{job.id}")
         assert "hush-hush" not in page + jobs + await one.get(f"/jobs/{job.id}")
-        ship_failed = {"task": "ship", "state": "failed"}
-        assert await one.act("/tasks/task", "retry", ship_failed) == "Retry 1 row?"
+        assert await one.act("/tasks/task", "retry", {"task": "ship", "state": "failed"}) == "Retry 1 row?"
         await one.act("/tasks/task", "pause", {"task": "ship"})
-        await one.act("/tasks/task", "retry", ship_failed, sure="yes")
+        await one.act("/tasks/row", "retry", {"task": "ship", "key": bad}, sure="yes")
         assert "The task is paused" in await one.get("/tasks/row", task="ship", key=bad)
-        assert await one.act("/tasks/row", "skip", {"task": "ship", "key": bad}) == "1 row skipped."
-        await one.act("/tasks/task", "reconcile", {"task": "ship"})
-        assert "Looks at all rows: 0 so far" in await one.get("/tasks/task", task="ship")
-        await one.get("/tasks/task", 400, task="nobody's")
 
 
 async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(database_url: str) -> None:
@@ -145,44 +118,30 @@ async def test_messages_are_retried_and_skipped_and_outboxes_moved_and_rebuilt(d
             one.test.clock.advance(timedelta(seconds=2))
             await one.test.relay.drain()
         assert re.search(r"Act ledger .* halted .* files .* counts ", await one.get("/outboxes"))
-        needs = await one.get("/")
-        assert "Outbox ledger is halted" in needs
+        assert "Outbox ledger is halted" in await one.get("/")
         page = await one.get("/outboxes/outbox", outbox="ledger")
         assert "Messages wait for one whose attempts are used up." in page
         assert "hush-hush" not in page
-        assert "1 message parked" in await one.get("/outboxes/outbox", outbox="files")
-        ledger, files, counts = ({"outbox": name} for name in ("ledger", "files", "counts"))
+        ledger, files = {"outbox": "ledger"}, {"outbox": "files"}
         (bad,) = (await app.outboxes.messages(one.test, "files")).messages
-        told = "Skip this message for good? Its handler never gets it."
         skip = {"number": str(bad.number), "reason": "by hand"}
-        assert await one.act("/outboxes/outbox", "skip", files, **skip) == told
         await one.act("/outboxes/outbox", "skip", files, sure="yes", **skip)
         assert "Not done:" in await one.act("/outboxes/outbox", "skip", files, sure="yes", **skip)
         asked = "Move ledger? It has 2 messages to deliver. Some are skipped, or delivered again."
         assert await one.act("/outboxes/outbox", "move", ledger, to="beginning") == asked
-        assert "amount" in await one.ask("/outboxes/outbox", "resend", {**files, "where": "amount > 3"})
-        assert await one.act("/outboxes/outbox", "resend", files, where='name == "good"') == (
-            "Send these rows again? The handler gets each row that matches."
-        )
-        await one.act("/outboxes/outbox", "rebuild", counts, sure="yes")
-        assert "Sends all rows that there are: 0 so far." in await one.get("/outboxes/outbox", outbox="counts")
 
 
 async def test_crons_are_told_in_words_and_run_by_hand(database_url: str) -> None:
     async with board(app, database_url) as one:
         assert "remind At 09:00 on Monday through Friday Europe/Prague" in await one.get("/crons")
         assert "remind runs now, as job" in await one.act("/crons", "run", cron="remind")
-        assert await one.act("/crons/cron", "run", {"cron": "remind"}) != ""
         await one.test.run_until_idle()
         page = await one.get("/crons/cron", cron="remind")
         assert re.search(r"Next times 2030-01-0\d 08:00:00 UTC 2030-01-0\d 08:00:00 UTC", page)
-        assert "success" in page
-        told = "remind is paused. A run in progress continues."
-        assert await one.act("/crons/cron", "pause", {"cron": "remind"}) == told
+        await one.act("/crons/cron", "pause", {"cron": "remind"})
         assert "none while it is paused" in await one.get("/crons/cron", cron="remind")
-        assert [(cron.name, cron.paused) for cron in await app.crons.list(one.test)] == [("remind", True)]
         acts = [(it.act, (it.outcome or "")[:9]) for it in await one.test.engine.store.audit.list(10)]
-        assert acts == [("Cron: pause", "remind is"), ("Cron: run", "Not done:"), ("Crons: run", "remind ru")]
+        assert acts == [("Cron: pause", "remind is"), ("Crons: run", "remind ru")]
 
 
 async def test_who_may_only_look_gets_no_forms_and_changes_nothing() -> None:
@@ -191,10 +150,7 @@ async def test_who_may_only_look_gets_no_forms_and_changes_nothing() -> None:
         for path, act in (
             ("/work?pool=mail", "cancel all"),
             ("/tasks/task?task=ship", "pause"),
-            ("/tasks", "pause"),
             ("/outboxes/outbox?outbox=counts", "rebuild"),
-            ("/outboxes", "pause"),
-            ("/crons/cron?cron=remind", "run"),
             ("/crons", "run"),
         ):
             page = await http.get(path)
@@ -215,12 +171,6 @@ PAGES = (
     "/tasks", "/tasks/task?task=ship", "/tasks/task?task=ship&state=failed", "/tasks/task?task=ship&error=no way",
     "/outboxes", "/outboxes/outbox?outbox=ledger", "/outboxes/outbox?outbox=files",
 )  # fmt: skip
-ALL_READ = (  # these read all jobs, each once
-    "/tasks/task?task=ship&error=rare",
-    "/timeline?of=0123456789abcdef0123456789abcdef",
-    "/timeline?of=parcel_of_yard_00000000000000000000000007",
-)
-
 # Rows by their numbers, as a program of another language inserts them: triggers capture them for the task and outboxes.
 NUMBERS = "with recursive numbers (n) as (select {first} union all select n + 1 from numbers where n < {last}) "
 ROWS = (
@@ -308,24 +258,20 @@ async def test_pages_read_no_more_of_large_tables_than_of_small_ones(postgres_ur
         seen = []
         for first, last in ((1, FEW), (FEW + 1, MANY)):
             await fill(test, first, last)
-            found, sizes = {}, {}
+            found = {}
             for path in PAGES:
                 read.number = 0
                 page = await http.get(path)
                 assert page.status_code == 200, path
-                found[path], sizes[path] = read.number, len(page.text)
+                found[path] = read.number
+                assert len(page.text) < 60_000, path
                 for words in re.findall(r'href="\?([^"]*\b(?:after|before)=[^"]*)"', page.text):
                     following, read.number = f"{path.partition('?')[0]}?{unescape(words)}", 0
                     assert (await http.get(following)).status_code == 200, following
                     found[f"{path}, next"] = read.number
-            assert max(sizes.values()) < 60_000, sizes
             seen.append(found)
         few, many = seen
         assert few.keys() == many.keys()
         grown = {path: (few[path], many[path]) for path in few if many[path] > 1.2 * few[path] + 600}
         assert not grown
-        for path in ALL_READ:
-            read.number = 0
-            assert (await http.get(path)).status_code == 200, path
-            assert read.number <= MANY, path
         assert {"/data/parcel_of_yard, next", "/work, next", "/tasks/task?task=ship, next"} <= many.keys()

@@ -6,24 +6,19 @@ import asyncio
 import html
 import json
 import re
-from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Literal
 
-import pytest
 from doors.board_fixtures import board
-from pydantic import BaseModel, Field, PlainSerializer, Secret, SecretStr
+from pydantic import BaseModel, Field, PlainSerializer, SecretStr
 from stage import composite
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
-from penstock.dashboard.mask import mask, secrets_in, secrets_of
-from penstock.identity.identity import Identity
 from penstock.observe.logbook import RAN
-from penstock.observe.timing import Spent, bucket_of, percentiles
 from penstock.schema.encoder import MASKED
 
 Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
@@ -105,10 +100,7 @@ async def test_functions_tell_how_they_ran_and_where_their_time_went(database_ur
         await test.engine.write_logbook()
         logbook = test.engine.store.logbook
         runs = [one.facts for one in await logbook.events(9, level=RAN, event="function.ran", words=[f" {book.name} "])]
-        assert [(run["outcome"], run["error"]) for run in runs] == [("success", "")] * 3
         assert all(0 < run["database"] < run["all"] and not run["retries"] for run in runs)
-        (failed,) = await logbook.events(9, level=RAN, event="function.ran", words=[f" {send.name} "])
-        assert (failed.facts["outcome"], failed.facts["error"]) == ("error", "ValueError: no mailbox nobody")
         numbers = (await logbook.sums(test.clock.now() - timedelta(hours=1)))[f"function {send.name}"]
         assert sum(number for part, number in numbers.items() if part.startswith("lag ")) == 1
         listed = re.sub(r"<[^>]+>", " ", await one.see("/functions"))
@@ -116,28 +108,8 @@ async def test_functions_tell_how_they_ran_and_where_their_time_went(database_ur
         assert re.search(rf"{send.name}\s+action\s+public, not said\s+1\s+1\s+0\s", listed)
         shown = await one.see(f"/functions/{send.name}")
         assert "no mailbox nobody" in shown
-        assert "(to: str) -> str" in shown
         assert "own code and the outside world" in shown
         await one.see("/functions/nothing:here", 404)
-        assert "Latency p95" in await one.see("/")
-
-
-def test_attempts_that_conflicted_are_told_apart() -> None:
-    with Spent() as around, Spent() as spent:
-        spent.database = 1.0
-        mark = spent.mark()
-        spent.database, spent.waits = 3.0, 4.0
-        spent.retry_since(mark)
-        assert (spent.database, spent.waits) == (1.0, 0.0)
-        assert 0 < spent.retries < 1
-    assert (around.database, around.retries) == (spent.database, spent.retries)
-
-
-def test_a_percentile_is_near_a_duration_that_there_was() -> None:
-    assert percentiles({}, 0.5) == [None]
-    assert percentiles({bucket_of(0.0): 1}, 0.5) == pytest.approx([1e-6], rel=0.2)
-    counts = Counter(bucket_of(float(n)) for n in range(100, 0, -1))
-    assert percentiles(counts, 0.5, 0.95, 1) == pytest.approx([50.0, 95.0, 100.0], rel=0.2)
 
 
 async def test_a_function_is_called_with_a_form_by_those_who_may() -> None:
@@ -171,59 +143,40 @@ async def test_a_function_is_called_with_a_form_by_those_who_may() -> None:
 
 def test_inputs_fit_the_signature() -> None:
     async def every(
-        ctx: QueryCtx,
-        text: str,
-        number: int,
-        ratio: float | None,
-        flag: bool,
-        colour: Colour,
-        day: date,
-        tags: list[str],
-        word: Literal["a", "b"] | None = None,
-        count: int = 3,
+        ctx: QueryCtx, number: int, ratio: float | None, flag: bool, colour: Colour, day: date, tags: list[str],
         pin: str = "",
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
 
-    other = App()
     every.__annotations__ |= {"colour": Colour}
-    inputs = inputs_of(other.query(every), frozenset())
-    assert [(one.name, one.shows) for one in inputs] == [
-        ("text", "text"), ("number", "number"), ("ratio", "number"), ("flag", "checkbox"), ("colour", "select"),
-        ("day", "date"), ("tags", "json"), ("word", "select"), ("count", "number"), ("pin", "text"),
+    inputs = inputs_of(App().query(every), frozenset())
+    assert [(one.name, one.shows, one.secret) for one in inputs] == [
+        ("number", "number", False), ("ratio", "number", False), ("flag", "checkbox", False),
+        ("colour", "select", False), ("day", "date", False), ("tags", "json", False), ("pin", "text", True),
     ]  # fmt: skip
-    assert [one.name for one in inputs if one.secret] == ["pin"]
-    empty = {f"arg.{one.name}": "" for one in inputs if one.shows != "checkbox"}
-    values, wrong = read_all(inputs, empty)
-    assert values == {
-        "text": "", "number": "", "ratio": None, "flag": False, "colour": "", "day": "", "tags": ""
-    }  # fmt: skip
-    assert not wrong
-    sent = {"arg.text": "1\r\n2", "arg.number": "7", "arg.flag": "true", "arg.tags": "[", "arg.word": '"a"'}
-    values, wrong = read_all(inputs, sent)
-    assert values == {"text": "1\n2", "number": 7, "flag": True, "word": "a"}
+    values, wrong = read_all(inputs, {f"arg.{one.name}": "" for one in inputs if one.shows != "checkbox"})
+    assert (values, wrong) == ({"number": "", "ratio": None, "flag": False, "colour": "", "day": "", "tags": ""}, {})
+    values, wrong = read_all(inputs, {"arg.pin": "1\r\n2", "arg.number": "7", "arg.flag": "true", "arg.tags": "["})
+    assert values == {"pin": "1\n2", "number": 7, "flag": True}
     assert "no JSON" in wrong["tags"]
 
 
 async def test_rows_are_filtered_and_read_page_by_page(database_url: str) -> None:
     async with board(app, database_url) as one:
-        for number in range(120):
+        for number in range(110):
             await one.test.run_mutation(book, "Ada" if number % 2 else "Eve", number)
         path = "/data/booking_of_boards"
-        assert re.search(r"booking_of_boards.*?>120<", await one.see("/data"), re.DOTALL)
+        assert re.search(r"booking_of_boards.*?>110<", await one.see("/data"), re.DOTALL)
         seen: list[str] = []
         query = 'field=amount&operator=>=&value=10&where=customer == "Ada"'
         while query:
             page = await one.see(f"{path}?{query}")
             seen += re.findall(r'<tr data-key="(booking_of_boards_\w+)"', page)
             query = next(iter(re.findall(r'href="\?([^"]+)">Next rows', page)), "")
-        assert len(seen) == len(set(seen)) == 55
+        assert len(seen) == len(set(seen)) == 50
         assert seen == sorted(seen, reverse=True)
         shown = await one.see(f'{path}?where=amount == 7 and contains(customer, "d")&order=asc')
         assert len(re.findall(r"<tr data-key", shown)) == 1
-        assert "limit" in shown
-        assert "parameters:" in shown
-        wrong = ["where=nothing == 1", "where=amount ==", "field=amount&operator=~", "after=x", "field=no"]
-        for query in (*wrong, "field=iban&value=D", 'where=card.number.startswith("4")'):
+        for query in ("where=amount ==", "field=amount&operator=~", "after=x", "field=no", "field=iban&value=D"):
             assert 'class="said bad"' in await one.see(f"{path}?{query}")
         await one.see("/data/unknown", 404)
 
@@ -245,8 +198,6 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
         assert "Nothing%20was%20changed." in found.headers["set-cookie"]
         wrong = await one.send(path, act="edit", **before, **same | {"arg__amount": "-1"})
         assert "greater than or equal to 0" in wrong.text
-        wrong = await one.send(path, act="edit", **before, **same | {"arg__starts_at": "soon"})
-        assert re.search("starts_at.*valid datetime", wrong.text, re.DOTALL)
 
         async with aclosing(test.live(booking, row_id)) as live:
             assert (await anext(live)) is not None
@@ -268,8 +219,6 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
             assert MASKED in seen or shows == "/work", "which shows the beginning"
 
         new = {"arg__customer": "Bob", "arg__starts_at": "2031-01-01T00:00:00Z", "arg__iban": "DE43"}
-        refused = await one.send("/data/booking_of_boards/new", act="insert", arg__customer="Bob")
-        assert "Field required" in refused.text or "valid datetime" in refused.text
         made = await one.send("/data/booking_of_boards/new", act="insert", **new)
         assert made.headers["location"].startswith("/dashboard/data/booking_of_boards/row?key=booking_of_boards_")
         async with aclosing(await one.signed_in("dashboard:operate")) as operator:
@@ -296,35 +245,3 @@ async def test_rows_of_another_program_have_keys_of_several_columns(database_url
         (order,) = await one.test.run_query(orders)
         assert (order.tenant, order.number, order.amount) == (1, "A/7", 5)
         assert 'data-key="[1, "A/7"]"' in await one.see("/data/orders?where=amount == 5")
-
-
-async def test_live_queries_tell_who_watches_and_why_they_ran(database_url: str) -> None:
-    async with board(app, database_url) as one:
-        test, ada = one.test, one.test.with_identity(Identity(issuer="shop", subject="ada-lovelace"))
-        async with aclosing(test.live(bookings, "Ada")) as first, aclosing(ada.live(me)) as second:
-            await anext(first)
-            await anext(second)
-            await test.run_mutation(book, "Ada")
-            await asyncio.wait_for(anext(first), 20)
-            shown = re.sub(r"<[^>]+>", " ", await one.see("/live"))
-        assert re.search(r"bookings\s.*?Ada.*?system\s.*?booking_of_boards: \w+", shown, re.DOTALL)
-        assert "shop|…" in shown
-        assert "ada-lovelace" not in shown
-
-
-def test_secrets_are_hidden_by_their_types() -> None:
-    class Deep(BaseModel):
-        code: Secret[int]
-        cards: list[Card]
-        next: Deep | None = None
-
-    async def pay(ctx: QueryCtx, deep: Deep, iban: SecretStr | None = None) -> dict[str, Card]:
-        return {}
-
-    pay.__annotations__ |= {"deep": Deep, "return": dict[str, Card]}
-    assert secrets_of(App().query(pay)) == {"code", "number", "iban"}
-    assert secrets_in(Booking) == {"number", "iban"}
-    found = mask({"iban": "DE42", "card": {"number": "4711", "holder": "Ada"}}, secrets_in(Booking))
-    assert found == {"iban": MASKED, "card": {"number": MASKED, "holder": "Ada"}}
-    texts = ['{"card": [{"number": "4711"}]}', '[{"holder":"Ada"}]', '{"number": 4711', "[1,  2]", "number"]
-    assert mask(texts, secrets_in(Booking)) == [f'{{"card": [{{"number": "{MASKED}"}}]}}', *texts[1:]]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
+from doors.board_fixtures import HERE, Board, board
 from stage.feed import write
 
 from penstock import (
@@ -27,7 +25,6 @@ from penstock import (
     Table,
     WorkId,
     WorkResult,
-    asgi_app,
 )
 from penstock.store.nouns.migration_files import FileProgress
 from penstock.testing import TestApp, TestClock
@@ -90,22 +87,6 @@ async def fail(ctx: ActionCtx) -> None:
     raise ValueError("<b>no</b>")
 
 
-@app.mutation
-async def invite(ctx: MutationCtx, whom: str) -> None:
-    await mail.enqueue(ctx, invite_all, whom=whom)
-
-
-@dataclass
-class Invitation:
-    whom: str
-
-
-@app.internal_action(batch=10, of=Invitation)
-async def invite_all(ctx: ActionCtx, calls: list[Invitation]) -> list[None]:
-    await ctx.scheduler.run_after(timedelta(0), later)
-    return [None] * len(calls)
-
-
 @app.reactive_task(Visit)
 def greet(ctx: SyncTaskCtx[Visit]) -> None:
     ctx.get_document()
@@ -127,25 +108,13 @@ def _logged() -> Iterator[None]:
     log.setLevel(before)
 
 
-def looking(test: TestApp) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(asgi_app(app, backend=test, dashboard=True), client=("127.0.0.1", 4711))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-
-def text_of(page: httpx.Response) -> str:
-    assert page.status_code == 200, page.text
-    return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main")[2]).split())
-
-
 async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url: str) -> None:
     is_sqlite = database_url.startswith("sqlite")
-    async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-
-        async def show(path: str) -> str:
-            return text_of(await http.get(f"/dashboard{path}"))
-
+    async with board(app, database_url) as one:
+        test, show = one.test, one.get
         body = {"path": visit.name, "args": {"who": "Ada"}}
-        called = await http.post("/api/mutation", json=body, headers={"x-request-id": "request-1"})
+        headers = {"x-request-id": "request-1"}
+        called = await one.here.post(f"{HERE}/api/mutation", json=body, headers=headers)
         row = called.json()["value"]
         await test.run_until_idle(raise_errors=False)
         await test.run_mutation(visit, who="Grace")  # by nobody's request: it begins no trace
@@ -159,22 +128,15 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
             assert all(one in shown for one in whole), of
             assert "POST /api/mutation" in shown, of
             assert f"on_complete {told.name}" in shown, of
-            assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in shown, of
-            assert f"by {later.name}" in shown, of
+            assert "ValueError: <b>no</b>" in shown, of
             assert f"enter for task {__name__}:greet" in shown, of
             assert f"{__name__}:greet, attempt 1" in shown, of
             assert f"insert for outbox {__name__}:refuse is parked" in shown, of
             assert "Grace" not in shown
         assert "Nothing is known of it" in await show("/timeline?of=unknown")
-        assert (await http.get("/dashboard/timeline?of=job_01q3dcbd00e00800000710jk5c")).status_code == 404
-
-        logs = await show("/logs")
-        assert "http.request" in logs
-        assert "request-1" in logs
         of_job = await show(f"/logs?level=warning&function=fail&event=job.&job={jobs[fail.name].id}")
         assert "job.failed" in of_job
         assert "http.request" not in of_job
-        assert "No event matches" in await show("/logs?level=error&function=later")
 
         (waiting,) = await test.jobs(where=JobFilter(state="pending"))
         assert (waiting.function, waiting.options.trace) == (send.name, None)
@@ -183,56 +145,11 @@ async def test_a_call_is_followed_from_its_request_to_the_last_job(database_url:
         schema, health = await show("/schema"), await show("/health")
         assert "0001_rename : backfill: 5 of 20 rows, 2 a second, 0:00:06 left; last batch 12:00" in schema
         assert "redundant: by_who_and_time begins with its columns" in schema
-        assert "Nothing. The database fits the program." in schema
         assert ("SQLite does not count" in schema and " 1 note " in schema) == is_sqlite
         assert ("by_year year no unused" in schema) != is_sqlite
         await write(test.engine.store, "drop index visit_by_who")
-        schema = await show("/schema")
-        assert "visit_by_who" in schema.partition("penstock migrate --plan")[0]
-        assert "by_who who no not in the database" in schema
+        assert "by_who who no not in the database" in await show("/schema")
         assert "PEN006" in health
-        assert "mail" in health
-
-
-async def test_ids_lead_to_timelines_and_to_look_leaves_no_events(database_url: str) -> None:
-    async with TestApp(app, database_url, dev=True) as test, looking(test) as http:
-
-        async def links(path: str) -> set[str]:
-            return set(re.findall(r'href="/dashboard([^"]+)"', (await http.get(f"/dashboard{path}")).text))
-
-        assert "Nothing has run yet." in text_of(await http.get("/dashboard/timeline"))
-        test.clock.advance(timedelta(microseconds=500))  # ids of rows have whole milliseconds
-        called = await http.post("/api/mutation", json={"path": visit.name, "args": {"who": "Ada"}})
-        row = called.json()["value"]
-        shown = text_of(await http.get(f"/dashboard/timeline?of={row}"))
-        assert shown.index(" request ") < shown.index(" enqueued ") < shown.index(" insert "), shown
-        await test.run_until_idle(raise_errors=False)
-        last = text_of(await http.get("/dashboard/timeline"))
-        assert all(last.count(one.name) == 1 for one in (visit, send, later, fail))
-        for path in (
-            f"/data/visit/row?key={row}",
-            f"/tasks/row?task={__name__}:greet&key={row}",
-            f"/outboxes/outbox?outbox={__name__}:refuse",
-        ):
-            assert f"/timeline?of={row}" in await links(path), path
-        assert f"/data/visit/row?key={row}" in await links(f"/timeline?of={row}")
-        assert (await http.get("/dashboard/nothing")).status_code == 404
-        assert "path=/dashboard" not in text_of(await http.get("/dashboard/logs"))
-        assert "path= /api/mutation" in text_of(await http.get("/dashboard/logs"))
-
-
-async def test_what_a_batch_enqueues_is_found_from_each_of_its_jobs(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, dev=True) as test, looking(test) as http:
-        for whom in ("Ada", "Grace", "Eve"):
-            await http.post("/api/mutation", json={"path": invite.name, "args": {"whom": whom}})
-        await test.run_until_idle(raise_errors=False)
-        jobs = [one for one in await test.jobs() if one.function == invite_all.name]
-        assert len({(one.options.trace or "")[3:35] for one in jobs}) == 3
-        for job in jobs:
-            shown = text_of(await http.get(f"/dashboard/timeline?of={job.id}"))
-            assert shown.count(f"{later.name}, attempt 1") == 1, "it is one batch"
-            assert f"{fail.name}, attempt 1" in shown, "the trace goes on"
-            assert shown.count(f"{invite_all.name}, attempt 1") == 1
 
 
 async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) -> None:
@@ -241,13 +158,12 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as first,
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as second,
         TestApp(app, database_url, clock=clock, dev=True, admin_token=token) as worker,
-        looking(first) as http,
-        looking(second) as other,
     ):
+        looking = [Board(first), Board(second)]
         for who in ("Ada", "nobody"):
             body = {"path": visit.name, "args": {"who": who}}
-            answer = await http.post("/api/mutation", json=body, headers={"x-request-id": f"r-{who}"})
-            assert answer.status_code == 200
+            headers = {"x-request-id": f"r-{who}"}
+            assert (await looking[0].here.post(f"{HERE}/api/mutation", json=body, headers=headers)).status_code == 200
         await worker.run_until_idle(raise_errors=False)
         await worker.relay.drain()
         (ada,) = [one for one in await first.jobs() if one.function == send.name and one.args["to"] == "Ada"]
@@ -257,14 +173,9 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
             await book.write_logbook()
         await second.run_query(visits)  # its own are shown at once
 
-        for looker in (http, other):
-
-            async def see(path: str) -> str:
-                return html.unescape(text_of(await looker.get(f"/dashboard{path}")))  # noqa: B023 - at once
-
+        for see in (one.get for one in looking):
             overview = await see("/")
-            assert re.search(r"Ended 0\.\d/s", overview), overview
-            assert "Ended 0.0/s" not in overview
+            assert re.search(r"Ended 0\.[1-9]/s", overview), overview
             assert re.search(r"Failed 3 ", overview), overview
             assert re.search(r"Latency p95 [\d.]+ (µs|ms|s)", overview), overview
             functions = await see("/functions")
@@ -273,9 +184,7 @@ async def test_two_servers_show_what_a_worker_ran_and_logged(database_url: str) 
                 assert found is not None, (function, functions)
                 assert found.group(1, 2, 3) == (str(runs), str(errors), "0"), function
             shown = await see(f"/functions/{send.name}")
-            assert "Start lag p95" in shown
             assert "ValueError: no mailbox" in shown
-            assert "shop.mail" in shown
             assert "hunter2" not in shown
             for page in (f"/jobs/{ada.id}", f"/timeline?of={ada.id}", "/timeline?of=r-Ada", f"/logs?job={ada.id}"):
                 text = await see(page)

@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 import math
+import re
 import struct
 from typing import Any
 
@@ -30,34 +31,14 @@ SECRET = "the-secret-of-the-house"
 # ----- stories
 
 
-async def test_a_book_is_added_found_and_sold(door: Door) -> None:
-    async with door() as api:
-        book = await api.value("mutation", "add", title="Emma", copies=1, added="2001-02-03T00:00:00Z")
-        assert book.startswith("book_")
-        found = await api.value("query", "find", title="Emma")
-        created = found.pop("_creationTime")
-        assert isinstance(created, float)
-        assert found == {
-            "_id": book, "title": "Emma", "copies": 1, "added": "2001-02-03T00:00:00Z", "cover": None
-        }  # fmt: skip
-        assert (await api.value("query", "by_id", book=book))["_id"] == book
-        assert await api.value("query", "find", title="Ulysses") is None
-        assert await api.value("mutation", "sell", title="Emma") == 0
-        assert await api.value("query", "count") == 1
-        assert (await api.value("action", "restock", title="Ulysses")).startswith("book_")
-        assert len(await api.value("query", "all_books")) == 2
-
-
 def _tag(name: str, layout: str, value: float) -> dict[str, str]:
     return {name: base64.b64encode(struct.pack(layout, value)).decode()}
 
 
 VALUES: tuple[tuple[str, Any, Any, Any], ...] = (  # an argument, what is sent, and what comes back in each format
     ("number", 1.0, 1, 1),
-    ("number", _tag("$integer", "<q", -1), -1, -1),
     ("number", 2**53, 2**53, 2**53),
     ("large", _tag("$integer", "<q", -(2**63)), _tag("$integer", "<q", -(2**63)), str(-(2**63))),
-    ("real", 1, 1.0, 1.0),
     ("real", 5e-324, 5e-324, 5e-324),
     ("real", _tag("$float", "<d", -math.inf), _tag("$float", "<d", -math.inf), "-Infinity"),
     ("real", {"$float": "AAAAAAAAAIA="}, {"$float": "AAAAAAAAAIA="}, 0.0),
@@ -82,60 +63,27 @@ async def test_values_come_back_as_convex_encodes_them(near_door: Door) -> None:
         for form, value in (("convex_encoded_json", b"1.0"), ("json", b"1")):
             body = {"path": "doors.http_fixtures:same_number", "args": {"number": 1.0}, "format": form}
             assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % value)
-            body = {"path": "doors.http_fixtures:raise_for_callers", "args": {"data": 1}, "format": form}
-            assert (await api.post("/api/query", body, headers=headers)).content.endswith(b":%b}" % value)
 
 
 async def test_the_other_ways_to_call(near_door: Door) -> None:
     async with near_door() as api:
         await api.value("mutation", "add", title="Emma")
-        wanted = await api.value("query", "find", title="Emma")
-        success = {"status": "success", "value": wanted}
+        success = {"status": "success", "value": await api.value("query", "find", title="Emma")}
         args = {"title": "Emma"}
-        in_url = {"path": "doors.http_fixtures:find", "args": json.dumps(args)}
-        assert (await api.http.get("/api/query", params=in_url)).json() == success
-        in_url["format"] = "convex_encoded_json"
-        assert (await api.http.get("/api/query", params=in_url)).json() == success
+        for form in ({}, {"format": "convex_encoded_json"}):
+            in_url = {"path": "doors.http_fixtures:find", "args": json.dumps(args), **form}
+            assert (await api.http.get("/api/query", params=in_url)).json() == success
         assert (await api.post("/api/run/doors.http_fixtures/find", {"args": args})).json() == success
-        assert (await api.post("/api/run/doors.http_fixtures/count", {})).json()["value"] == 1
         named = {"path": "doors.http_fixtures:find", "args": [args], "format": "convex_json"}
         assert (await api.post("/api/query", named)).json() == success
-        untyped = json.dumps({"path": "doors.http_fixtures:find", "args": args})
-        assert (await api.post("/api/query", untyped)).json() == success
 
 
-async def test_a_batch_reads_one_snapshot(door: Door) -> None:
+async def test_a_batch_reads_one_snapshot_whatever_is_committed_meanwhile(door: Door) -> None:
+    def queries(*functions: str, **args: Any) -> list[dict[str, Any]]:
+        return [{"path": f"doors.http_fixtures:{function}", "args": args} for function in functions]
+
     async with door() as api:
-        await api.value("mutation", "add", title="Emma")
-        queries: list[dict[str, Any]] = [
-            {"path": "doors.http_fixtures:count"},
-            {"path": "doors.http_fixtures:now"},
-            {"path": "doors.http_fixtures:find", "args": [{"title": "Emma"}], "format": "convex_encoded_json"},
-            {"path": "doors.http_fixtures:fail"},
-            {"path": "doors.http_fixtures:fail", "args": {"by": "exit"}},
-            {"path": "doors.http_fixtures:fail", "args": {"by": "be canceled"}},
-            {"path": "doors.http_fixtures:fail", "args": {"by": "break the transaction"}},
-            {"path": "doors.http_fixtures:sell", "args": {"title": "Emma"}},
-            {"path": "doors.http_fixtures:hidden", "args": {"number": 1}},
-            {"path": "doors.http_fixtures:find", "args": {"title": 1}},
-            {"path": "doors.http_fixtures:now"},
-            {"path": "doors.http_fixtures:count"},
-        ]
-        response = await api.post("/api/query_batch", {"queries": queries})
-        assert response.status_code == 200
-        assert SECRET not in response.text
-        results = response.json()["results"]
-        assert [result["status"] for result in results] == ["success"] * 3 + ["error"] * 7 + ["success"] * 2
-        assert (results[0]["value"], results[-1]["value"]) == (1, 1)
-        assert results[1] == results[-2], "one time for all"
-        assert results[8]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
-        assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
-
-
-async def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> None:
-    async with door() as api:
-        added = asyncio.Event()
-        runner = (await api.asgi.opening.backend()).runner
+        runner, added = (await api.asgi.opening.backend()).runner, asyncio.Event()
         once = runner._in_transaction
 
         async def add_after_the_first(*args: Any, **more: Any) -> Any:
@@ -146,10 +94,20 @@ async def test_a_batch_does_not_see_what_is_committed_meanwhile(door: Door) -> N
             return found
 
         runner._in_transaction = add_after_the_first  # type: ignore[method-assign]
-        queries = [{"path": "doors.http_fixtures:count"}] * 3
-        results = (await api.post("/api/query_batch", {"queries": queries})).json()["results"]
-        assert [result["value"] for result in results] == [0, 0, 0]
+        asked = queries("count", "now")
+        for by in ("exit", "be canceled", "break the transaction"):
+            asked += queries("fail", by=by)
+        asked += queries("sell", title="Emma") + queries("hidden", number=1) + queries("find", title=1)
+        asked += queries("find", title="Emma") + queries("now", "count")
+        response = await api.post("/api/query_batch", {"queries": asked})
+        assert response.status_code == 200
+        assert SECRET not in response.text
+        results = response.json()["results"]
+        assert [one["status"] for one in results] == ["success"] * 2 + ["error"] * 6 + ["success"] * 3
+        assert [one["value"] for one in (results[0], *results[-3:])] == [0, None, results[1]["value"], 0]
+        assert results[6]["errorMessage"] == "Could not find public function for 'doors.http_fixtures:hidden'."
         assert await api.value("query", "count") == 1
+        assert (await api.post("/api/query_batch", {"queries": []})).json() == {"results": []}
 
 
 async def test_the_queries_of_a_batch_share_one_budget(near_door: Door) -> None:
@@ -163,8 +121,8 @@ async def test_the_queries_of_a_batch_share_one_budget(near_door: Door) -> None:
         refused = "LimitExceeded: The queries of this batch have {} more than 10000 bytes together."
         *first, third, last = await results(api, echo, echo, echo, count)
         assert first == ["x" * 4000] * 2
-        for message in (third, last):
-            assert message.startswith(refused.format("returned"))
+        assert third.startswith(refused.format("returned"))
+        assert last.startswith(refused.format("returned"))
         await api.value("mutation", "add", title="Emma", cover="A" * 8000)
         read = {"path": "doors.http_fixtures:read_all"}
         *first, third = await results(api, read, read, count)
@@ -180,25 +138,19 @@ async def test_errors_for_callers_reach_them_with_their_data(near_door: Door) ->
     async with near_door() as api:
         found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
         assert found["errorData"]["n"] == {"$integer": "AAAAAAAAABA="}
-        first, second = found["errorMessage"].split("\n")
-        assert first.startswith("[Request ID: ")
-        assert first.endswith("] Server Error")
-        assert second.startswith('Uncaught ApplicationError: {"kind":"unknown book"')
+        told = r'\[Request ID: .*\] Server Error\nUncaught ApplicationError: \{"kind":"unknown book".*'
+        assert re.fullmatch(told, found["errorMessage"])
         data: Any
         for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
             found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
             wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
             assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
-        for function in ("fail", "nothing", "hidden"):
-            assert "errorData" not in await api.call("query", function)
 
 
 async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
     async with near_door() as api:
         for args, said in (
             ({}, "title: Field required"),
-            ({"title": "x", "author": "y"}, "author: Extra inputs are not permitted"),
-            ({"title": "x", "copies": 2**63}, "copies: Input should be less than"),
             ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
         ):
             message = await api.error("mutation", "add", **args)
@@ -207,16 +159,10 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
         assert (await api.error("mutation", "rate", stars=7)).endswith(
             "stars: Value error, a book has one to five stars."
         )
-        foreign = await api.error("query", "by_id", book="author_01jd3k4v5w6x7y8z9a0b1c2d3e")
-        assert foreign.startswith("ArgumentsInvalid")
-        assert "is a query, and was called as a mutation" in await api.error("mutation", "count")
-        assert "is an action, and was called as a query" in await api.error("query", "restock", title="x")
         for name in ("hidden", "nowhere", "app", "__class__"):  # what is internal is not told from what is not there
             said = f"Could not find public function for 'doors.http_fixtures:{name}'."
             for kind in ("query", "mutation", "action"):
                 assert await api.error(kind, name, number="x") == said
-            response = await api.post(f"/api/run/doors.http_fixtures/{name}", {"args": {"number": 1}})
-            assert response.json()["errorMessage"] == said
         assert await api.value("query", "count") == 0
 
 
@@ -240,32 +186,18 @@ async def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.L
         assert await api.value("query", "count") == 0, "what failed has left nothing"
 
 
-async def test_in_development_the_text_of_an_error_is_shown(near_door: Door) -> None:
+async def test_in_development_the_text_of_an_error_and_what_is_logged_are_shown(
+    near_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Web sockets tell what is logged alike: more of that is in `test_socket`."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # of the line that does not fit its arguments
     async with near_door(dev=True) as api:
         message = await api.error("query", "fail")
         assert message.split("\n")[1] == f"Uncaught ValueError: cannot open the door with {SECRET}"
-        await api.value("mutation", "add", title="Emma")
-        assert "UniqueViolation" in await api.error("mutation", "add", title="Emma")
-
-
-async def test_in_development_callers_see_what_their_function_logs(
-    near_door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging, "raiseExceptions", False)  # of the line that does not fit its arguments
-    after = ["[ERROR] and 5%", "[ERROR] %d"]
-
-    async with near_door(dev=True) as api:
-        found = await api.call("mutation", "say", text="Emma")
-        assert found == {"status": "success", "value": None, "logLines": ["[WARNING] said Emma", *after]}
-        found = await api.call("mutation", "say", text="😀", fails=True)
-        assert found["errorData"] == "said too much"
-        assert found["logLines"] == ["[WARNING] said 😀", *after]
-        assert (await api.call("query", "say_in_thread"))["logLines"] == after
+        two = await asyncio.gather(*[api.call("mutation", "say", text=text, fails=True) for text in "ab"])
+        assert [one["logLines"][0] for one in two] == ["[WARNING] said a", "[WARNING] said b"]
         long = (await api.call("mutation", "say", text="x" * 5000, times=300))["logLines"]
         assert (len(long), {len(line) for line in long}) == (100, {2000 + len("[WARNING] ")})
-        two = await asyncio.gather(*[api.call("mutation", "say", text=text) for text in "ab"])
-        assert [one["logLines"][0] for one in two] == ["[WARNING] said a", "[WARNING] said b"]
-        assert await api.value("query", "count") == 0
     async with near_door() as api:
         assert await api.value("mutation", "say", text="Emma") is None
 
@@ -290,35 +222,28 @@ async def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -
 # ----- around the calls
 
 
-async def test_the_server_tells_of_itself(near_door: Door) -> None:
+async def test_the_server_tells_of_itself_and_is_not_ready_without_the_database_and_at_its_end(near_door: Door) -> None:
     async with near_door() as api:
-        assert (await api.http.get("/healthz")).json() == {"status": "alive"}
-        assert (await api.http.get("/readyz")).json() == {"status": "ready"}
-        version = await api.http.get("/version")
-        assert version.text[0].isdigit()
-        assert version.headers["content-type"].startswith("text/plain")
 
+        async def told(path: str) -> tuple[int, str]:
+            response = await api.http.get(path)
+            assert SECRET not in response.text
+            return response.status_code, response.json().get("code") or response.json()["status"]
 
-async def test_readiness_ends_with_the_database_and_with_the_server(near_door: Door) -> None:
-    async with near_door() as api:
         store = (await api.asgi.opening.backend()).engine.store
 
         async def away() -> None:
             raise DatabaseUnavailable(SECRET)
 
         was, store.ping = store.ping, away  # type: ignore[method-assign]
-        response = await api.http.get("/readyz")
-        assert (response.status_code, response.json()["code"]) == (503, "NotReady")
-        assert SECRET not in response.text
-        assert (await api.http.get("/healthz")).status_code == 200
+        assert [await told("/readyz"), await told("/healthz")] == [(503, "NotReady"), (200, "alive")]
         store.ping = was  # type: ignore[method-assign]
-        assert (await api.http.get("/readyz")).status_code == 200
+        assert await told("/readyz") == (200, "ready")
+        assert (await api.http.get("/version")).text[0].isdigit()
         api.asgi.opening.draining = True
-        response = await api.http.get("/readyz")
-        assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
+        assert [await told("/readyz"), await told("/healthz")] == [(503, "ShuttingDown"), (200, "alive")]
         response = await api.post("/api/query", {"path": "doors.http_fixtures:count"})
         assert (response.status_code, response.json()["code"]) == (503, "ShuttingDown")
-        assert (await api.http.get("/healthz")).status_code == 200
         api.asgi.opening.draining = False
 
 
@@ -348,11 +273,9 @@ async def test_every_answer_has_a_request_id_and_a_line_in_the_log(
         found = line()
         assert found["request_id"] == response.headers["x-request-id"]
         assert (found["method"], found["path"], found["status"]) == ("POST", "/api/query", 200)
-        assert found["function"] == "doors.http_fixtures:count"
-        assert found["ms"] >= 0
-        response = await api.http.get("/no%0Awhere%20?token=secret")
+        assert (found["function"], found["ms"] >= 0) == ("doors.http_fixtures:count", True)
+        await api.http.get("/no%0Awhere%20?token=secret")
         found = line()
-        assert found["request_id"] == response.headers["x-request-id"]
         assert (found["path"], found["status"]) == ("/no%0Awhere%20", 404)
         given = {"x-request-id": "from-the-proxy.1"}
         assert (await api.http.get("/version", headers=given)).headers["x-request-id"] == "from-the-proxy.1"
@@ -360,8 +283,6 @@ async def test_every_answer_has_a_request_id_and_a_line_in_the_log(
         odd = {"x-request-id": "a b"}
         assert (await api.http.get("/version", headers=odd)).headers["x-request-id"] != "a b"
         line()
-        await api.post("/api/query", "{")
-        assert line()["error"] == "BadJson"
         await api.post("/api/query", {"path": "doors.http_fixtures:find"})
         assert line()["error"] == "ArgumentsInvalid"
 
@@ -386,10 +307,9 @@ async def test_web_pages_of_known_origins_may_call_also_what_is_mounted(near_doo
         assert asked.headers["access-control-allow-headers"] == "content-type,convex-client"
         assert "POST" in asked.headers["access-control-allow-methods"]
         assert allowed(await api.http.options("/api/mutation", headers={"origin": other, **post})) == []
-        for path, body in (("/api/query", count), ("/api/query", "{"), ("/api/no", {})):
-            response = await api.post(path, body, headers={"origin": page, "content-type": "application/json"})
-            assert allowed(response) == [page]
-            assert "x-request-id" in response.headers["access-control-expose-headers"]
+        response = await api.post("/api/query", "{", headers={"origin": page, "content-type": "application/json"})
+        assert allowed(response) == [page]
+        assert "x-request-id" in response.headers["access-control-expose-headers"]
         assert allowed(await api.post("/api/query", count, headers={"origin": other})) == []
 
         routes = [Route(path, hook, methods=["PUT", "OPTIONS"]) for path in ("/hook", "/own")]
@@ -407,15 +327,10 @@ async def test_web_pages_of_known_origins_may_call_also_what_is_mounted(near_doo
         assert allowed(await api.http.put("/hooks/own", headers={"origin": page})) == ["https://own.example"]
         left = await api.http.options("/hooks/hook", headers={"origin": other, **ask})
         assert (left.status_code, left.headers["allow"], allowed(left)) == (204, "PUT", [])
-        assert allowed(await api.http.get("/healthz", headers={"origin": page})) == []
     async with near_door(cors_origins="*") as api:
         response = await api.post("/api/query", count, headers={"origin": other})
         assert allowed(response) == [other]
         assert "access-control-allow-credentials" not in response.headers
-    async with near_door() as api:
-        refused = await api.http.options("/api/query", headers={"origin": page, **ask})
-        assert refused.status_code == 204
-        assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
 # ----- limits and time

@@ -39,32 +39,28 @@ async def refused(api: Api, status: int, code: str, body: Any, path: str = "/api
 
 
 async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
+    """What is no JSON, and what stands where, is attacked in `rules/test_wire`: here each door refuses it."""
+
     def echo(value: str) -> str:
         return f'{{"path": "doors.http_fixtures:echo", "args": {{"value": {value}}}}}'
 
     async with near_door() as api:
-        for body in ("", b"\xff\xfe", "[" * 10_000, echo("NaN"), echo('"\\ud800"'), echo("1" * 5000)):
-            for path in ("/api/query", "/api/mutation", "/api/action", "/api/query_batch", "/api/run/a/b"):
+        for body in ("", b"\xff\xfe", "[" * 10_000, echo("NaN"), echo("1" * 5000)):
+            for path in ("/api/query", "/api/query_batch", "/api/run/a/b"):
                 await refused(api, 400, "BadJson", body, path)
-        for body in ("null", "[]", "{}", '{"path": 1}', echo('{"$integer": 1}'), echo('{"$x": 1}'), echo("1e400")):
+        for body in ("[]", '{"path": 1}', echo('{"$integer": 1}'), echo("1e400")):
             await refused(api, 400, "BadRequest", body)
-        for args in ('"x"', "[1]", "[{}, {}]", "[]", "true", "1e999"):
-            await refused(api, 400, "BadRequest", f'{{"path": "doors.http_fixtures:count", "args": {args}}}')
-        form: Any
-        queries: Any
-        for form in ("xml", 1, ["json"], {}):
-            await refused(api, 400, "BadRequest", {**COUNT, "format": form})
-        for queries in (None, {}, [1], [{}], [COUNT, {"path": "a:b", "args": 1}]):
+        more: dict[str, Any]
+        for more in ({"args": "x"}, {"args": [1]}, {"args": [{}, {}]}, {"format": "xml"}, {"format": ["json"]}):
+            await refused(api, 400, "BadRequest", COUNT | more)
+        for queries in (None, [1], [COUNT, {"path": "a:b", "args": 1}]):
             await refused(api, 400, "BadRequest", {"queries": queries}, "/api/query_batch")
         await refused(api, 400, "TooManyQueries", {"queries": [COUNT] * 1001}, "/api/query_batch")
         await refused(api, 400, "NestedTooDeeply", echo("[" * 64 + "]" * 64))
         assert await api.value("query", "echo", value=json.loads("[" * 63 + "]" * 63))
         assert (await api.error("query", "echo", value=2**64)).endswith("Server Error"), "it cannot leave again"
-        for number in (2**63, 1.5, 2.0**54, True, "1", None, [1]):
-            assert (await api.error("query", "typed", number=number)).startswith("ArgumentsInvalid")
-        for url, status in (({}, 400), ({"args": "{"}, 400), ({"format": "xml"}, 400), ({"args": ""}, 200)):
-            response = await api.http.get("/api/query", params={**COUNT, **url} if url else {})
-            assert response.status_code == status, url
+        for url, status in (({}, 400), ({**COUNT, "args": "{"}, 400), ({**COUNT, "args": ""}, 200)):
+            assert (await api.http.get("/api/query", params=url)).status_code == status, url
         get = {"path": "doors.http_fixtures:add", "args": '{"title": "x"}'}
         assert (await api.http.get("/api/query", params=get)).json()["status"] == "error"
         assert await api.value("query", "count") == 0
@@ -72,12 +68,9 @@ async def test_bodies_that_are_no_calls_are_refused(near_door: Door) -> None:
 
 async def test_paths_that_name_no_function_are_refused(near_door: Door) -> None:
     async with near_door() as api:
-        for path in (
-            "", "a:", ":b", "a:b:c", "a b:c", "a..b:c", "../a:b", "/a:b", "a//b:c", "a:b/c", "a:b ", "a:b\n", "a\0:b",
-            "1a:b", "a:1b", "a-b:c", "x" * 513,
-        ):  # fmt: skip
+        for path in ("", ":b", "a:b:c", "a..b:c", "../a:b", "a//b:c", "a:b\n", "a\0:b", "1a:b", "a-b:c", "x" * 513):
             await refused(api, 400, "BadConvexFunctionIdentifier", {"path": path})
-        for path in ("/api/run/", "/api/run/count", "/api/run//count", "/api/run/a%20b/c", "/api/run/a:b/c"):
+        for path in ("/api/run/", "/api/run//count", "/api/run/a%20b/c"):
             await refused(api, 400, "BadConvexFunctionIdentifier", {}, path)
         for path in ("module", "été:ça", "a.b/c:d"):
             response = await api.post("/api/query", {"path": path})
@@ -90,13 +83,8 @@ async def test_other_methods_and_places_are_refused(near_door: Door) -> None:
         for method, path, allowed in (
             ("GET", "/api/mutation", "POST"),
             ("PUT", "/api/query", "GET, HEAD, POST"),
-            ("DELETE", "/api/run/a/b", "POST"),
             ("PATCH", "/healthz", "GET, HEAD"),
-            ("GET", "/api/query_batch", "POST"),
-            ("GET", "/api/query_ts", "POST"),
-            ("GET", "/api/function", "POST"),
             ("HEAD", "/api/mutation", "POST"),
-            ("POST", "/api/subscribe", "GET, HEAD"),
         ):
             response = await api.http.request(method, path)
             assert response.status_code == 405, path
@@ -104,9 +92,8 @@ async def test_other_methods_and_places_are_refused(near_door: Door) -> None:
             assert set(response.headers["allow"].split(", ")) == set(allowed.split(", "))
             response = await api.http.request("OPTIONS", path)
             assert (response.status_code, response.content) == (204, b"")
-        for path in ("/", "/api/", "/api/query/", "/api/nothing", "/API/query", "/healthz/x"):
-            response = await api.http.get(path)
-            assert (response.status_code, response.json()["code"]) == (404, "NotFound"), path
+        for path in ("/", "/api/query/", "/API/query"):
+            assert (await api.http.get(path)).json()["code"] == "NotFound", path
         head = await api.http.head("/api/query", params=COUNT)
         assert (head.status_code, head.content) == (200, b"")
 
@@ -114,7 +101,7 @@ async def test_other_methods_and_places_are_refused(near_door: Door) -> None:
 async def test_bodies_of_other_kinds_are_refused(near_door: Door) -> None:
     """A body without a type, or of text, needs no preflight: any page could send it."""
     async with near_door() as api:
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x"):
+        for kind in ("text/plain", "multipart/form-data; boundary=x"):
             await refused(api, 415, "UnsupportedMediaType", COUNT | {"a": kind}, headers={"content-type": kind})
         add = json.dumps({"path": "doors.http_fixtures:add", "args": {"title": "x"}})
         page = {"origin": "https://evil.example"}
@@ -154,9 +141,8 @@ async def test_bodies_of_very_many_parts_are_not_read(near_door: Door, monkeypat
         names = {f"name{number}": 1 for number in range(1001)}
         await refused(api, 400, "BadRequest", {"path": "doors.http_fixtures:total", "args": names})
         monkeypatch.setattr(Message, "__init__", lambda *_: pytest.fail("it was read"))
-        for path in ("query", "mutation", "action", "query_batch", "run/a/b", "work/x"):
-            for parts in ("[]" * 33_000, "[{" * 17_000):
-                await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {parts}}}', f"/api/{path}")
+        for path in ("query", "query_batch", "run/a/b", "work/x"):
+            await refused(api, 413, "RequestTooLarge", f'{{"path": "a:b", "args": {"[{" * 17_000}}}', f"/api/{path}")
 
 
 async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
@@ -180,32 +166,29 @@ async def test_large_bodies_are_read_and_checked_beside_the_event_loop(
     monkeypatch.setattr(Signature, "check_json", hold)
 
     async with near_door() as api:
-        for kind, name in (("query", "find"), ("mutation", "add"), ("action", "restock")):
-            checking.clear()
-            may_go_on.clear()
-            large = asyncio.create_task(api.call(kind, name, title="x" * LARGE))
-            await asyncio.to_thread(checking.wait, 30)
-            assert isinstance(await api.value("query", "count"), int)
-            may_go_on.set()
-            assert (await large)["status"] == ("success" if kind == "query" else "error")
+        large = asyncio.create_task(api.call("query", "find", title="x" * LARGE))
+        await asyncio.to_thread(checking.wait, 30)
+        assert await api.value("query", "count") == 0
+        may_go_on.set()
+        assert (await large)["status"] == "success"
 
 
 async def test_large_bodies_are_read_one_at_a_time_whoever_sends_them(
     near_door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, at_once, most = Message.__init__, [0], [0]
+    read, most, at_once = Message.__init__, [0], list[Message]()
 
     def count(message: Message, text: bytes | str) -> None:
-        at_once[0] += 1
-        most[0] = max(most[0], at_once[0])
+        at_once.append(message)
+        most[0] = max(most[0], len(at_once))
         threading.Event().wait(0.001)  # lets other threads in
         read(message, text)
-        at_once[0] -= 1
+        at_once.pop()
 
     monkeypatch.setattr(Message, "__init__", count)
 
     async with near_door() as api:
-        calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(8)]
+        calls = [api.call("query", "echo", value="x" * (300 * 1024)) for _ in range(4)]
         assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"success"}
     assert most == [1]
 
@@ -218,10 +201,6 @@ async def test_huge_and_broken_requests_do_not_harm(far_door: Door) -> None:
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b" 400 "),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", b" 400 "),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n", b" 413 "),
-            (
-                b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n",
-                b" 413 ",
-            ),
             (b"POST /api/query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", b" 408 "),  # the rest never comes
         ):
             answer = await raw(api, request)

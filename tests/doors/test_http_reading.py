@@ -16,7 +16,6 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from doors.http_fixtures import Api, Door, Shop
-from stage.outboxes import sql
 from stage.waits import SOON, until
 
 from penstock.clock import SystemClock
@@ -33,7 +32,6 @@ async def take(api: Api) -> str:
     """A new ts, asked for as the official client does: without a body, though its type is named."""
     response = await api.http.post("/api/query_ts", headers={"content-type": "application/json"})
     assert response.status_code == 200, response.text
-    assert response.json().keys() == {"ts"}
     ts = response.json()["ts"]
     assert len(base64.b64decode(ts, validate=True)) == 8
     return str(ts)
@@ -66,7 +64,6 @@ async def test_all_queries_at_one_ts_read_one_state_at_one_time(shop: Shop) -> N
         assert await api.value("query", "count") == 2
         test.clock.advance(SECOND)
         assert (await value_at(api, ts), await value_at(api, ts, "read_all")) == (1, 1)
-        assert await value_at(api, ts, "find", title="Persuasion") is None
         assert await value_at(api, ts, "now") == now
         assert await value_at(api, await take(api)) == 2, "a new one shows what was committed before"
 
@@ -80,27 +77,13 @@ async def test_a_snapshot_is_closed_after_three_seconds_though_a_query_in_it_end
         await turns()
         response = await at(api, ts)
         assert (response.status_code, response.json()["code"]) == (503, "OutOfRetention")
-        assert "/api/query_ts" in response.json()["message"]
-        assert response.headers["retry-after"] == "1"
         held.may_go_on.set()
         assert await slow == 0
         again = await take(api)
-        assert await value_at(api, again) == 0
         assert (await at(other, again)).json()["code"] == "OutOfRetention", "it means nothing in another process"
-        assert (await at(api, "AAAAAAAAAAA=")).json()["code"] == "OutOfRetention"
-        for wrong in (None, 1, "", "AAAA", "not base 64!", "AAAAAAAAAAAAAAAA", ["AAAAAAAAAAA="]):
+        for wrong in (None, "AAAA", "not base 64!", "AAAAAAAAAAAAAAAA"):
             response = await at(api, wrong)
             assert (response.status_code, response.json()["code"]) == (400, "BadRequest"), wrong
-
-
-async def test_a_query_that_takes_too_long_ends_the_snapshot(shop: Shop) -> None:
-    async with shop(call_timeout=1.0) as (api, _):
-        ts = await take(api)
-        api.hold("slow")
-        slow = await at(api, ts, "wait_and_count", title="slow")
-        assert (slow.status_code, slow.json()["code"]) == (503, "CallTimeout")
-        response = await at(api, ts)
-        assert (response.status_code, response.json()["code"]) == (503, "OutOfRetention")
 
 
 async def test_a_crowd_shares_few_snapshots_and_leaves_connections_to_others(shop: Shop) -> None:
@@ -117,20 +100,28 @@ async def test_a_crowd_shares_few_snapshots_and_leaves_connections_to_others(sho
         assert await asyncio.gather(*[api.value("query", "count") for _ in range(20)]) == [1] * 20
 
 
-async def test_a_lost_database_ends_snapshots_and_the_next_one_is_taken_once_it_is_back(shop: Shop) -> None:
-    async with shop() as (api, test):
-        ts = await take(api)
+async def test_a_snapshot_ends_with_a_slow_query_and_with_the_database_and_the_next_one_is_taken(shop: Shop) -> None:
+    async with shop(call_timeout=1.0) as (api, test):
+
+        async def gone(response: httpx.Response, code: str) -> None:
+            assert (response.status_code, response.json()["code"]) == (503, code)
 
         async def lost(*_given: Any) -> Any:
             raise DatabaseUnavailable("The server has gone.")
 
+        ts = await take(api)
+        api.hold("slow")
+        await gone(await at(api, ts, "wait_and_count", title="slow"), "CallTimeout")
+        await gone(await at(api, ts), "OutOfRetention")
+        test.clock.advance(SECOND)
+        ts = await take(api)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(test.engine.store, "begin_read", lost)
             patch.setattr(test.runner, "_queries_in", lost)
             test.clock.advance(SECOND)
-            for response in (await at(api, ts), await api.http.post("/api/query_ts")):
-                assert (response.status_code, response.json()["code"]) == (503, "DatabaseUnavailable")
-        assert (await at(api, ts)).json()["code"] == "OutOfRetention"
+            await gone(await at(api, ts), "DatabaseUnavailable")
+            await gone(await api.http.post("/api/query_ts"), "DatabaseUnavailable")
+        await gone(await at(api, ts), "OutOfRetention")
         test.clock.advance(SECOND)
         assert await value_at(api, await take(api)) == 0
 
@@ -157,25 +148,19 @@ async def test_whoever_has_the_admin_token_and_nobody_else_calls_any_function(ne
             return await api.post("/api/function", body, headers=headers)
 
         three = {"args": [{"number": 3}], "componentPath": None, "format": "convex_encoded_json"}
-        for token in ("Bearer top-secret-of-all", "Convex top-secret-of-all"):
-            assert (await answer("hidden", token, **three)).json() == {"status": "success", "value": 3}
+        assert (await answer("hidden", **three)).json() == {"status": "success", "value": 3}
         for name, args in (("add", {"title": "Emma"}), ("count", {}), ("restock", {"title": "Persuasion"})):
             assert (await answer(name, args=args, componentPath="")).json()["status"] == "success", name
         assert await api.value("query", "count") == 2
-        assert "Could not find" in (await answer("nothing")).json()["errorMessage"]
         response = await answer("count", componentPath="sms")
         assert (response.status_code, response.json()["code"]) == (400, "BadRequest")
-        assert "componentPath" in response.json()["message"]
 
         for other in (None, "Convex wrong", "Basic top-secret-of-all", "Convex a|top-secret-of-all"):
             response = await answer("hidden", other, **three)
             assert (response.status_code, response.json()["code"]) == (401, "Unauthenticated"), other
-        wrong = {"authorization": "Bearer wrong"}
-        assert (await api.post("/api/function", "{", headers=wrong)).status_code == 401, "before the body is read"
         body = {"path": "doors.http_fixtures:hidden", "args": {"number": 3}}
-        for path in ("query", "mutation", "action"):  # the token opens nothing else
-            response = await api.post(f"/api/{path}", body, headers={"authorization": "Convex top-secret-of-all"})
-            assert "Could not find public function" in response.json()["errorMessage"]
+        response = await api.post("/api/mutation", body, headers={"authorization": "Convex top-secret-of-all"})
+        assert "Could not find public function" in response.json()["errorMessage"], "the token opens nothing else"
     async with near_door() as api:
         assert (await api.post("/api/function", body)).status_code == 404
 
@@ -231,25 +216,6 @@ def watchers(backend: Any) -> int:
     return sum(entry.watchers for entry in backend.live_queries.report())
 
 
-async def nobody_watches(backend: Any) -> bool:
-    return watchers(backend) == 0
-
-
-async def test_a_reader_gets_the_answer_at_once_and_each_other_one(far_shop: Shop) -> None:
-    async with far_shop() as (api, test), reading(api, "count") as reader, reading(api, "find", title="Emma") as other:
-        first, found = await reader.event()
-        assert found == {"status": "success", "value": 0}
-        assert await other.value() is None
-        await api.value("mutation", "add", title="Emma")
-        second, found = await reader.event()
-        assert (found["value"], second > first) == (1, True)
-        assert await other.value() == await api.value("query", "find", title="Emma")
-        await sql(test, "update book set copies = 7")
-        assert (await other.value())["copies"] == 7
-        await sql(test, "delete from book")
-        assert (await reader.value(), await other.value()) == (0, None)
-
-
 async def test_an_error_of_the_query_is_an_event_and_the_stream_goes_on(
     far_shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,13 +251,13 @@ async def test_a_stream_has_the_headers_and_the_form_that_are_asked_for(far_door
             async with api.http.stream("GET", address("count"), headers={"origin": origin}) as response:
                 assert response.headers.get("access-control-allow-origin") == allowed
         assert (await api.http.head(address("count"))).headers["content-type"].startswith("text/event-stream")
-        backend = await api.asgi.opening.backend()
-        await until(lambda: nobody_watches(backend))
         large, text = {"$integer": "AAAAAAAAABA="}, "two\nlines\r\n\u2028data: x"
         async with reading(api, "same_large", large=large) as clean, reading(api, "echo", value=text) as lines:
             assert (await clean.value(), await lines.value()) == (str(2**60), text)
             async with reading(api, "same_large", "convex_encoded_json", large=large) as encoded:
                 assert await encoded.value() == large
+        backend = await api.asgi.opening.backend()
+        await until(lambda: watchers(backend) == 0)
 
 
 async def test_a_silent_stream_has_a_comment_every_15_seconds(far_shop: Shop) -> None:
@@ -343,14 +309,18 @@ async def test_the_end_of_the_server_ends_streams_at_once(far_shop: Shop) -> Non
 # ----- a connection that takes nothing
 
 
-class Quick:
-    """The ASGI messages of a connection that takes everything."""
+class Connection:
+    """The ASGI messages of a connection, which takes so many of them."""
 
-    def __init__(self) -> None:
-        self.cut, self.sent = asyncio.Event(), list[Any]()
+    def __init__(self, most: int) -> None:
+        self.most, self.sent = most, list[Any]()
+        self.cut, self.full = asyncio.Event(), asyncio.Event()
         self.scope: Any = {"type": "http", "state": {ABORT: self.cut.set}}
 
     async def send(self, message: Any) -> None:
+        if len(self.sent) == self.most:
+            self.full.set()
+            await asyncio.Event().wait()
         self.sent.append(message)
 
     async def receive(self) -> Any:
@@ -358,25 +328,11 @@ class Quick:
         return {"type": "http.disconnect"}
 
 
-class Stuck(Quick):
-    """Those of one that takes nothing after its first event."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.full = asyncio.Event()
-
-    async def send(self, message: Any) -> None:
-        if len(self.sent) > 1:
-            self.full.set()
-            await asyncio.Event().wait()
-        await super().send(message)
-
-
 async def ready() -> None:
     pass
 
 
-def stream_to(api: Api, test: Any, connection: Quick) -> asyncio.Task[None]:
+def stream_to(api: Api, test: Any, connection: Connection) -> asyncio.Task[None]:
     view = test.live_queries.view()
     view.add(0, *test.dispatch.prepare_query("doors.http_fixtures:count", "{}"))
     events = answer_events(view, lambda answer: b"%d" % answer.result, test.clock, ready)
@@ -384,17 +340,13 @@ def stream_to(api: Api, test: Any, connection: Quick) -> asyncio.Task[None]:
     return asyncio.create_task(stream(connection.scope, connection.receive, connection.send))
 
 
-async def _sent(connection: Quick, count: int) -> bool:
-    return len(connection.sent) == count
-
-
 async def test_a_connection_that_takes_nothing_is_cut_after_a_minute_or_at_the_end_of_the_server(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shop() as (api, test):
-        quick = Quick()
+        quick = Connection(most=9)
         serving = stream_to(api, test, quick)
-        await until(lambda: _sent(quick, 2))
+        await until(lambda: len(quick.sent) == 2)
         serving.cancel()
         await asyncio.wait_for(serving, SOON)
         assert quick.sent[-1] == {"type": "http.response.body"}, "it ends as others do"
@@ -402,9 +354,9 @@ async def test_a_connection_that_takes_nothing_is_cut_after_a_minute_or_at_the_e
             with monkeypatch.context() as patch:
                 if end == "a minute":
                     patch.setattr("penstock.server.subscribe._PATIENCE", 0.1)
-                connection = Stuck()
+                connection = Connection(most=2)
                 serving = stream_to(api, test, connection)
-                await until(lambda: _sent(connection, 2))  # noqa: B023 - at once
+                await until(lambda: len(connection.sent) == 2)  # noqa: B023 - at once
                 await api.value("mutation", "add", title=end)
                 await asyncio.wait_for(connection.full.wait(), SOON)
                 if end != "a minute":

@@ -37,10 +37,8 @@ FAILED: Mapping[str, Any] = {"task": "ship", "state": ["failed"]}
 # that failed, and the holder of a lock. A None is not compared.
 GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("tasks retry", FAILED, "1 row retried, of 1.", "1 row retried."),
-    ("tasks retry", {"task": "ship", "key": "ROW"}, "1 row retried, of 1.", "1 row retried."),
     ("tasks retry", {"everything": True}, "4 rows retried, of 4.", None),
     ("tasks retry", {"task": "ship", "rows": 'name == "good"'}, "1 row retried, of 1.", "1 row retried."),
-    ("tasks retry", {"table": "parcel_of_yard", "has_error": True}, "1 row retried, of 1.", None),
     ("tasks cancel", {"task": "ship"}, "1 row asked to be canceled, of 1.", "1 row asked to be canceled."),
     ("tasks skip", {"task": "ship", "state": ["pending"]}, "1 row skipped, of 1.", "1 row skipped."),
     ("tasks delete", FAILED, "1 row forgotten, of 1.", None),
@@ -50,7 +48,6 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
      "ship runs again. Deferred runs that are due now: 0."),
     ("tasks reconcile", {"task": "ship"}, "All rows of ship will be checked by the planner.",
      "The planner looks at all rows of ship."),
-    ("outbox retry", {"outbox": "files"}, "1 message of files will be retried.", "1 message will be retried."),
     ("outbox retry", {"outbox": "files", "number": ["NUMBER"]}, "1 message of files will be retried.",
      "1 message will be retried."),
     ("outbox skip", {"outbox": "files", "number": "NUMBER", "reason": "by hand"}, "Message NUMBER of files is skipped.",
@@ -58,11 +55,7 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("outbox pause", {"outbox": "ledger"}, "ledger is paused. The change feed keeps new messages, and grows.",
      "ledger is paused. New messages are kept."),
     ("outbox resume", {"outbox": "ledger"}, "ledger is resumed.", "ledger is resumed."),
-    ("outbox move", {"outbox": "ledger", "to": "end"}, "ledger is moved, and has no messages to deliver.",
-     "ledger is moved, and has 0 messages to deliver."),
     ("outbox move", {"outbox": "ledger", "to": "beginning"}, "ledger is moved, and has 4 messages to deliver.",
-     "ledger is moved, and has 4 messages to deliver."),
-    ("outbox move", {"outbox": "ledger", "to": "2020-01-01T00:00Z"}, "ledger is moved, and has 4 messages to deliver.",
      "ledger is moved, and has 4 messages to deliver."),
     ("outbox resend", {"outbox": "files", "where": 'name == "good"'}, "1 row will be sent again by files.",
      "1 row will be sent again."),
@@ -80,8 +73,6 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("jobs retry", {"job": ["JOB"]}, "JOB is retried.", "It is retried."),
     ("jobs retry", {"state": "failed", "pool": "mail", "function": "send", "since": "1h"}, "1 job retried, of 1.",
      "1 job retried."),
-    ("jobs cancel", {"job": ["LATER"]}, "Asked for LATER to be canceled; it was pending.",
-     "Asked for it to be canceled."),
     ("jobs cancel", {"state": "pending", "pool": "texts"}, "Asked for 1 job to be canceled.",
      "Asked for 1 job to be canceled."),
     ("locks release", {"key": "account:ada", "fence": "FENCE"}, "account:ada is free.", None),
@@ -271,19 +262,20 @@ def effect_of(
 ) -> tuple[str | None, dict[str, Any]]:
     """What a door tells of an operation, and what is seen then."""
 
-    async def tell(one: Telling) -> str | None:
+    async def tell() -> tuple[str | None, dict[str, Any] | None]:
         async with world.open(path) as test:
-            return await one(test, operation, given)
-
-    async def pause() -> None:
-        async with world.open(path) as test:
-            await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
+            if operation.verb == "resume":
+                await in_python(test, BY_NAME[f"{operation.noun} pause"], given)
+            if door is None:
+                return None, None
+            told = await door(test, operation, given)
+            return told, None if operation.verb == "drop" else await seen(test)  # the next start declares it anew
 
     path = world.copy()
-    if operation.verb == "resume":
-        asyncio.run(pause())
-    told = asyncio.run(tell(door)) if door else on_the_command_line(console, path, operation, given).err
-    return told, asyncio.run(look(world, path))
+    told, effect = asyncio.run(tell()) if door or operation.verb == "resume" else (None, None)
+    if door is None:
+        told = on_the_command_line(console, path, operation, given).err
+    return told, effect or asyncio.run(look(world, path))
 
 
 async def look(world: World, path: Path) -> dict[str, Any]:
@@ -352,8 +344,6 @@ def still(value: Any) -> Any:
 
 def test_each_operation_is_on_the_page_of_the_admin_interface() -> None:
     text = (Path(__file__).parents[2] / "docs" / "admin.md").read_text("utf-8")
-    rows = {
-        path: line for line in text.splitlines() for path in re.findall(r"^\| `(?:GET |POST )?(/admin/[\w/]+)`", line)
-    }
+    rows = re.findall(r"^\| `(?:GET |POST )?(/admin/[\w/]+)`", text, re.MULTILINE)
     for operation in OPERATIONS:
         assert f"/admin{operation.path}" in rows, operation.path

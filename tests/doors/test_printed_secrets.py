@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-import importlib
-import pkgutil
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
 from stage.provider import provider
 from starlette.requests import Request
 
-import penstock
 from penstock import OIDC, App, CustomJWT, PenstockError, asgi_app
 from penstock.api.identity.codes import SignIn
 from penstock.client import AsyncClient, Client
 from penstock.config import Config
-from penstock.dashboard.mask import is_secret
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.server.callers import anonymous, with_token
 from penstock.testing import TestApp, TestClock
 
 SECRET = "s3cr3t-0123456789-abcdefghijklmnopqrstuvwxyz"
-PUBLIC = {  # names that look like those of secrets
-    "penstock.wire.sockets.Authenticate.token_type",
-    "penstock.dashboard.forms.Input.secret",  # whether it is one
-    "penstock.dashboard.page.View.secrets",  # their names
-    "penstock.dashboard.sessions.Session.credentials",  # which print no token
-    "penstock.server.sockets.client.ClientKind.keeps_token",  # whether it does
-}
 
 
 def url_with_secret(url: str) -> str:
@@ -90,31 +77,6 @@ async def test_no_object_of_a_program_prints_a_secret(database_url: str) -> None
     assert not printed
 
 
-def test_no_class_prints_a_field_with_the_name_of_a_secret() -> None:
-    found = set[str]()
-    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if module.name.endswith("__main__") or ".testing.pytest" in module.name:
-            continue
-        try:
-            content = vars(importlib.import_module(module.name))
-        except ImportError:  # of an extra that is not installed
-            continue
-        for one in content.values():
-            if issubclass(type(one), type) and one.__module__ == module.name:
-                found |= {
-                    f"{one.__module__}.{one.__qualname__}.{name}" for name in printed_fields(one) if is_secret(name, ())
-                }
-    assert not found - PUBLIC
-
-
-def printed_fields(one: type) -> list[str]:
-    if dataclasses.is_dataclass(one):
-        return [field.name for field in dataclasses.fields(one) if field.repr]
-    if issubclass(one, BaseModel):
-        return [name for name, field in one.model_fields.items() if field.repr]
-    return list(getattr(one, "_fields", ()))
-
-
 REFUSED: list[Callable[[], object]] = [
     lambda: App(admin_token=SECRET[:5]).config(),
     lambda: App(admin_token=SECRET.encode()),
@@ -122,7 +84,6 @@ REFUSED: list[Callable[[], object]] = [
     lambda: OIDC(f"http://ada:{SECRET}@shop.example", "shop"),
     lambda: CustomJWT("shop", jwks=f"http://ada:{SECRET}@shop.example/?key={SECRET}", algorithm="ES256"),
     lambda: CustomJWT("shop", secret=SECRET[:31], algorithm="HS256"),
-    lambda: CustomJWT("shop", secret=SECRET, algorithm="ES256"),
     lambda: CustomJWT("shop", secret=SECRET, jwks="https://shop.example/keys", algorithm="HS256"),
     lambda: CustomJWT("shop", secret=SECRET, algorithm=SECRET),  # type: ignore[arg-type]  # wrong
 ]

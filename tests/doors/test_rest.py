@@ -22,7 +22,6 @@ from penstock import (
     ActionCtx,
     App,
     ApplicationError,
-    Failed,
     Finished,
     Id,
     Index,
@@ -109,11 +108,6 @@ async def who(ctx: QueryCtx) -> str:
     return (await ctx.auth.require()).subject
 
 
-@app.action(runtime="process")
-def refuse_elsewhere(ctx: sync.ActionCtx) -> None:
-    raise ApplicationError("No paper.", status=507)
-
-
 @asynccontextmanager
 async def served(database: str) -> AsyncIterator[httpx.AsyncClient]:
     async with TestApp(app, database) as backend:
@@ -128,8 +122,7 @@ async def test_results_are_bare_and_arguments_come_in_a_body_or_in_the_url(datab
         assert (made.status_code, made.json()[:5]) == (200, "seat_")
         assert (await http.get("/seats")).json() == ["007"]
         assert (await http.post("/seats")).json() == ["007"], "a body may be left out"
-        for found in ("name=007", "row=2", "row=2&taken=false&name=007"):
-            assert (await http.get(f"/seats?{found}")).json() == ["007"]
+        assert (await http.get("/seats?row=2&taken=false&name=007")).json() == ["007"]
         for missed in ("name=7", "row=3", "taken=true"):
             assert (await http.get(f"/seats?{missed}")).json() == []
         assert (await http.get("/total?numbers=1&numbers=2")).json() == 3
@@ -152,46 +145,28 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
         assert (await http.get("/who")).headers["www-authenticate"] == "Bearer"
         await refused(401, "InvalidAuthHeader", "GET", "/who", headers={"authorization": "Bearer nonsense"})
         ada = b64encode(b'{"subject": "ada", "issuer": "hall"}').decode()
-        known = await http.get("/who", headers={"authorization": f"Convex the-lobby-token:{ada}"})
-        assert known.json() == "ada", "an administrator may act as a user"
-        await refused(
-            403, "AccessDenied", "GET", "/backstage", headers={"authorization": f"Convex the-lobby-token:{ada}"}
-        )
-        await http.get(
-            "http://hall/api/query?path=test_rest:backstage", headers={"authorization": f"Convex the-lobby-token:{ada}"}
-        )
+        as_ada = {"authorization": f"Convex the-lobby-token:{ada}"}
+        await refused(403, "AccessDenied", "GET", "/backstage", headers=as_ada)
+        await http.get("http://hall/api/query?path=test_rest:backstage", headers=as_ada)
         told = [vars(one)["facts"]["error"] for one in caplog.records if vars(one).get("event") == "call.refused"]
         assert told == ["The access of test_rest:backstage does not let this caller in."] * 2
         assert (await http.post("/knock")).json() == "Come in."
         assert (await http.post("/knock")).headers["retry-after"] == "60"
         await refused(429, "RateLimited", "POST", "/knock")
-        await refused(400, "BadJson", "POST", "/add", content=b"{")
-        await refused(400, "BadRequest", "POST", "/add", json=["A1"])
-        await refused(404, "FunctionNotFound", "POST", "/nothing")
         await refused(404, "FunctionNotFound", "GET", "/nothing")
         assert "Use POST." in (await refused(405, "MethodNotAllowed", "GET", "/add?name=A1"))["message"]
         assert (await http.get("/add?name=A1")).headers["allow"] == "POST"
-        assert (
-            "row"
-            in (await refused(422, "ArgumentsInvalid", "POST", "/add", json={"name": "A2", "row": "x"}))["message"]
-        )
         assert "row" in (await refused(422, "ArgumentsInvalid", "GET", "/seats?row=x"))["message"]
-        await refused(413, "RequestTooLarge", "POST", "/add", json={"name": "A" * 5000})
-        await refused(400, "NestedTooDeeply", "GET", "/total?numbers=" + "[" * 90 + "]" * 90)
         await refused(413, "LimitExceeded", "GET", "/seats?name=" + "A" * 5000)
-        await refused(415, "UnsupportedMediaType", "POST", "/add", data={"name": "A2"})
         await refused(409, "UniqueViolation", "POST", "/add", json={"name": "A1"})
         gone = seat[:-1] + ("0" if seat[-1] != "0" else "1")
         assert gone not in (await refused(404, "RowNotFound", "POST", "/take", json={"seat": gone}))["message"]
         plain = await refused(400, "ApplicationError", "POST", "/refuse", json={"how": "plainly"})
         assert plain["data"] == {"kind": "sold out"}
-        by_status = await refused(402, "ApplicationError", "POST", "/refuse", json={"how": "by status"})
-        assert (by_status["message"], by_status["data"]) == ("Ask again tomorrow.",) * 2
         by_class = await http.post("/refuse", json={"how": "by class"})
         assert (by_class.status_code, by_class.headers["retry-after"]) == (410, "3")
         data = {"message": "No seats.", "n": str(2**60)}
         assert by_class.json() == {"code": "SoldOut", "message": "No seats.", "data": data}
-        await refused(507, "ApplicationError", "POST", "/refuse_elsewhere")
         await refused(500, "InternalServerError", "POST", "/refuse", json={"how": "badly"})
 
 
@@ -200,29 +175,19 @@ async def test_each_kind_of_error_has_its_status(database_url: str, caplog: pyte
 
 async def test_the_public_functions_are_described(near_door: Door) -> None:
     async with near_door() as api:
-        described = await api.http.get("/openapi.json")
-        document = described.json()
-        assert described.headers["content-type"] == "application/json"
+        document = (await api.http.get("/openapi.json")).json()
         assert len(OpenAPI.model_validate(document).paths or ()) == sum(
             one.public for one in api.asgi.opening.app.registry
         )
         assert "/rest/doors/http_fixtures/add" in document["paths"]
         assert "/rest/doors/http_fixtures/hidden" not in document["paths"]
-        assert document["servers"] == [{"url": "/"}]
-        (path,) = (path for path in document["paths"] if path.endswith("same_number"))
-        assert (await api.post(path, {"number": 7})).json() == 7
         mounted = httpx.ASGITransport(Starlette(routes=[Mount("/inner", api.asgi)]))
         async with httpx.AsyncClient(base_url="http://x/inner", transport=mounted) as http:
             assert (await http.get("/openapi.json")).json()["servers"] == [{"url": "/inner"}]
         page = await api.http.get("/docs")
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert "Doc&lt;&quot;book&quot;&gt; = { _id: Id&lt;&quot;book&quot;&gt;;" in page.text
-        assert ">add <" in page.text
-        assert ">hidden <" not in page.text
-        assert page.text.count("<p>Access: ") == 1
+        assert (">add <" in page.text, ">hidden <" in page.text) == (True, False)
         assert "<p>Access: <code>public &amp; (signed_in | public)</code></p>" in page.text
-        (path,) = (path for path in document["paths"] if path.endswith("/count"))
-        said = document["paths"][path]["post"]["description"]
+        said = document["paths"]["/rest/doors/http_fixtures/count"]["post"]["description"]
         assert said == "A query. Access: public & (signed_in | public)."
         assert not re.search(r"<script|src=|href=\"(?!openapi.json)", page.text)
 
@@ -266,67 +231,44 @@ async def refused(http: httpx.AsyncClient, path: str, body: Any, status: int, co
     assert response.json().keys() == {"code", "message"}
 
 
-async def test_an_outside_system_tells_of_the_result(database_url: str) -> None:
-    async with waiting(database_url) as (backend, http, work, path):
-        result = {"pages": 300, "big": 2**60, "list": [1, None, 2.5]}
-        assert await told(http, path, {"result": result}) == {"accepted": True, "kind": "success"}
-        assert await printing.status(backend, work) == Finished(Success(result))
-        for again in ({"result": 1}, {"error": "no"}):
-            assert await told(http, path, again) == {"accepted": False, "kind": "success"}
-        assert await printing.status(backend, work) == Finished(Success(result))
-
-
-async def test_an_outside_system_tells_of_a_failure(database_url: str) -> None:
+async def test_an_outside_system_tells_of_a_failure_and_of_the_result_while_its_token_holds(database_url: str) -> None:
+    """What becomes of the work then is attacked in `flow/test_outside`."""
     async with waiting(database_url) as (backend, http, work, path):
         assert await told(http, path, {"error": "no paper"}) == {"accepted": True, "kind": "failed"}
         assert await printing.status(backend, work) == Pending(1), "it is tried again"
         await backend.run_until_idle()
         assert await told(http, path, {"result": 1}) == {"accepted": False, "kind": "failed"}
+        result = {"pages": 300, "big": 2**60, "list": [1, None, 2.5]}
         second = f"/api/work/{tokens[1]}"
-        assert (await told(http, second, {"error": "torn", "retryable": False}))["accepted"]
-        assert await printing.status(backend, work) == Finished(Failed("torn"))
-
-
-async def test_a_token_whose_time_is_over_is_gone(database_url: str) -> None:
+        assert await told(http, second, {"result": result}) == {"accepted": True, "kind": "success"}
+        assert await told(http, second, {"error": "no", "retryable": False}) == {"accepted": False, "kind": "success"}
+        assert await printing.status(backend, work) == Finished(Success(result))
     async with waiting(database_url) as (backend, http, work, path):
         backend.clock.advance(timedelta(hours=2))
         await refused(http, path, {"result": 1}, 410, "TokenExpired")
-        await backend.worker.tick()
-        await refused(http, path, {"result": 1}, 410, "TokenExpired")
-        assert isinstance(await printing.status(backend, work), Pending)
+        assert isinstance(await printing.status(backend, work), Running)
 
 
 async def test_tokens_of_nobody_and_bodies_that_tell_nothing_are_refused(sqlite_url: str) -> None:
     async with waiting(sqlite_url) as (backend, http, work, path):
         job, _, secret = tokens[0].split(".")
-        for token in ("x", f"{job}.1.x", f"{job}.9.{secret}", f"job_x.1.{secret}", "%00", f"{job}.{'9' * 400}.x"):
+        for token in ("x", f"{job}.9.{secret}", "%00", f"{job}.{'9' * 400}.x"):
             await refused(http, f"/api/work/{token}", {"result": 1}, 404, "TokenInvalid")
         await refused(http, f"{path}x", '{"result": "\\u0000"}', 404, "TokenInvalid")
-        for nowhere in ("/api/work", "/api/work/", f"{path}/", f"{path}/more"):
-            await refused(http, nowhere, {"result": 1}, 404, "NotFound")
-        for method in ("GET", "PUT"):
-            assert (await http.request(method, path)).status_code == 405
-        for body in ("", b"\xff", '{"result": NaN}', '{"result": ' + "[" * 150, '"\\ud800"'):
-            await refused(http, path, body, 400, "BadJson")
+        assert (await http.get(path)).status_code == 405
+        await refused(http, path, '{"result": NaN}', 400, "BadJson")
         bodies: list[Any] = [
-            [], 5, {}, {"result": 1, "error": "x"}, {"error": ""}, {"error": 5}, {"error": None}, {"retryable": True},
-            {"error": "x", "retryable": "no"}, {"error": "x", "retryable": None}, {"result": 1, "more": 2},
-            {"result": 1, "retryable": True}, {"result": {"$nonsense": 1}},
+            [], {}, {"result": 1, "error": "x"}, {"error": ""}, {"error": 5}, {"retryable": True},
+            {"error": "x", "retryable": "no"}, {"result": 1, "more": 2},
+            {"result": 1, "retryable": True}, {"result": {"$nonsense": 1}}, '{"result": 1e999}',
         ]  # fmt: skip
-        for given in (*bodies, '{"result": 1e999}'):
+        for given in bodies:
             await refused(http, path, given, 400, "BadRequest")
-        await refused(http, path, '{"result": ' + "[" * 70 + "]" * 70 + "}", 400, "NestedTooDeeply")
         await refused(http, path, '{"result": "\\u0000"}', 400, "ResultInvalid")
         await refused(http, path, {"result": "x" * 1001}, 413, "ResultTooLarge")
-        await refused(http, path, {"result": "x" * 6000}, 413, "RequestTooLarge")
         page = {"origin": "http://evil", "content-type": "text/plain"}
         assert (await http.post(path, content='{"result":1}', headers=page)).status_code == 415
         assert isinstance(await printing.status(backend, work), Running)
-        assert (await told(http, path, {"error": "x\0\U0001f600 " + "y" * 4000}))["accepted"]
-        status = await backend.job(work)
-        assert status is not None
-        assert str(status.error).startswith("x\\0\U0001f600 y")
-        assert await told(http, path, {"result": int("9" * 20)}) == {"accepted": False, "kind": "failed"}
 
 
 async def test_tokens_do_not_stand_in_the_log(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

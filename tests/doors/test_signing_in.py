@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,27 +13,21 @@ import httpx
 import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
-from stage.household import ADMIN, house
-from stage.listening import listening
-from stage.provider import Provider, provider
+from stage.household import ADMIN, House, house
+from stage.provider import provider
 from stage.sockets import SocketClient, socket_client
 from stage.waits import SOON
 
 from penstock import (
-    OIDC,
     App,
     ApplicationError,
-    Identity,
     MutationCtx,
-    QueryCtx,
-    Table,
     TokenBucket,
     asgi_app,
-    signed_in,
 )
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient
 from penstock.client import client as client_module
-from penstock.errors import Overloaded, Unauthenticated
+from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.testing import TestApp, TestClock
 
@@ -75,9 +69,6 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
         assert failed["errorData"] == {"code": "NotSignedIn", "message": "Sign in to do this."}
         url = f"/api/query?path={MODULE}:papers&args={{}}&format=json"
         assert (await one.http.get(url, headers={"authorization": token})).json()["value"] == ["x"]
-        batch = {"queries": [{"path": f"{MODULE}:papers", "args": {}}]}
-        found = await one.http.post("/api/query_batch", json=batch, headers={"authorization": token})
-        assert found.json()["results"][0]["value"] == ["x"]
         ts = (await one.http.post("/api/query_ts")).json()["ts"]
         body = {"path": f"{MODULE}:papers", "args": {}, "ts": ts}
         found = await one.http.post("/api/query_at_ts", json=body, headers={"authorization": token})
@@ -89,16 +80,14 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
 
         for wrong, code in {
             "Bearer x.y.z": "InvalidAuthHeader",
-            one.issuer.token(): "InvalidAuthHeader",
             key: "InvalidAuthHeader",
             f"Bearer {one.issuer.token(aud='other')}": "NoAuthProvider",
             f"Bearer {one.issuer.token(exp=one.test.clock.now() - 6 * SECOND)}": "Unauthenticated",
             "Convex wrong": "Unauthenticated",
         }.items():
-            for kind, function in (("query", "whoami"), ("mutation", "write"), ("action", "none")):
-                answer = await one.call(kind, function, wrong)
-                assert (answer.status_code, answer.json()["code"]) == (401, code)
-                assert answer.headers["www-authenticate"] == "Bearer"
+            answer = await one.call("mutation", "write", wrong)
+            assert (answer.status_code, answer.json()["code"]) == (401, code)
+            assert answer.headers["www-authenticate"] == "Bearer"
             rest = await one.http.post("/rest/test_signing_in/whoami", headers={"authorization": wrong})
             assert (rest.status_code, rest.json()["code"]) == (401, code)
         assert (await one.call("query", "whoami", "Basic eDp5")).json()["value"] is None
@@ -106,56 +95,22 @@ async def test_a_token_or_a_key_signs_in_over_http(database_url: str) -> None:
 
 async def test_an_administrator_is_the_system_or_acts_as_a_user(sqlite_url: str) -> None:
     async with house(sqlite_url) as one:
-        for scheme in ("Convex", "Bearer"):
-            assert (await one.call("function", "inner", f"{scheme} {ADMIN}")).json()["value"] is True
-            assert (await one.call("query", "whoami", f"{scheme} {ADMIN}")).json()["value"] is None
+        assert (await one.call("function", "inner", f"Convex {ADMIN}")).json()["value"] is True
+        assert (await one.call("query", "whoami", f"Bearer {ADMIN}")).json()["value"] is None
         assert (await one.call("function", "inner", f"Bearer {one.issuer.token()}")).status_code == 401
         user = base64.b64encode(json.dumps({"tokenIdentifier": "i|bob", "name": "Bob"}).encode()).decode()
         said = (await one.call("query", "whoami", f"Convex {ADMIN}:{user}")).json()["value"]
         assert (said["issuer"], said["subject"], said["name"]) == ("i", "bob", "Bob")
-        for wrong in ("e30=x", base64.b64encode(b'{"subject": 3}').decode()):
-            assert (await one.call("query", "whoami", f"Convex {ADMIN}:{wrong}")).status_code == 401
+        wrong = base64.b64encode(b'{"subject": 3}').decode()
+        assert (await one.call("query", "whoami", f"Convex {ADMIN}:{wrong}")).status_code == 401
         async with one.socket() as client:
             await client.watch(0, "whoami")
             await authenticate(client, ADMIN, "Admin", impersonating={"issuer": "i", "subject": "bob"})
             await signed(client)
             assert client.answers[0]["tokenIdentifier"] == "i|bob"
             await authenticate(client, "wrong", "Admin")
-            assert await refused(client) == (
-                "The admin token is wrong. It is the setting admin_token of this server.",
-                1,
-                True,
-            )
-
-
-async def test_a_refresh_runs_nothing_and_signing_out_changes_only_what_asks_who_calls(database_url: str) -> None:
-    async with house(database_url) as one, one.socket() as client, one.socket() as other:
-        await authenticate(client, one.issuer.token())
-        await client.modify([client.added(0, "papers"), client.added(1, "number"), client.added(2, "whoami")])
-        await client.until(1, 0)
-        await signed(client)
-        await authenticate(other, one.issuer.token("bob"))
-        await other.modify([other.added(0, "papers"), other.added(1, "number")])
-        await other.until(1, 0)
-        await client.call("Mutation", "write", 7, text="x")
-        while client.answers[0] != ["x"]:
-            await client.receive()
-        await other.until(1, 1)
-        runs = one.runs
-        one.test.clock.advance(60 * SECOND)
-        await authenticate(client, one.issuer.token())
-        assert await signed(client) == {}
-        assert one.runs == runs, "the claims are the same"
-        await authenticate(client, kind="None")
-        changed = await signed(client)
-        assert changed.keys() == {0, 2}
-        assert changed[0]["errorData"]["code"] == "NotSignedIn"
-        assert changed[2]["value"] is None
-        await authenticate(client, one.issuer.token("bob"))
-        assert (await signed(client))[0]["value"] == []
-        await other.call("Mutation", "write", 1, text="y")
-        await client.until(0, ["y"])
-        assert (other.answers.get(0), client.answers[1]) in ((["y"], 2), ([], 2))
+            said, *what = await refused(client)
+            assert ("The admin token is wrong." in said, what) == (True, [1, True])
 
 
 async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database_url: str) -> None:
@@ -181,15 +136,23 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
             assert client.answers[0] == [], "an update after the token's end is not sent"
 
 
+@asynccontextmanager
+async def watched(one: House, token: str) -> AsyncIterator[AsyncIterator[str]]:
+    """What a stream says behind its first answer, which is empty."""
+    headers = {"authorization": f"Bearer {token}"}
+    async with one.http.stream("GET", f"/api/subscribe?path={MODULE}:papers", headers=headers) as stream:
+        lines = stream.aiter_lines()
+        while not (line := await anext(lines)).startswith("data:"):
+            pass
+        assert line.endswith('"value":[]}')
+        yield lines
+
+
 async def test_a_stream_ends_when_its_token_expires(sqlite_url: str) -> None:
-    async with house(sqlite_url) as one:
-        headers = {"authorization": f"Bearer {one.issuer.token()}"}
-        async with one.http.stream("GET", f"/api/subscribe?path={MODULE}:papers", headers=headers) as stream:
-            lines = stream.aiter_lines()
-            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
-            one.test.clock.advance(3606 * SECOND)
-            await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
-            assert "secret" not in "".join([line async for line in lines])
+    async with house(sqlite_url) as one, watched(one, one.issuer.token()) as lines:
+        one.test.clock.advance(3606 * SECOND)
+        await one.call("mutation", "write", f"Bearer {one.issuer.token()}", text="secret")
+        assert "secret" not in "".join([line async for line in lines])
 
 
 async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
@@ -199,12 +162,7 @@ async def test_a_revoked_key_ends_what_it_watches(database_url: str) -> None:
         await authenticate(client, key)
         await client.watch(0, "papers")
         await client.until(0, [])
-        stream = one.http.stream(
-            "GET", f"/api/subscribe?path={MODULE}:papers", headers={"authorization": f"Bearer {key}"}
-        )
-        async with stream as answers:
-            lines = answers.aiter_lines()
-            assert [line async for line in _until_data(lines)][-1].endswith('"value":[]}')
+        async with watched(one, key) as lines:
             await keys.revoke("robot")
             one.test.clock.advance(3 * SECOND)
             await one.call("mutation", "write", f"Bearer {one.issuer.token('robot')}", text="secret")
@@ -239,13 +197,6 @@ async def test_a_client_outlives_its_tokens(database_url: str, monkeypatch: pyte
                         await anext(watched)
 
 
-async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    async for line in lines:
-        yield line
-        if line.startswith("data:"):
-            return
-
-
 async def test_a_call_that_is_sent_again_by_somebody_else_is_another_call(sqlite_url: str) -> None:
     async with house(sqlite_url) as one:
         for user in ("ada", "bob", "ada"):
@@ -272,47 +223,6 @@ async def login(ctx: MutationCtx, password: str) -> None:
     raise ApplicationError("wrong")
 
 
-@app.query(access=signed_in)
-async def secret(ctx: QueryCtx) -> str:
-    """Tell whoever has signed in."""
-    return "secret"
-
-
-async def test_callers_learn_that_they_have_no_access_and_when_to_come_again(database_url: str) -> None:
-    async with (
-        TestApp(app, database_url, admin_token="the admin token:") as test,
-        listening(asgi_app(app, backend=test)) as url,
-        httpx.AsyncClient(base_url=url, timeout=SOON) as http,
-    ):
-
-        async def call(kind: str, function: str, /, **args: Any) -> httpx.Response:
-            body = {"path": f"{__name__}:{function}", "args": args, "format": "json"}
-            return await http.post(f"/api/{kind}", json=body)
-
-        assert (await call("query", "secret")).json()["errorData"]["code"] == "NotSignedIn"
-        refused = await call("mutation", "login")
-        assert "invalid arguments" in refused.json()["errorMessage"], "and costs no token"
-        async with socket_client(url, __name__) as client:
-            await client.connect()
-            await client.watch(0, "secret")
-            assert (await client.transition())[0]["errorData"]["code"] == "NotSignedIn"
-            for wanted in ("wrong", "wrong", {"code", "message", "retryAfter"}):
-                await client.call("Mutation", "login", None, password="guess")
-                while (answer := await client.receive())["type"] != "MutationResponse":
-                    pass
-                data = answer["errorData"]
-                assert (set(data) if isinstance(data, dict) else data) == wanted
-        refused = await call("mutation", "login", password="guess")
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
-        assert refused.json()["code"] == "RateLimited"
-        test.clock.advance(timedelta(minutes=1))
-        assert (await call("mutation", "login", password="guess")).json()["errorData"] == "wrong"
-        test.clock.advance(timedelta(seconds=20))
-        with Client(url, retries=0) as ours, pytest.raises(Overloaded) as told:
-            await asyncio.to_thread(ours.mutation, f"{__name__}:login", password="guess")
-        assert told.value.facts["retry_after"] == 40
-
-
 async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forwards(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +244,7 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
                     pass
                 data = answer["errorData"]
                 assert (data["code"] if isinstance(data, dict) else data) == wanted
+                assert data == wanted or data.keys() == {"code", "message", "retryAfter"}
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "198.51.100.1")
     async with served(sqlite_url, app) as url:
         assert [await limited(url, f"203.0.113.{one}") for one in (3, 4, 5)] == [False, False, True]
@@ -342,38 +253,16 @@ async def test_callers_behind_a_proxy_have_tokens_by_the_address_that_it_forward
 # ----- odd claims
 
 VALUES: list[Any] = [
-    0, -1, 1.5, 1e-320, 2**63, 10**400, 1e18, float("inf"), float("nan"), 253402300799, 253402300798.9, 253402300794,
-    -62135596800, -62135596801, 8210266876800, True, None, "", " ", "\0", "\ud800", "x" * 3000, "1e400", "٣", [], {},
-    [1, None, "\ud800"], {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"formatted": 3}, {"\ud800": 1},
+    0, 1.5, 2**63, 10**400, float("nan"), 253402300799, -62135596801, True, None, "", "\0", "\ud800", "x" * 3000,
+    "1e400", [], {}, [1, None, "\ud800"], {"a": {"b": "\ud800"}}, {"$integer": "x"}, {"\ud800": 1},
 ]  # fmt: skip
-CLAIMS = (
-    "sub", "iss", "aud", "exp", "nbf", "iat", "nonce", "azp", "email_verified", "name", "scopes", "\ud800",
-)  # fmt: skip
-
-
-class Paper(Table):
-    owner: str
-
-
-def lobby(issuer: Provider) -> App:
-    app = App(tables=[Paper], auth=[OIDC(issuer.url, "shop")])
-    app.rate_limit("write", TokenBucket(rate=10**6, period=timedelta(seconds=1)))
-
-    @app.query
-    async def whoami(ctx: QueryCtx) -> Identity | None:
-        return await ctx.auth.get_user_identity()
-
-    @app.mutation(rate_limit="write")
-    async def write(ctx: MutationCtx) -> None:
-        await ctx.db.insert(Paper(owner=(await ctx.auth.require()).token_identifier))
-
-    return app
+CLAIMS = ("sub", "iss", "aud", "exp", "nbf", "iat", "email_verified", "name", "scopes", "\ud800")
 
 
 async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
     clock = TestClock()
     with provider(clock) as issuer:
-        app = lobby(issuer)
+        app = House(issuer).app
         async with TestApp(app, sqlite_url, clock=clock) as test:
             asgi = asgi_app(app, backend=test, dashboard=True)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://h") as http:
@@ -386,24 +275,22 @@ async def test_no_claim_breaks_a_door(sqlite_url: str) -> None:
     assert not broken
 
 
-async def test_no_header_of_a_token_breaks_its_check() -> None:
-    clock = TestClock()
-    with provider(clock) as issuer:
-        async with TestApp(lobby(issuer), clock=clock) as test:
-            _, payload, signature = issuer.token().split(".")
-            for name in ("kid", "alg", "typ", "crit", "b64", "zip", "jwk", "jku", "x5c", "cty"):
-                for value in VALUES:
-                    said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
-                    head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
-                    with pytest.raises(Unauthenticated):
-                        await test.tokens.verify(f"{head}.{payload}.{signature}")
+async def test_no_header_of_a_token_breaks_its_check(sqlite_url: str) -> None:
+    async with house(sqlite_url) as one:
+        _, payload, signature = one.issuer.token().split(".")
+        for name in ("kid", "alg", "typ", "crit", "b64", "jwk"):
+            for value in VALUES:
+                said = json.dumps({"alg": "ES256", "kid": "first", name: value}).encode()
+                head = base64.urlsafe_b64encode(said).rstrip(b"=").decode()
+                with pytest.raises(Unauthenticated):
+                    await one.test.tokens.verify(f"{head}.{payload}.{signature}")
 
 
 async def tried(http: httpx.AsyncClient, clock: TestClock, token: str) -> list[str]:
     """What is wrong with the answers that a token gets at each door."""
     headers, wrong = {"authorization": f"Bearer {token}"}, []
-    for kind, name in (("query", "whoami"), ("mutation", "write")):
-        body = {"path": f"{__name__}:{name}", "args": {}, "format": "json"}
+    for kind, name, args in (("query", "whoami", {}), ("mutation", "write", {"text": "x"})):
+        body = {"path": f"{MODULE}:{name}", "args": args, "format": "json"}
         answer = await http.post(f"/api/{kind}", json=body, headers=headers)
         said = answer.text
         if answer.status_code != 200 or json.loads(said)["status"] != "success":

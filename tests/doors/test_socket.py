@@ -19,7 +19,6 @@ from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.clock import SystemClock
-from penstock.errors import LimitExceeded
 from penstock.server.sockets import socket as socket_module
 from penstock.wire.tags import read_u64, u64_text
 
@@ -51,54 +50,30 @@ async def _read_on(client: SocketClient) -> None:
 # ----- queries
 
 
-async def test_a_query_has_its_answer_and_each_other_one_whoever_writes(far_shop: Shop) -> None:
-    async with far_shop() as (api, test), one(api) as client:
-        await client.modify([client.added(0, "count"), client.added(7, "find", title="Emma")])
-        await client.transition()
-        assert client.answers == {0: 0, 7: None}
-        await api.value("mutation", "add", title="Emma")
-        changed = await client.transition()
-        assert changed.keys() == {0, 7}, "one transition for what changed together"
-        assert client.answers[7]["title"] == "Emma"
-        await sql(test, "update book set copies = 9")
-        assert (await client.transition()).keys() == {7}, "an equal answer is not sent again"
-        assert client.answers[7]["copies"] == 9
-
-
 async def test_a_query_that_is_refused_or_fails_fails_alone(far_shop: Shop) -> None:
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("nothing", {}, "Could not find public function"),
         ("hidden", {"number": 1}, "Could not find public function"),
-        ("add", {"title": "x"}, "is a mutation, and was called as a query"),
         ("find", {"title": 3}, "title"),
         ("echo", {"value": {"$integer": 3}}, "$integer"),
     ]
     async with far_shop() as (api, _), one(api) as client:
         await client.modify([])
         assert await client.transition() == {}
-        added = [client.added(number, function, **args) for number, (function, args, _) in enumerate(wrong, 2)]
-        values = [{"$float": "AAAAAAAA8H8="}, {"$bytes": "aGk="}, 1.5, None, "\u2028 \U0001f600"]
-        watched = [client.added(0, "none_or_fail"), client.added(1, "echo", value=values)]
-        await client.modify([*watched, *added])
+        added = [client.added(number, function, **args) for number, (function, args, _) in enumerate(wrong, 1)]
+        await client.modify([client.added(0, "none_or_fail"), *added])
         await client.transition()
         assert client.answers[0] is None
-        assert client.answers[1] == [values[0], "aGk=", *values[2:]]
-        for number, (*_, said) in enumerate(wrong, 2):
+        for number, (*_, said) in enumerate(wrong, 1):
             assert client.answers[number]["type"] == "QueryFailed"
             assert said in client.answers[number]["errorMessage"]
-        removed = [{"type": "Remove", "queryId": number} for number in range(1, 2 + len(wrong))]
-        await client.modify(removed)
+        await client.modify([{"type": "Remove", "queryId": number} for number in range(1, 1 + len(wrong))])
         assert {change["type"] for change in (await client.transition()).values()} == {"QueryRemoved"}
-        assert client.version["querySet"] == 3
         await api.value("mutation", "add", title="Emma")
         failed = (await client.transition())[0]
-        assert failed["type"] == "QueryFailed"
-        assert failed["errorMessage"].endswith("] Server Error")
-        assert "errorData" not in failed
+        assert (failed["errorMessage"][-14:], "errorData" in failed) == ("] Server Error", False)
         await api.value("mutation", "rename", title="Emma", to="Persuasion")
         assert (await client.transition())[0]["errorData"] == "sold out"
-        backend = await api.asgi.opening.backend()
-        assert sum(entry.watchers for entry in backend.live_queries.report()) == 1
         await client.modify([client.added(number, "echo", value=number) for number in range(1, 1001)])
         await client.transition()
         assert client.answers[999] == 999
@@ -122,18 +97,12 @@ async def test_a_page_keeps_its_end_for_a_client_that_is_back_with_its_journal(f
             journal = sent[0]["journal"]
             assert titles(client, 0) == ["Emma", "Ulysses"]
             assert sent[1]["errorData"] == {"isConvexSystemError": True, "paginationError": "InvalidCursor"}
-            assert sent[1]["journal"] is None
-            await sql(test, "delete from book where title = 'Emma'")
-            assert (await client.transition())[0]["journal"] == journal
-            assert titles(client, 0) == ["Ulysses"]
             following = client.answers[0]["continueCursor"]
+            await sql(test, "delete from book where title = 'Emma'")
         async with one(api) as client:
             await client.modify([page(client, 0, None, journal), page(client, 1, following, None)])
             await client.transition()
             assert (titles(client, 0), titles(client, 1)) == (["Ulysses"], ["Dubliners"])
-            await client.modify([page(client, 2, None, None)])
-            await client.transition()
-            assert titles(client, 2) == ["Ulysses", "Dubliners"], "without a journal it has as many rows as it asks for"
 
 
 async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(far_shop: Shop) -> None:
@@ -149,9 +118,6 @@ async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(
         assert (refused.status_code, refused.json()["code"]) == (503, "Overloaded")
         async with socket_client(str(api.http.base_url), MODULE) as third:
             assert await closed(third) == (1013, "TooManyConcurrentRequests")
-        query: Any = test.engine.registry.find(f"{MODULE}:all_books")
-        with pytest.raises(LimitExceeded):
-            test.live(query)
         await client.modify([{"type": "Remove", "queryId": 1}])
         await client.watch(3, "all_books")  # the answer that is kept makes room for it
         await client.until(3, [])
@@ -159,7 +125,7 @@ async def test_a_process_watches_so_many_queries_and_takes_no_more_clients_then(
 
 
 async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
-    async with far_shop(metrics_token="x") as (api, test), one(api) as client, one(api) as other:
+    async with far_shop(metrics_token="x") as (api, _), one(api) as client, one(api) as other:
         for watching in (client, other):
             await watching.modify([watching.added(0, "count")])
             await watching.until(0, 0)
@@ -167,54 +133,16 @@ async def test_metrics_tell_what_is_watched(far_shop: Shop) -> None:
         await client.until(1, None)
         await api.value("mutation", "add", title="Emma")
         await other.until(0, 1)
-        await sql(test, "update book set copies = 7")
-        while (client.answers[1] or {}).get("copies") != 7:
-            await client.transition()
         text = (await api.http.get("/metrics", headers={"authorization": "Bearer x"})).text
         found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("penstock_live"))
         gauges = [float(found[f"penstock_live_{name}"]) for name in ("clients", "watched", "entries", "bytes")]
-        assert gauges[:3] == [2, 3, 2]
-        assert gauges[3] > 10
-        count = 'penstock_live_runs_total{function="doors.http_fixtures:count",outcome='
-        assert float(found[f'{count}"changed"}}']) == 2
-        assert float(found[f'{count}"equal"}}']) >= 1
-        assert float(found["penstock_live_transitions_total"]) >= 5
-        assert float(found["penstock_live_tick_seconds_count"]) >= 3
+        assert (gauges[:3], gauges[3] > 10) == ([2, 3, 2], True)
+        assert float(found['penstock_live_runs_total{function="doors.http_fixtures:count",outcome="changed"}']) == 2
+        assert float(found["penstock_live_transitions_total"]) >= 4
+        assert float(found["penstock_live_tick_seconds_count"]) >= 2
 
 
 # ----- mutations and actions
-
-
-async def test_the_response_of_a_mutation_comes_right_before_the_transition_that_shows_it(far_shop: Shop) -> None:
-    async with far_shop() as (api, _), one(api) as client:
-        await client.call("Mutation", "add", title="0")
-        assert (await client.receive())["success"]
-        assert await client.transition() == {}, "it watches nothing"
-        await client.watch(0, "count")
-        await client.until(0, 1)
-        for number in range(1, 20):
-            request = await client.call("Mutation", "add", title=f"{number}")
-            response = await client.receive()
-            assert (response["type"], response["requestId"], response["success"]) == ("MutationResponse", request, True)
-            await client.transition()
-            assert client.answers[0] == number + 1
-            assert response["ts"] == client.version["ts"]
-        for function, args, data in (
-            ("sell", {"title": "Emma"}, {"kind": "unknown book"}),
-            ("add_and_fail", {"title": "x"}, None),
-            ("nothing", {}, None),
-            ("rate", {"stars": 9}, None),
-        ):
-            request = await client.call("Mutation", function, **args)
-            response = await client.receive()
-            assert (response["requestId"], response["success"], response["ts"]) == (request, False, None)
-            assert isinstance(response["result"], str)
-            if data is None:
-                assert "errorData" not in response
-            else:
-                assert data.items() <= response["errorData"].items()
-            assert await client.transition() == {}
-        assert await api.value("query", "count") == 20
 
 
 async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_shop: Shop) -> None:
@@ -224,17 +152,9 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         await client.call("Mutation", "wait_and_add", title="held mutation")
         await slow.running.wait()
         await mutation.running.wait()
-        request = await client.call("Action", "fail_in_action", by="exit")
-        response = await client.receive()
-        assert (response["type"], response["requestId"], response["success"]) == ("ActionResponse", request, False)
         slow.may_go_on.set()
-        assert await client.receive() == {
-            "type": "ActionResponse",
-            "requestId": 0,
-            "success": True,
-            "result": "done",
-            "logLines": [],
-        }
+        response = await client.receive()
+        assert (response["type"], response["requestId"], response["result"]) == ("ActionResponse", 0, "done")
         mutation.may_go_on.set()
         assert (await client.receive())["requestId"] == 1
 
@@ -258,67 +178,27 @@ async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None
 # ----- clients that come back
 
 
-async def test_a_mutation_that_is_sent_again_takes_effect_once_also_while_it_runs(far_shop: Shop) -> None:
+async def test_a_mutation_that_is_sent_again_while_it_runs_takes_effect_once(far_shop: Shop) -> None:
+    """One that is sent again later is attacked in `clients/test_returns`."""
     session = "6a0e8a52-0000-4000-8000-000000000001"
     async with far_shop() as (api, _):
-        async with one(api) as other:
-            await other.call("Mutation", "add", title="Emma")
-            await other.receive()
-        gate = api.hold("Emma 3")
+        held = api.hold("Emma")
         async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session)
-            await client.call("Mutation", "add", 5, title="Emma 2")
-            first = await client.receive()
-            await client.call("Mutation", "wait_and_add", 6, title="Emma 3")
-            await gate.running.wait()
+            await client.call("Mutation", "wait_and_add", 6, title="Emma")
+            await held.running.wait()
         async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.connect(session, 1)
-            await client.watch(0, "count")
-            await client.call("Mutation", "add", 5, title="Emma 2")
-            again = await client.receive()
-            assert (again["success"], again["result"]) == (True, first["result"])
-            await client.until(0, 2)
-            await client.call("Mutation", "wait_and_add", 6, title="Emma 3")
-            gate.may_go_on.set()
+            await client.call("Mutation", "wait_and_add", 6, title="Emma")
+            held.may_go_on.set()
             while (response := await client.receive())["type"] != "MutationResponse":
                 pass
             assert response["success"]
-        await until(lambda: _idle(api))
-        assert await api.value("query", "count") == 3
+        await until(lambda: not api.asgi.opening.under_way)
+        assert await api.value("query", "count") == 1
 
 
-async def _idle(api: Api) -> bool:
-    return not api.asgi.opening.under_way
-
-
-async def test_a_client_with_a_new_session_is_known_by_the_time_that_it_saw(far_shop: Shop) -> None:
-    async with far_shop() as (api, _):
-        async with one(api, client=PYTHON, path="/api/sync") as client:
-            await client.transition()
-            await client.call("Mutation", "add", title="Emma")
-            first = await client.receive()
-            await client.transition()
-            seen = client.version["ts"]
-        for count in (1, 2):
-            async with socket_client(str(api.http.base_url), MODULE, client=PYTHON, path="/api/sync") as client:
-                await client.connect(None, count, seen)
-                await client.modify([client.added(0, "count")])
-                await client.call("Mutation", "add", 0, title="Emma")
-                again = await client.receive()
-                assert again["type"] == "MutationResponse", "it comes before the first transition"
-                assert again["result"] == first["result"]
-                await client.transition()
-                assert client.answers == {0: 1}
-                assert read_u64(client.version["ts"]) >= read_u64(seen)
-                seen = client.version["ts"]
-        async with one(api, client=PYTHON, path="/api/sync") as stranger:
-            await stranger.call("Mutation", "add", 0, title="Emma 2")
-            while (response := await stranger.receive())["type"] != "MutationResponse":
-                pass
-            assert response["result"] != first["result"]
-
-
-async def test_who_only_watches_writes_nothing_and_two_who_draw_one_number_are_told_apart(
+async def test_clients_with_new_sessions_are_known_by_the_times_that_they_saw_also_if_they_draw_one_number(
     far_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dull(SystemClock):
@@ -336,16 +216,30 @@ async def test_who_only_watches_writes_nothing_and_two_who_draw_one_number_are_t
         requests = (
             "penstock_session_request" if test.config.database.startswith("sqlite") else "penstock.session_request"
         )
-        assert await sql(test, f"select 1 from {requests}") == []
+        assert await sql(test, f"select 1 from {requests}") == [], "who only watches writes nothing"
         for client, left in ((first, 8), (second, 7)):
             await client.call("Mutation", "sell", title="Emma")
             assert (await client.receive())["result"] == left
             await client.transition()
         for client, left in ((first, 8), (second, 7)):
-            async with socket_client(str(api.http.base_url), MODULE, **python) as again:
-                await again.connect(None, 1, client.version["ts"])
-                await again.call("Mutation", "sell", 0, title="Emma")
-                assert (await again.receive())["result"] == left
+            seen = client.version["ts"]
+            for count in (1, 2):
+                async with socket_client(str(api.http.base_url), MODULE, **python) as again:
+                    await again.connect(None, count, seen)
+                    await again.modify([again.added(0, "count")])
+                    await again.call("Mutation", "sell", 0, title="Emma")
+                    response = await again.receive()
+                    assert response["type"] == "MutationResponse", "it comes before the first transition"
+                    assert response["result"] == left
+                    await again.transition()
+                    assert again.answers == {0: 1}
+                    assert read_u64(again.version["ts"]) >= read_u64(seen)
+                    seen = again.version["ts"]
+        async with one(api, **python) as stranger:
+            await stranger.call("Mutation", "sell", 0, title="Emma")
+            while (response := await stranger.receive())["type"] != "MutationResponse":
+                pass
+            assert response["result"] == 6
 
 
 async def test_times_go_on_where_a_client_saw_a_later_one_than_the_database_has(
@@ -371,14 +265,6 @@ async def test_a_connection_ends_with_a_code_that_tells_why(far_shop: Shop, monk
         async with socket_client(str(api.http.base_url), MODULE) as client:
             await client.watch(0, "count")
             assert await closed(client) == (1008, "BadRequest"), "the first message is Connect"
-        async with one(api) as client:
-            await client.send({"type": "Authenticate", "baseVersion": 0, "tokenType": "None"})
-            await client.transition()
-            assert client.version["identity"] == 1
-            await client.send({"type": "Authenticate", "baseVersion": 1, "tokenType": "User", "value": "x.y.z"})
-            refused = await client.receive()
-            assert (refused["type"], refused["baseVersion"], refused["authUpdateAttempted"]) == ("AuthError", 1, True)
-            assert await closed(client) == (1000, "AuthError")
         with monkeypatch.context() as patch:
             patch.setattr(socket_module, "_HEARTBEAT", 0.01)
             async with one(api) as client:
@@ -406,7 +292,7 @@ async def test_other_origins_and_other_paths_get_no_socket(far_shop: Shop) -> No
             await client.connect()
             await client.watch(0, "count")
             await client.until(0, 0)
-            for path in ("/api/sync", "/shop/sync", "/shop/api/1/2/sync", "/shop/admin/tasks"):
+            for path in ("/api/sync", "/shop/admin/tasks"):
                 with pytest.raises(InvalidStatus):
                     async with socket_client(url, MODULE, path=path):
                         pass

@@ -57,18 +57,12 @@ async def test_mo1_mo5_mo10_a_process_tells_how_long_its_runs_took_and_how_they_
 ) -> None:
     stage = Stage()
 
-    async def act(ctx: TaskCtx[Any]) -> None:
+    async def handle(ctx: TaskCtx[Any] | MutationTaskCtx[Any]) -> None:
         if ctx.watched_values["number"] < 0:
             raise ValueError("no such number")
 
-    async def write(ctx: MutationTaskCtx[Any]) -> None:
-        if ctx.watched_values["number"] < 0:
-            raise ValueError("no such number")
-
-    if mutates:
-        stage.app.reactive_task(Parcel, name="react", watch=("number",), retry=None)(write)
-    else:
-        stage.task(Parcel, watch=("number",), retry=None, handler=act)
+    handle.__annotations__["ctx"] = MutationTaskCtx[Any] if mutates else TaskCtx[Any]
+    stage.app.reactive_task(Parcel, name="react", watch=("number",), retry=None)(handle)
     async with scraped(stage, database_url) as it:
         await stage.insert(it.one, *(Parcel(number=number) for number in (1, 2, -3)))
         await settle(it.one)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,14 +13,17 @@ from typing import Any
 import fastapi
 import httpx
 import parcels
+import psycopg
 import pytest
 import with_fastapi
 import with_flask
+from asgiref.sync import sync_to_async
 from django.db.utils import ConnectionHandler
+from django.db.utils import Error as DjangoError
 from sqlalchemy import make_url
 from stage.guests import django_connection
 
-from penstock import App, ConfigError, Success
+from penstock import ActionCtx, App, ConfigError, Success, sync
 from penstock.django import apps
 from penstock.fastapi import install
 from penstock.store.open import sqlite_path
@@ -76,15 +78,6 @@ async def test_errors_have_their_statuses(database_url: str, caplog: pytest.LogC
         assert (gone.status_code, gone.json()["code"]) == (404, "RowNotFound")
         told = [vars(one)["facts"]["function"] for one in caplog.records if vars(one).get("event") == "call.refused"]
         assert told == ["parcels:deliver"]
-
-
-def test_the_schema_names_ids_and_rows() -> None:
-    described = with_fastapi.web.openapi()
-    (parameter,) = described["paths"]["/parcels/{parcel}/delivery"]["post"]["parameters"]
-    assert parameter["schema"]["pattern"] == "^parcel_[0-7][0-9a-hjkmnp-tv-z]{25}$"
-    body = described["paths"]["/parcels"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert (body["title"], body["required"]) == ("Parcel", ["sender", "address", "due"])
-    assert described["components"]["schemas"]["Parcel"]["required"][:2] == ["id", "creation_time"]
 
 
 async def test_the_backend_opens_with_the_web_app_and_is_mounted_beside_it(database_url: str) -> None:
@@ -221,186 +214,60 @@ def test_the_admin_links_to_the_dashboard(tmp_path: Path) -> None:
     assert "Groups" in page
 
 
-def test_settings_without_the_app_are_refused() -> None:
-    django_connection("sqlite:///any.db")  # which configures Django
-    with pytest.raises(ConfigError, match='Write PENSTOCK_APP = "module:app"'):
-        apps.PenstockConfig("penstock.django", apps).ready()
-
-
 def test_the_command_line_is_one_of_django() -> None:
     assert "desk.work:close" in ran("penstock", "functions", "--json")
 
 
 # ----- lost connections
 
-SETTINGS = """
-import os
-SECRET_KEY, USE_TZ, DEFAULT_AUTO_FIELD = "x", True, "django.db.models.AutoField"
-PLACE = {place}
-DATABASES = {{
-    name: {{"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": {age}, "CONN_HEALTH_CHECKS": {checks}, **PLACE,
-        "OPTIONS": {{"application_name": name}}}} for name in ("default", "second")
-}}
-INSTALLED_APPS = ["django.contrib.contenttypes"]
-"""
-WORK = """
-from asgiref.sync import sync_to_async
-from django.contrib.contenttypes.models import ContentType  # only where Django has loaded its apps
-from django.db import connections
-from penstock import ActionCtx, App, Message, MutationCtx, Retry, Table, SyncTaskCtx, sync
 
-app = App(threads=1, processes=1)
-pool = app.workpool("p", max_parallelism=1, default_retry=None)
-seen = []
-
-
-class Row(Table):
-    kind: str
-
-
-def pids():
-    found = []
-    for name in ("default", "second"):
-        with connections[name].cursor() as cursor:
-            cursor.execute("select pg_backend_pid()")
-            found.append(cursor.fetchone()[0])
-    return found
-
-
-def note(kind):
-    seen.append((kind, *pids()))
-
-
-@app.internal_action
-def action(ctx: sync.ActionCtx) -> None:
-    note("action")
-
-
-@app.internal_mutation
-def mutation(ctx: sync.MutationCtx) -> None:
-    note("mutation")
-
-
-@app.internal_query
-def query(ctx: sync.QueryCtx) -> None:
-    note("query")
-
-
-@app.internal_action
-async def asynchronous(ctx: ActionCtx) -> None:
-    await sync_to_async(note)("async")
-
-
-@app.internal_action(runtime="process")
-def process(ctx: sync.ActionCtx) -> list[int]:
-    return pids()
-
-
-@app.internal_action
-def plain(ctx: sync.ActionCtx) -> None:
-    pass
-
-
-@app.internal_mutation
-def ended(ctx: sync.MutationCtx, work_id: str, result: object, context: object) -> None:
-    note("on_complete")
-
-
-@app.reactive_task(Row, name="task", retry=Retry(3, 0.1))
-def task(ctx: SyncTaskCtx[Row]) -> None:
-    note("task")
-
-
-@app.outbox(Row, name="box")
-def box(ctx: sync.ActionCtx, row: Row) -> None:
-    note("outbox")
-
-
-@app.internal_mutation
-async def insert(ctx: MutationCtx) -> None:
-    await ctx.db.insert(Row(kind="a"))
-
-
-"""
-MAIN = """
-import asyncio, json, os, sys
-import psycopg
-from penstock.testing import TestApp
-
-URL = os.environ["TESTED_URL"]
-NAMES = ("action", "mutation", "query", "asynchronous", "process")
-
-
-async def main():
-    left = []
-    with psycopg.connect(URL, autocommit=True) as other:
-        def ours():
-            where = "datname = current_database() and application_name in ('default', 'second')"
-            return sorted(pid for pid, in other.execute(f"select pid from pg_stat_activity where {where}").fetchall())
-
-        async with TestApp(work.app, URL) as test:
-            async def all_once():
-                failed = []
-                for name in NAMES:
-                    function = getattr(work, name)
-                    run = getattr(test, f"run_{name}", test.run_action)
-                    try:
-                        found = await run(function)
-                        if name == "process":
-                            work.seen.append((name, *found))
-                    except Exception as error:
-                        failed.append(f"{name}: {error!r}"[:200])
-                count = len(work.seen)
-                await test.run_mutation(work.insert)
-                await work.pool.with_options(on_complete=work.ended).enqueue(test, work.plain)
-                await test.run_until_idle(raise_errors=False, advance=True)
-                missing = {"task", "outbox", "on_complete"} - {one[0] for one in work.seen[count:]}
-                seen = {one[0]: list(one[1:]) for one in work.seen}
-                work.seen.clear()
-                return {"failed": failed, "missing": sorted(missing), "seen": seen, "open": len(ours())}
-
-            rounds = [await all_once() for _ in range(2)]
-            for pid in ours():
-                other.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-            rounds += [await all_once() for _ in range(3)]
-    print(json.dumps(rounds))
-
-
-if __name__ == "__main__":  # and so not in the processes of actions
-    import django
-
-    django.setup()
-    import work
-
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("age", "checks"), [(0, False), (600, True), (None, False)])
-def test_a_lost_connection_of_django_fails_no_later_call(
-    postgres_url: str, tmp_path: Path, age: int | None, checks: bool
+async def test_a_lost_connection_of_django_fails_no_later_call(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, age: int | None, checks: bool
 ) -> None:
-    url = make_url(postgres_url)
-    place = {"NAME": url.database, "USER": url.username, "HOST": url.host or url.query.get("host"), "PORT": url.port}
-    given = {name: str(value) for name, value in place.items() if value}
-    files = {"django_place": SETTINGS.format(place=given, age=age, checks=checks), "work": WORK, "main": MAIN}
-    for name, text in files.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "django_place", "TESTED_URL": postgres_url}
-    command = [sys.executable, "main.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    rounds: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    first, second, hit, *later = rounds
-    assert (first["failed"], first["missing"], second["failed"]) == ([], [], [])
-    if age == 0 or checks:
-        assert (hit["failed"], hit["missing"]) == ([], []), "none is kept from one call to the next, or each is checked"
-    else:
-        later.pop(0)  # a call fails at the first lost connection that it uses, and another one at the second
-    if age == 0:
-        assert {one["open"] for one in rounds} <= {0, 1, 2}, "those of the thread of sync_to_async"
-    else:
-        assert second["seen"]["action"] == first["seen"]["action"], "a connection that may live on is kept"
-    for one in later:
-        assert (one["failed"], one["missing"]) == ([], []), done.stderr
+    """In threads, and in the thread that `sync_to_async` has."""
+    settings = django_connection(postgres_url).settings_dict | {"CONN_MAX_AGE": age, "CONN_HEALTH_CHECKS": checks}
+    connections = ConnectionHandler({"default": settings})
+    monkeypatch.setattr("django.db.connections", connections)
+    app = App(threads=1)
+
+    def ask() -> int:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("select pg_backend_pid()")
+            pid: int = cursor.fetchone()[0]
+            return pid
+
+    @app.internal_action
+    def in_thread(ctx: sync.ActionCtx) -> int:
+        return ask()
+
+    @app.internal_action
+    async def on_loop(ctx: ActionCtx) -> int:
+        return await sync_to_async(ask)()
+
+    @app.internal_action
+    def close(ctx: sync.ActionCtx) -> None:
+        connections.close_all()
+
+    async with TestApp(app, postgres_url) as test:
+
+        async def both() -> list[int]:
+            """The connections on which functions run; zero for one that fails."""
+            found = []
+            for function in (in_thread, on_loop):
+                try:
+                    found.append(await test.run_action(function))
+                except DjangoError:
+                    found.append(0)
+            return found
+
+        first, second = await both(), await both()
+        assert all(first + second)
+        assert (first == second) is (age != 0), "a connection that may live on is kept"
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            for pid in second:
+                other.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+        assert all(await both()) is (age == 0 or checks), "none is kept, or each is checked"
+        assert all(await both())
+        await test.run_action(close)
+        await sync_to_async(connections.close_all)()

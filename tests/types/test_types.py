@@ -89,6 +89,7 @@ def test_what_is_marked_is_refused_and_nothing_else_and_all_pages_are_accepted(t
     assert not found.pages
 
 
+@pytest.mark.long
 def test_pyright_refuses_the_same_lines(tmp_path: Path) -> None:
     """In its own words; as mypy does, it looks for comparisons that are never true."""
     pyright = node_modules(COMPILERS) / "node_modules" / ".bin" / "pyright"
@@ -101,14 +102,3 @@ def test_pyright_refuses_the_same_lines(tmp_path: Path) -> None:
         if one["severity"] == "error":
             of_samples[Path(one["file"]).name].add(one["range"]["start"]["line"] + 1)
     assert of_samples == {sample.name: {*expected(sample)} for sample in _SAMPLES}
-
-
-def test_an_error_would_be_noticed(tmp_path: Path) -> None:
-    sample = tmp_path / "sample.py"
-    sample.write_text("a = 1\nb = f(a)  # refused: arg-type, call-arg\n", "utf-8")
-    assert expected(sample) == {2: ["arg-type", "call-arg"]}
-    output = f"{sample}:3: error: It is wrong: so  [arg-type]\n{sample}:3: note: As said.\n{sample}:4: error: No code"
-    assert [(file.name, line, code) for file, line, code, _ in refusals(output)] == [
-        ("sample.py", 3, "arg-type"),
-        ("sample.py", 4, "No code"),
-    ]

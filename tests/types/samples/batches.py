@@ -43,10 +43,8 @@ async def other(ctx: ActionCtx, calls: list[Letter]) -> list[str]:
 @app.mutation
 async def enqueue(ctx: MutationCtx) -> None:
     assert_type(await pool.enqueue(ctx, send, to="ada", text="Hello"), JobId[str])
-    await pool.enqueue(ctx, send, "ada")
     await pool.enqueue(ctx, post, to="ada", pages=1)
     await pool.enqueue(ctx, send, to=1)  # refused: call-overload
-    await pool.enqueue(ctx, send, text="Hello")  # refused: call-overload
     await pool.enqueue(ctx, send, [Message("ada")])  # refused: call-overload
     many = [send.args(to=name) for name in ("ada", "eve")]
     assert_type(await pool.enqueue_batch(ctx, send, many), list[JobId[str]])

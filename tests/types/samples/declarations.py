@@ -14,11 +14,6 @@ async def a_query(ctx: QueryCtx) -> int:
     return 1
 
 
-@app.internal_query
-def a_query_in_a_thread(ctx: sync.QueryCtx) -> int:
-    return 1
-
-
 @app.mutation
 async def a_mutation_that_only_reads(ctx: QueryCtx) -> int:
     return 1
@@ -28,10 +23,6 @@ async def a_mutation_that_only_reads(ctx: QueryCtx) -> int:
 async def a_mutation(ctx: MutationCtx) -> None: ...
 
 
-@app.action
-async def an_action(ctx: ActionCtx) -> None: ...
-
-
 @app.internal_action(runtime="thread")
 def an_action_in_a_thread(ctx: sync.ActionCtx, names: list[str]) -> Any:
     return names
@@ -39,16 +30,6 @@ def an_action_in_a_thread(ctx: sync.ActionCtx, names: list[str]) -> Any:
 
 @app.query()
 async def a_query_with_parentheses(ctx: QueryCtx) -> int:
-    return 1
-
-
-@app.internal_mutation()
-def a_mutation_with_parentheses(ctx: sync.MutationCtx) -> int:
-    return 1
-
-
-@app.action()
-async def an_action_with_parentheses(ctx: ActionCtx) -> int:
     return 1
 
 
@@ -64,11 +45,6 @@ def a_query_that_could_not_await(ctx: QueryCtx) -> int:
 
 @app.mutation  # refused: arg-type
 async def a_mutation_that_would_act(ctx: ActionCtx) -> int:
-    return 1
-
-
-@app.action  # refused: arg-type
-async def an_action_with_a_snapshot(ctx: QueryCtx) -> int:
     return 1
 
 

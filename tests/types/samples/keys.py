@@ -2,7 +2,7 @@
 
 from typing import Any, assert_type
 
-from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx, UserTable, sync
+from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx, UserTable
 
 app = App()
 
@@ -17,18 +17,11 @@ class Order(Table, source="orders", key=("tenant", "number"), managed=False):
     amount: int = 0
 
 
-class Listed(Table, source="listed", key=["tenant", "number"], managed=False):
-    tenant: int
-    number: str
-
-
 @app.query
 async def read(ctx: QueryCtx, order: Id[Order], product: Id[Product]) -> Order | None:
     assert_type(await ctx.db.get(Order, (7, "a")), Order | None)
     assert_type(await ctx.db.get(Order, order), Order | None)
-    assert_type(await ctx.db.get(Product, Id("a")), Product | None)
     await ctx.db.get(Order, [7, "a"])  # refused: arg-type
-    await ctx.db.get(Order, "a")  # refused: arg-type
     await ctx.db.get(Order, product)  # refused: misc
     return await ctx.db.get(Order, order)
 
@@ -39,15 +32,7 @@ async def write(ctx: MutationCtx, tenant: int, number: str) -> Id[Order]:
     assert_type(row_id, Id[Order])
     assert_type(await ctx.db.patch(Order, row_id, amount=1), Order)
     assert_type(await ctx.db.patch(Order, (tenant, number), amount=1), Order)
-    await ctx.db.replace(Order, (tenant, number), Order(tenant=tenant, number=number))
-    await ctx.db.delete(Order, (tenant, number))
     return row_id
-
-
-@app.mutation
-def write_in_a_thread(ctx: sync.MutationCtx) -> None:
-    assert_type(ctx.db.get(Order, (7, "a")), Order | None)
-    ctx.db.delete(Order, (7, "a"))
 
 
 @app.reactive_task(Order)
@@ -55,10 +40,6 @@ async def act(ctx: TaskCtx[Order]) -> None:
     assert_type(ctx.doc_id, Any)
     tenant, number = ctx.doc_id
     print(tenant, number)
-
-
-def looked_at(row: Order) -> None:
-    assert_type(row.id, Id[Order])
 
 
 class Invoice(UserTable, source="shop_invoice", key="id", managed=False):

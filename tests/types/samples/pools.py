@@ -6,10 +6,9 @@ from typing import Any, assert_type
 
 import aiosqlite
 import psycopg
-import sqlalchemy
 import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
-from samples.shop import Booking, Customer, confirm, no_function_of_the_app
+from samples.shop import Booking, confirm, no_function_of_the_app
 
 from penstock import (
     App,
@@ -34,7 +33,6 @@ async def awaited(
     backend: Backend,
     modern: psycopg.AsyncConnection[Any],
     lite: aiosqlite.Connection,
-    core: sqlalchemy.ext.asyncio.AsyncConnection,
     orm: sqlalchemy.ext.asyncio.AsyncSession,
     booking: Id[Booking],
 ) -> None:
@@ -42,13 +40,10 @@ async def awaited(
     assert_type(await pool.enqueue(backend, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(modern, confirm, booking), JobId[str])
     assert_type(await pool.enqueue(lite, confirm, booking), JobId[str])
-    assert_type(await pool.enqueue(core, confirm, booking), JobId[str])
     job = await pool.enqueue(orm, confirm, booking)
     assert_type(await pool.enqueue_batch(orm, confirm, [{"booking": booking}]), list[JobId[str]])
     assert_type(await pool.status(orm, job), WorkStatus | None)
-    assert_type(await pool.status_batch(orm, [job]), list[WorkStatus | None])
     assert_type(await pool.cancel_all(orm), int)
-    await pool.cancel(orm, job)
     assert_type(await pool.result(backend, job, timedelta(1)), WorkResult[str])
     match await pool.result(backend, job):
         case Success(value):
@@ -56,10 +51,12 @@ async def awaited(
     assert_type(await pool.result(backend, JobId("job_1")), WorkResult[Any])
     seated: JobId[int] = job  # refused: assignment
     print(seated)
-    await pool.pause(backend)
     await pool.result(orm, job)  # refused: call-overload
     await pool.pause(orm)  # refused: call-overload
     pool.enqueue(orm, confirm, booking)  # refused: unused-coroutine
+    await ctx.outbox.send("topic", {"to": "Ada"}, key="Ada")
+    await ctx.outbox.send("topic", 5, key=5)  # refused: arg-type
+    await app.outboxes.send(orm, "topic", 5)
 
 
 def plain(
@@ -67,7 +64,6 @@ def plain(
     backend: sync.Backend,
     modern: psycopg.Connection[Any],
     lite: sqlite3.Connection,
-    core: sqlalchemy.Connection,
     scoped: sqlalchemy.orm.scoped_session[sqlalchemy.orm.Session],
     booking: Id[Booking],
 ) -> None:
@@ -76,33 +72,25 @@ def plain(
     assert_type(pool.enqueue(app.sync, confirm, booking), JobId[str])
     assert_type(pool.enqueue(modern, confirm, booking), JobId[str])
     assert_type(pool.enqueue(lite, confirm, booking), JobId[str])
-    assert_type(pool.enqueue(core, confirm, booking), JobId[str])
     job = pool.enqueue(scoped, confirm, booking)
-    assert_type(pool.enqueue_batch(lite, confirm, [{"booking": booking}]), list[JobId[str]])
     pool.set_max_parallelism(app.sync, 5)
+    app.outboxes.send(lite, "topic", 5)
     pool.result(lite, job)  # refused: call-overload
     # arguments and functions are checked as anywhere
     pool.enqueue(lite, confirm)  # refused: call-overload
-    pool.enqueue(lite, confirm, "booking_1")  # refused: call-overload
     pool.enqueue(lite, no_function_of_the_app, booking)  # refused: call-overload
 
 
 async def neither(ctx: QueryCtx, cursor: sqlite3.Cursor, booking: Id[Booking]) -> None:
     await pool.enqueue(ctx, confirm, booking)  # refused: call-overload
     pool.enqueue(cursor, confirm, booking)  # refused: call-overload
-    pool.enqueue("sqlite:///x.db", confirm, booking)  # refused: call-overload
-
-
-def with_the_sync_face(backend: sync.Backend, customer: Id[Customer], booking: Id[Booking]) -> None:
-    assert_type(backend.run_action(confirm, booking), str)
-    backend.run_action(confirm, customer)  # refused: arg-type
+    await app.outboxes.send(ctx, "topic", 5)  # refused: call-overload
 
 
 def with_options(other: dict[str, Any]) -> None:
     pool.with_options(retry=Retry(max_attempts=3), priority=5, run_after=timedelta(1), on_complete=noted, context=[1])
     pool.with_options(retry=False, on_duplicate="replace", key="ada", timeout=None, **other)
     pool.with_options(retries=True)  # refused: call-arg
-    pool.with_options(priority="high")  # refused: arg-type
     pool.with_options(on_duplicate="ignore")  # refused: arg-type
     pool.with_options(on_complete=confirm)  # refused: arg-type
 

@@ -6,11 +6,9 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from penstock import (
-    ActionCtx,
     App,
     CircuitBreaker,
     MutationTaskCtx,
-    SyncMutationTaskCtx,
     SyncTaskBatchCtx,
     SyncTaskBatchRun,
     SyncTaskCtx,
@@ -37,12 +35,8 @@ class Other(Table):
 )
 async def act(ctx: TaskCtx[Order]) -> None:
     assert_type(await ctx.get_document(), Order)
-    assert_type(await ctx.get_document(fields=("amount",)), Order)
     assert_type(ctx.previous, Order | None)
-    assert_type(ctx.attempt, int)
-    assert_type(ctx.cancelled, bool)
     assert_type(ctx.watched_values, dict[str, Any])
-    await ctx.mark_completed()
     await ctx.mark_completed(object())
     ctx.defer_current(timedelta(minutes=1))
     ctx.defer_current("soon")  # refused: arg-type
@@ -61,11 +55,6 @@ async def write(ctx: MutationTaskCtx[Order]) -> None:
 def act_in_thread(ctx: SyncTaskCtx[Order]) -> None:
     assert_type(ctx.get_document(), Order)
     ctx.mark_completed(object())
-
-
-@app.reactive_task(Order)
-def write_in_thread(ctx: SyncMutationTaskCtx[Order]) -> None:
-    assert_type(ctx.get_document(), Order)
 
 
 @app.reactive_task(Order, batch=10, linger=timedelta(seconds=1), breaker=CircuitBreaker(failures=3))
@@ -96,22 +85,9 @@ async def takes_more(ctx: TaskCtx[Order], amount: int) -> None: ...
 async def in_thread_but_async(ctx: SyncTaskCtx[Order]) -> None: ...
 
 
-@app.reactive_task(Order, batch="many")  # refused: arg-type
-async def too_many(ctx: TaskBatchCtx[Order]) -> None: ...
-
-
 @app.reactive_task(Order, breaker=3)  # refused: arg-type
 async def breaks(ctx: TaskCtx[Order]) -> None: ...
 
 
 @app.reactive_task(Order, filter=lambda o: o.nonsense == 1)  # refused: attr-defined
 async def filters_nothing(ctx: TaskCtx[Order]) -> None: ...
-
-
-@app.reactive_task(Order, watch=(lambda o: o.nonsense,))  # refused: attr-defined
-async def watches_nothing(ctx: TaskCtx[Order]) -> None: ...
-
-
-@app.action
-async def action(ctx: ActionCtx) -> None:
-    await ctx.get_document()  # refused: attr-defined
