@@ -1,1 +1,0 @@
-"""Vans, stops and parcels."""
