@@ -45,26 +45,9 @@ def turn(policy: CatchUp, last: datetime, now: datetime, schedule: Schedule = TE
     return decision
 
 
-def test_what_has_only_just_come_was_not_missed() -> None:
-    ten, twenty, thirty, forty = minutes(10, 20, 30, 40)
-    assert turn("skip", NOON, thirty + MINUTE) == Decision(thirty, thirty, forty, skipped(10, 20))
-    assert turn("skip", NOON, thirty + MINUTE + TICK) == Decision(None, thirty, forty, skipped(10, 30))
-    assert turn("skip", NOON, ten + 5 * MINUTE) == Decision(None, ten, twenty, skipped(10, 10))
-
-
 @pytest.mark.parametrize("policy", get_args(CatchUp))
 def test_a_clock_that_goes_back_runs_nothing_twice(policy: CatchUp) -> None:
     assert turn(policy, NOON, NOON - 3 * HOUR) == Decision(None, NOON, minutes(10)[0])
-
-
-def test_a_day_on_which_clocks_jump_is_caught_up_like_any_other() -> None:
-    schedule = CronExpression("30 2 * * *", "Europe/Prague")
-    last, now = datetime(2025, 3, 28, 1, 30, tzinfo=UTC), datetime(2025, 3, 31, 12, tzinfo=UTC)
-    hours = []
-    while (decision := turn("all", last, now, schedule)).run is not None:
-        last = decision.last
-        hours.append(f"{decision.run:%d %H:%M}")
-    assert hours == ["29 01:30", "30 01:00", "31 00:30"]
 
 
 SCHEDULES = st.sampled_from(["*/10 * * * *", "0 9 * * MON", "30 2 * * *"]).map(

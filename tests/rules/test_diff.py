@@ -96,70 +96,6 @@ def test_a_new_column_fills_the_rows_that_exist(declaration: dict[str, Any], fil
     assert not found.problems
 
 
-@pytest.mark.parametrize(
-    "declaration", [{"annotation": "str"}, {"annotation": "str", "new": Field(default_factory=lambda: "made anew")}]
-)
-def test_a_new_column_without_a_value_for_old_rows_needs_an_empty_table(declaration: dict[str, Any]) -> None:
-    (guard,) = added(**declaration).guards
-    assert (guard.rule, guard.columns) == ("any", ("new",))
-    assert guard.problem(0) is None
-    problem = guard.problem(7)
-    assert problem is not None
-    assert problem.rows == 7
-    assert problem.what.endswith("7 rows.")
-    assert "penstock migration new" in problem.fix
-
-
-def test_optional_and_required_change_into_each_other() -> None:
-    columns = dict(stored().columns)
-    columns["customer"] = replace(columns["customer"], nullable=True)
-    columns["phone"] = replace(columns["phone"], nullable=False)
-    found = compare(Booking, stored(columns=columns))
-    assert done(found) == ["require", "relax"]
-    assert [(guard.rule, guard.columns) for guard in found.guards] == [("null", ("customer",))]
-
-
-def test_another_type_is_refused_whatever_the_rows_are_and_nothing_else_is_said_of_the_column() -> None:
-    columns = dict(stored().columns)
-    columns["status"] = StoredColumn("status", "bigint", nullable=True)
-    found = compare(Booking, stored(columns=columns, checks={}))
-    (guard,) = found.guards
-    problem = guard.problem(0)
-    assert problem is not None
-    assert (problem.column, problem.rows) == ("status", 0)
-    assert "bigint" in problem.what
-    assert found.steps == []
-
-
-@pytest.mark.parametrize(
-    ("choices", "step", "guarded"),
-    [
-        ({"pending"}, "replace choices", False),
-        ({"pending", "paid", "gone"}, "replace choices", True),
-        (set(), "replace choices", True),  # a check that says something else
-    ],
-)
-def test_choices_widen_freely_and_narrow_if_no_row_has_another(choices: set[str], step: str, *, guarded: bool) -> None:
-    name = choices_name("booking", "status")
-    found = compare(Booking, stored(checks={name: StoredCheck(name, frozenset(choices))}))
-    assert done(found) == [step]
-    assert [guard.rule for guard in found.guards] == ["other"] * guarded
-
-
-def test_choices_come_and_go() -> None:
-    class Free(Table, name="booking"):
-        customer: str
-        phone: str | None = None
-        status: str = "pending"
-
-        by_customer = Index("customer", "phone")
-        by_phone = Index("phone", unique=True)
-
-    limited, free = compare(Booking, stored(Free)), compare(Free, stored())
-    assert (done(limited), [guard.rule for guard in limited.guards]) == (["add choices"], ["other"])
-    assert (done(free), free.guards) == (["drop check"], [])
-
-
 def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
     name = choices_name("booking", "status")
     passing = StoredCheck(next_name(name))
@@ -190,32 +126,6 @@ def test_an_index_of_the_same_name_that_says_something_else_is_replaced(change: 
     indexes["booking_by_customer"] = replace(indexes["booking_by_customer"], **change)
     found = compare(Booking, stored(indexes=indexes))
     assert found.steps == [IndexStep("replace", Booking.by_customer)]
-
-
-def test_a_unique_index_counts_only_what_can_be_a_duplicate() -> None:
-    class Before(Table, name="booking"):
-        customer: str
-
-    class Old(Table, name="booking"):
-        customer: str
-        by_customer = Index("customer", unique=True)
-
-    class NullInNew(Table, name="booking"):
-        customer: str
-        email: str | None = None
-        by_email = Index("customer", "email", unique=True)
-
-    class SameInNew(Table, name="booking"):
-        customer: str
-        kind: str = "x"
-        by_kind = Index("customer", "kind", unique=True)
-
-    guards = [compare(table, stored(Before)).guards for table in (Old, NullInNew, SameInNew)]
-    assert [[(guard.rule, guard.columns, guard.index) for guard in found] for found in guards] == [
-        [("duplicate", ("customer",), "by_customer")],
-        [],
-        [("duplicate", ("customer",), "by_kind")],
-    ]
 
 
 def test_what_is_no_longer_declared_is_left_alone_unless_inserts_would_fail() -> None:

@@ -77,17 +77,6 @@ async def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue
     assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
 
 
-async def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
-    turns = Admission(4)
-    held = Turn(turns, "add", "held")
-    held.end(conflict=True)
-    await held.begin()
-    for number in range(3000):
-        await run(turns, 1, conflict=True, arguments=number)
-    assert len(turns._calls) <= 1000
-    assert "add 'held'" in turns._calls
-
-
 async def test_whoever_starts_again_goes_first() -> None:
     turns = Admission(1)
     first, newcomer, again = (Turn(turns, "add") for _ in range(3))

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic import BaseModel, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-from penstock.functions.signature import Signature
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, definition_of
 
@@ -33,23 +32,6 @@ class Parcel(Table):
     @model_validator(mode="after")
     def check(self) -> Parcel:
         return self
-
-
-class Invoice(Table, source="billing.invoice", key="number", managed=False):
-    number: int
-
-
-class Loud(Table):
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def prepare(cls, given: Any) -> Any:
-        return given
-
-    @model_serializer
-    def write(self) -> dict[str, str]:
-        return {"name": self.name.upper()}
 
 
 class Answer(BaseModel):
@@ -129,15 +111,3 @@ def test_what_was_written_of_a_row_is_read_as_the_same_row(row: Table) -> None:
 def test_a_row_is_not_given_half_of_what_a_stored_row_has(given: dict[str, Any], error: str) -> None:
     with pytest.raises(ValidationError, match=error):
         Order.model_validate({"customer": "Ada", **given})
-
-
-def test_a_row_as_argument_keeps_its_id() -> None:
-    async def take(ctx: Any, order: Order, orders: list[Order]) -> None: ...
-
-    found = Signature(take, "take").check_json(json.dumps({"order": DOCUMENT, "orders": [{"customer": "Ada"}]}))
-    assert found == {"order": ORDER, "orders": [Order(customer="Ada")]}
-
-
-def test_rows_of_other_programs_and_those_with_a_serializer_of_their_own_are_written_as_they_say() -> None:
-    assert stored(Invoice, number=5).model_dump() == {"number": 5}
-    assert stored(Loud, name="ada").model_dump() == {"name": "ADA"}

@@ -100,12 +100,6 @@ def test_a_minute_that_is_not_given_belongs_to_the_name() -> None:
     assert hourly("send reminders", 0).expression == "0 * * * *"
 
 
-def test_minutes_that_are_not_given_are_spread_over_the_hour() -> None:
-    minutes = [int(hourly(f"cron {number}").expression.split()[0]) for number in range(6000)]
-    assert set(minutes) == set(range(60))
-    assert max(minutes.count(minute) for minute in range(60)) < 150
-
-
 @pytest.mark.parametrize(
     ("declare", "told"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from penstock import Index, Table
 from penstock.calls.run.sql import prepare_sql
 from penstock.jobs.job import NO_OPTIONS, Options
-from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.session import Statement
-from penstock.store.sql.dialect import Dialect, Placeholders, placeholder
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, parse_queries
-from penstock.store.sql.statements import Condition, TableStatements
 from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.dialect import SQLITE
 
@@ -48,14 +44,6 @@ def dialect() -> Dialect:
 @pytest.fixture
 def queries(dialect: Dialect) -> Mapping[str, Query]:
     return parse_queries(SQL, dialect)
-
-
-def test_each_query_has_its_name_and_its_purpose(queries: Mapping[str, Query]) -> None:
-    assert [(query.name, query.purpose) for query in queries.values()] == [
-        ("find", "one note, whoever wrote it."),
-        ("any", "whether there is a note."),
-        ("later", "none that was is lost."),
-    ]
 
 
 def test_names_become_numbers_the_same_for_the_same_name(queries: Mapping[str, Query]) -> None:
@@ -160,63 +148,6 @@ def test_a_fragment_stands_in_the_queries_after_it() -> None:
     assert found["all"].statement.sql.endswith("where (writer = $1 or not secret) and text <> ''")
 
 
-class Letter(Table):
-    to: str
-    weight: int = 0
-    note: str | None = None
-
-    by_to = Index("to", "weight")
-    by_note = Index("note")
-
-
-CONDITIONS = (Condition("to", "="), Condition("note", "is null"), Condition("weight", ">="), Condition("weight", "<"))
-LETTERS = definition_of(Letter)
-COLUMNS = len(LETTERS.columns)
-STATEMENTS: dict[str, tuple[Callable[[TableStatements], Statement], int]] = {
-    "get": (lambda letters: letters.get(), 1),
-    "insert": (lambda letters: letters.insert(), COLUMNS),
-    "insert some": (lambda letters: letters.insert(("to", "note")), 2),
-    "load": (lambda letters: letters.load(), COLUMNS),
-    "clear": (lambda letters: letters.clear(), 0),
-    "update": (lambda letters: letters.update(("to", "note")), 3),
-    "delete": (lambda letters: letters.delete(), 1),
-    "scan": (lambda letters: letters.scan(CONDITIONS, ("to", "weight"), "asc", limit=5, indexed=True), 4),
-    "scan without end": (lambda letters: letters.scan(CONDITIONS, ("to",), "desc", limit=None, indexed=True), 3),
-    "aggregate": (lambda letters: letters.aggregate(CONDITIONS, "sum", "weight", ()), 3),
-    "groups": (lambda letters: letters.aggregate(CONDITIONS, "count", None, ("to",)), 4),
-}
-
-
-def test_a_placeholder_has_a_number_unless_it_is_a_question_mark() -> None:
-    assert placeholder("$", 12) == "$12"
-    assert placeholder("?", 12) == "?"
-
-
-@pytest.mark.parametrize(
-    ("mark", "put", "names"),
-    [("$", ["$1", "$2", "$1"], ["to", "weight"]), ("?", ["?", "?", "?"], ["to", "weight", "to"])],
-)
-def test_names_are_put_in_the_order_of_the_values(mark: str, put: list[str], names: list[str]) -> None:
-    placeholders = Placeholders(mark)
-    assert [placeholders.put(name) for name in ("to", "weight", "to")] == put
-    assert placeholders.names == names
-
-
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_statements_on_tables_take_their_values_in_the_order_of_the_text(name: str) -> None:
-    make, count = STATEMENTS[name]
-    numbered = make(TableStatements(LETTERS, POSTGRES)).sql
-    nameless = make(TableStatements(LETTERS, SQLITE)).sql
-    assert [word for word in words(numbered) if word[0] == "$"] == [f"${number}" for number in range(1, count + 1)]
-    assert [word for word in words(nameless) if word[0] == "?"] == ["?"] * count
-
-
-def words(sql: str) -> list[str]:
-    for sign in "(),":
-        sql = sql.replace(sign, " ")
-    return sql.replace("::", " ").split()
-
-
 def test_sql_of_users_takes_a_value_for_each_time_that_its_name_occurs() -> None:
     query = "select ':b', :b, \"':b\" -- it's :b\n, :a /* :a */ from c where d = :b and e = :missing"
     values: dict[str, Any] = {"a": 1, "b": "x"}
@@ -276,12 +207,3 @@ def test_a_field_is_the_column_of_its_name() -> None:
     assert ACCESS.read(Kept, found, length=lambda row: len(row["name"])) == [
         Kept(UUID(int=7), Plan("p", paused=True), NOON, None, (1, 2), Text("X"), NO_OPTIONS, 1, "none")
     ]
-
-
-def test_rows_of_none_give_nothing() -> None:
-    assert ACCESS.read(Plan, []) == []
-
-
-def test_the_order_of_columns_does_not_matter() -> None:
-    for sql in ("select 'p' as name, 0 as paused", "select 0 as paused, 'p' as name"):
-        assert ACCESS.read(Plan, rows(sql)) == [Plan("p", paused=False)]

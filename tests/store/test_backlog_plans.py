@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import asyncpg
-from stage.reactive import Stage, settle, task_row
+from stage.reactive import Stage, task_row
 
 from penstock import Table
 from penstock.store.open import sqlite_path
@@ -26,51 +25,6 @@ RECORDS, MOST = 20_000, 10
 
 class Parcel(Table, name="counted_parcel"):
     number: int = 0
-
-
-async def test_f26_sqlite_counts_without_reading_records(sqlite_url: str) -> None:
-    """In steps of SQLite's machine: as many with 20,000 records and runs that have ended as with ten."""
-    stage = Stage()
-    stage.task(Parcel)
-    async with stage.open(sqlite_url) as test:
-        await stage.insert(test, *(Parcel() for _ in range(10)))
-        await settle(test)
-        await stage.insert(test, *(Parcel() for _ in range(3)))
-        await test.plan()
-        task = (await task_row(test)).id
-    file = sqlite_path(sqlite_url)
-    few = steps_of_backlog(file)
-    connection = sqlite3.connect(file)
-    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {RECORDS})"
-    connection.execute(
-        "insert into penstock_task_record (task, key, id, generation, live, idle, change, changed_at, due_at)"
-        f" {numbers} select {task}, 'more' || n, randomblob(16), 1, 0, 1, 'enter', '2030', '2030' from n"
-    )
-    connection.execute(
-        "insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, attempt, enqueued_at,"
-        f" finished_at, expires_at, state, options) {numbers} select randomblob(16), 'default', 'm:f', 'action',"
-        f" '{{}}', 0, '2030', 1, '2030', '2030', '3030', 'success', '{{\"task\":{task}}}' from n"
-    )
-    connection.commit()
-    connection.close()
-    assert steps_of_backlog(file) == few
-
-
-def steps_of_backlog(file: Path) -> int:
-    query = load_queries("records", SQLITE)["backlog"]
-    connection, steps = sqlite3.connect(file), 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    connection.set_progress_handler(count, 1)
-    rows = connection.execute(query.statement.sql, query.args({"most": MOST})).fetchall()
-    connection.set_progress_handler(None, 1)
-    connection.close()
-    assert [row[2] for row in rows] == [3]
-    return steps
 
 
 async def test_f26_postgres_counts_without_reading_records(postgres_url: str) -> None:

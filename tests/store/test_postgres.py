@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -25,7 +24,7 @@ from penstock.store.open import make_store
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.newjobs import pieces
-from penstock.store.postgres.route import Route, _Connection, servers
+from penstock.store.postgres.route import Route, servers
 from penstock.store.push.migrate import push
 from penstock.store.session import Statement
 from penstock.store.sql.dialect import qualify
@@ -73,33 +72,6 @@ def test_a_call_that_outlives_the_store_ends_with_the_event_loop(postgres_url: s
     task = asyncio.run(story(), debug=True)
     assert task.cancelled()
     gc.collect()  # a task that was left behind would say so now, and a warning fails the test
-
-
-async def test_connections_know_the_types_of_arrays_from_each_other(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[set[int]] = []
-    ask = asyncpg.Connection._introspect_types
-
-    async def counted(connection: Any, types: Iterable[int], timeout: float | None) -> Any:  # noqa: ASYNC109 - its name
-        asked.append(set(types))
-        return await ask(connection, types, timeout)
-
-    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
-    monkeypatch.setattr(_Connection, "_known", {})
-    route, ids = Route(postgres_url, 30.0, 30.0), [UUID(int=7), None]
-    for number in range(3):
-        connection = await route.open(10.0, None)
-        try:
-            if number == 0:
-                await connection.execute("create type mood as enum ('calm')")
-            assert await connection.fetchval("select $1::uuid[]", ids) == ids
-            assert await connection.fetchval("select $1::int4range[]", [asyncpg.Range(1, 2)]) == [asyncpg.Range(1, 2)]
-            assert await connection.fetchval("select $1::mood[]", ["calm"]) == ["calm"]
-        finally:
-            await connection.close()
-    of_users = [types for types in asked if max(types) >= 16384]
-    assert (len(asked), len(of_users)) == (5, 3), "only what is not PostgreSQL's own is asked for each time"
 
 
 def test_a_url_names_one_server_or_several() -> None:

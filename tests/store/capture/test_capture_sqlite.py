@@ -27,7 +27,6 @@ from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import sqlite_path
 from penstock.store.push.migrate import push
-from penstock.store.sqlite.capture import triggers
 from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount, note text)"
@@ -124,11 +123,6 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "texts that a collation takes for one have changed": Case(
-        ("insert into orders values ('a', 'x')", "update orders set amount = 'X'", "update orders set id = 'A'"),
-        [("enter", '["a"]'), ("change", '["a"]'), ("delete", '["a"]'), ("enter", '["A"]')],
-        "create table orders (id text collate nocase primary key, amount text collate nocase)",
-    ),
     "of a row that REPLACE takes away no trigger tells": Case(
         (
             "create unique index by_note on orders (note)",
@@ -156,23 +150,6 @@ CASES = {
         [(kind, f'["x","\\u005cx0{n}"]') for kind, n in (("enter", 1), ("change", 1), ("delete", 1), ("enter", 2))],
         "create table orders (a text, b blob, amount, primary key (a, b)) without rowid",
         Interest(name="all", table="orders", key=["a", "b"]),
-    ),
-    "foreign keys cascade": Case(
-        (
-            "pragma foreign_keys = on",
-            "insert into person values (1), (2)",
-            "insert into orders values (7, 1), (8, 2)",
-            "update person set id = 3 where id = 1",
-            "delete from person where id = 2",
-        ),
-        [("enter", "[7]"), ("enter", "[8]"), ("change", "[7]"), ("delete", "[8]")],
-        "create table person (id integer primary key);"
-        "create table orders (id integer primary key,"
-        " amount integer references person on delete cascade on update cascade)",
-    ),
-    "a delete without a condition is told row by row": Case(
-        ("insert into orders (id) values (1), (2)", "delete from orders"),
-        [("enter", "[1]"), ("enter", "[2]"), ("delete", "[1]"), ("delete", "[2]")],
     ),
     **{
         f"a condition holds {sql}": Case(
@@ -307,14 +284,6 @@ async def test_a_new_column_is_noticed_where_every_column_counts(sqlite_url: str
         other.execute("update orders set colour = 'red'")
         told = await kinds(store)
         assert told == [("lost", None), ("enter", 1), ("enter", 1), ("change", 1)], "the column may have been written"
-
-
-def test_triggers_are_made_of_what_every_sqlite_has() -> None:
-    made = triggers("penstock", 1, {1: PAID}, ["id", "status", "amount", "note"])
-    assert sorted(made) == [f"_penstock_change_1_{event}" for event in ("delete", "insert", "update")]
-    assert not any("is distinct from" in text or "->>" in text for text in made.values()), (
-        "those came with 3.38 and 3.39"
-    )
 
 
 # ----- several processes

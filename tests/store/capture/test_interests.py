@@ -28,10 +28,6 @@ SWAP = (
     "alter table orders rename to orders_old",
     "alter table orders_new rename to orders",
 )
-PARTED = (
-    "create table orders (id integer primary key, status text) partition by range (id)",
-    "create table first partition of orders for values from (0) to (10)",
-)
 PATIENCE = 30.0
 
 
@@ -58,36 +54,6 @@ async def test_of_tables_that_were_swapped_only_the_new_one_is_captured(database
         assert await kinds(store) == [("enter", 1), ("lost", None), ("enter", 2)]
         await run_sql(database_url, "drop table orders_old")
         assert await states(store) == ["ok"], "nothing of it was left there"
-
-
-async def test_a_partition_in_the_place_of_another_is_noticed(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
-        await run_sql(postgres_url, *PARTED)
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "alter table orders detach partition first")
-        assert await states(store) == ["ok"]
-        await run_sql(postgres_url, "create table second partition of orders for values from (0) to (10)")
-        assert await states(store) == ["missing"], "truncating it is not captured"
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "truncate first", "truncate second")
-        assert await kinds(store) == [("lost", None), ("truncate", None)]
-        assert await states(store) == ["ok"]
-
-
-async def test_a_table_that_becomes_a_partition_of_the_new_one_is_captured_once(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
-        await run_sql(postgres_url, ORDERS)
-        await store.interests.declare([ALL], NOW)
-        await run_sql(
-            postgres_url,
-            "alter table orders rename to first",
-            PARTED[0],
-            "alter table orders attach partition first for values from (0) to (10)",
-        )
-        assert await states(store) == ["missing"]
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "insert into orders values (1, 'a')")
-        assert await kinds(store) == [("lost", None), ("enter", 1)]
 
 
 # ----- rights
