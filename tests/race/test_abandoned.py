@@ -142,39 +142,9 @@ async def test_a_function_in_a_thread_that_takes_too_long_holds_nobody_up(databa
             assert await backend.run_mutation(add, text="after it") == attempt
 
 
-NUMBERS = "select n from generate_series(1, 1000) as n"
 ONE = Statement("select 1")
-STEPS = ["execute", "prepare", "cursor", "fetch"]  # of a call of ctx.sql
 
 Make = Callable[[PostgresSession], Awaitable[Any]]
-
-
-class Slow:
-    """A connection one of whose words, or of its statements' or cursors', is heard some time after it was answered.
-
-    Args:
-        thing: What the driver has given.
-        word: The word that is slow.
-        answered: Set when the answer is there.
-        go_on: Whoever has asked goes on when this is set.
-    """
-
-    def __init__(self, thing: Any, word: str, answered: asyncio.Event, go_on: asyncio.Event) -> None:
-        self._thing = thing
-        self._word = word
-        self._events = answered, go_on
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._thing, name)
-        return partial(self._ask, found, name) if name in STEPS else found
-
-    async def _ask(self, ask: Callable[..., Awaitable[Any]], name: str, *args: Any) -> Any:
-        answer = await ask(*args)
-        answered, go_on = self._events
-        if name == self._word:
-            answered.set()
-            await go_on.wait()
-        return Slow(answer, self._word, *self._events) if name in {"prepare", "cursor"} else answer
 
 
 @asynccontextmanager
@@ -217,31 +187,6 @@ async def test_a_statement_is_refused_whose_transaction_is_undone(postgres_url: 
             await left
         after = await store.begin_read()
         assert await server_process(after) != before, "what may still be under way is nobody's any more"
-        await after.rollback()
-
-
-@pytest.mark.parametrize("word", STEPS)
-@pytest.mark.parametrize("writes", [False, True], ids=["in a snapshot", "in a transaction"])
-async def test_a_call_of_several_steps_takes_none_after_its_transaction(
-    postgres_url: str, word: str, writes: bool
-) -> None:
-    """A step has been answered, and the call has not heard it yet, when the function ends that has left it."""
-    async with one_connection(postgres_url) as store:
-        session = await (store.begin_write() if writes else store.begin_read())
-        connection: Any = session._connection
-        asked: list[str] = []
-        before, answered, go_on = connection.get_server_pid(), asyncio.Event(), asyncio.Event()
-        session._connection = Slow(connection, word, answered, go_on)
-        left = asyncio.create_task(session.fetch_read_only(NUMBERS, (), 1000, 100_000))
-        await answered.wait()
-        await session.rollback()
-        connection.add_query_logger(lambda record: asked.append(record.query))
-        go_on.set()
-        with pytest.raises(ContextError, match="has ended"):
-            await left
-        assert asked == []
-        after = await store.begin_read()
-        assert await server_process(after) != before
         await after.rollback()
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from conformance.outboxes import PLAN
 from conformance.taskbench import SPEC, task_plan
@@ -20,13 +18,10 @@ from stage.examples import examples
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
-from penstock.api.holding import held
 from penstock.changes import rotation
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
-from penstock.errors import ContextError
-from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import FeedTruncation, Pruner
 from penstock.store.store import Store
 from penstock.testing import TestApp, TestClock
@@ -143,40 +138,6 @@ def pruned(caplog: pytest.LogCaptureFixture) -> Any:
     return opened
 
 
-async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_its_time(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
-) -> None:
-    async with pruned(database_url) as care:
-        looked: list[str] = []
-        assert 0 < await care.pruner.tick() <= rotation.LATEST
-
-        async def fail(self: Any) -> float:
-            looked.append("room")
-            raise RuntimeError("no room")
-
-        async def look(self: Any) -> float:
-            looked.append("watch")
-            return 60.0
-
-        monkeypatch.setattr(FeedTruncation, "look", fail)
-        monkeypatch.setattr(FeedWatch, "look", look)
-        assert 0 < await care.pruner._safe_tick() <= rotation.LATEST
-        assert looked == [], "the signal that comes with each job hurries nothing"
-        pruner = care.test.make_service("pruner")
-        with pytest.raises(RuntimeError, match="no room"):
-            await pruner.tick()
-        assert 0 < await pruner._safe_tick() <= 5
-        assert looked == ["room", "watch"]
-        care.test.clock.advance(timedelta(seconds=5))
-        with pytest.raises(RuntimeError, match="no room"):
-            await pruner.tick()
-        assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
-        care.test.clock.advance(MINUTE)
-        assert 0 < await pruner._safe_tick() <= 5
-        assert looked[3:] == ["room", "watch"]
-        assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]
-
-
 async def test_a_reader_that_has_stopped_is_told_of_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
 ) -> None:
@@ -279,18 +240,3 @@ async def test_mending_waits_for_nobody_and_one_that_is_being_declared_is_no_ala
         await declaring
         assert not await care.broken()
         assert len((await care.store.changes.read(BEGINNING, 10)).changes) == before
-
-
-def test_a_hold_on_a_connection_that_commits_each_statement_by_itself_is_refused(database_url: str) -> None:
-    file = database_url.removeprefix("sqlite:///")
-    if file == database_url:
-        connection: Any = psycopg.connect(database_url, autocommit=True)
-    else:
-        connection = sqlite3.connect(file, isolation_level=None)
-    with closing(connection):
-        with pytest.raises(ContextError, match="commits each statement by itself"), held(connection, "shop"):
-            """Nothing."""
-        connection.execute("begin")
-        with held(connection, "shop"):
-            """Nothing."""
-        connection.execute("commit")

@@ -16,7 +16,7 @@ from stage.administrators import administrator
 from stage.proxy import Proxy
 from stage.waits import SOON
 
-from penstock import Backend, asgi_app
+from penstock import asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.postgres import access, connections
@@ -83,27 +83,6 @@ def test_an_event_loop_that_ends_when_a_connection_is_about_to_be_closed(postgre
     run(story, opened)
 
 
-async def leave_behind(store: Any) -> None:
-    """End a transaction while a statement of it is under way."""
-    session = await store.begin_write()
-    left = asyncio.create_task(session.fetch(SLOW))
-    while session.asked_at is None:
-        await turn()
-    await session.rollback()
-    left.cancel()
-
-
-def test_a_store_that_closes_while_the_event_loop_ends(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        store = new_store(postgres_url)
-        await store.open()
-        await leave_behind(store)
-        closing.append(asyncio.create_task(store.close()))
-
-    closing: list[Any] = []
-    run(story, opened)
-
-
 def test_closing_a_store_that_is_cancelled_closes_all_the_same(postgres_url: str, opened: list[Any]) -> None:
     async def story() -> None:
         store = new_store(postgres_url)
@@ -117,45 +96,6 @@ def test_closing_a_store_that_is_cancelled_closes_all_the_same(postgres_url: str
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-
-    run(story, opened)
-
-
-def test_stopping_a_backend_that_is_cancelled_closes_its_store(
-    postgres_url: str, opened: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story() -> None:
-        backend = Backend(ledger.app, ledger.app.config(database=postgres_url), SystemClock())
-        await backend.start()
-        waits = asyncio.Event()
-
-        async def wait_for_threads() -> None:
-            waits.set()
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(backend.engine, "close", wait_for_threads)
-        stopping = asyncio.create_task(backend.stop())
-        await waits.wait()
-        stopping.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-
-    run(story, opened)
-
-
-def test_a_caller_in_line_who_goes_away_while_the_store_closes(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        store = new_store(postgres_url, size=1)
-        await store.open()
-        session = await store.begin_read()
-        waiting = asyncio.create_task(store.begin_read())
-        await turn()
-        await session.rollback()  # the next in line has got the connection, and does not know yet
-        waiting.cancel()
-        await store._connections.close()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await store._for_services.close()
 
     run(story, opened)
 

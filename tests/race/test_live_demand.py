@@ -64,54 +64,6 @@ async def test_writes_of_a_table_that_nobody_watches_are_not_captured_unless_a_t
             assert _answer(entry) == count
 
 
-@pytest.mark.parametrize("how", ["commit", "rollback"])
-@pytest.mark.parametrize("level", ["read committed", "serializable"])
-async def test_who_wrote_before_a_table_was_watched_and_commits_later_is_seen(
-    postgres_url: str, how: str, level: str
-) -> None:
-    """On SQLite nobody writes while another one does."""
-    stage = Theatre()
-    async with (
-        stage.open(postgres_url) as test,
-        connected(postgres_url) as first,
-        connected(postgres_url) as second,
-    ):
-        await first.execute(f"begin isolation level {level}; {insert('seat_1')}")
-        live, entry = stage.watching(test)
-        await settle(live)
-        await second.execute(f"begin isolation level {level}; {insert('seat_2')}")
-        await settle(live)
-        assert (_answer(entry), await captured(test)) == (0, 0)
-        await sql(test, insert("seat_3"))
-        await settle(live)
-        runs = entry.runs
-        await settle(live)
-        assert (_answer(entry), entry.runs) == (1, runs)
-        answers = []
-        for one in (second, first):
-            await one.execute(how)
-            await settle(live)
-            answers.append(_answer(entry))
-        assert answers == ([2, 3] if how == "commit" else [1, 1])
-        runs = entry.runs
-        await settle(live)
-        assert entry.runs == runs
-
-
-async def test_a_transaction_from_before_tells_what_it_writes_later(postgres_url: str) -> None:
-    """The number of a transaction, and not its snapshot, decides whether it is captured."""
-    stage = Theatre()
-    async with stage.open(postgres_url) as test, connected(postgres_url) as other:
-        await other.execute("begin isolation level serializable; select count(*) from seat")
-        live, entry = stage.watching(test)
-        await settle(live)
-        await settle(live)
-        await other.execute(f"{insert('seat_1')}; commit")
-        assert await captured(test) == 1
-        await settle(live)
-        assert _answer(entry) == 1
-
-
 async def test_no_way_to_write_is_missed(postgres_url: str) -> None:
     """SQLite has neither COPY nor TRUNCATE."""
     stage = Theatre()
@@ -139,16 +91,6 @@ async def test_no_way_to_write_is_missed(postgres_url: str) -> None:
                 await sql(test, insert(f"seat_again{captures}{write}"))
             await settle(live)
             assert _answer(entry) == await test.run_query(stage.count)
-
-
-async def test_a_demand_is_prolonged_before_it_ends(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Demands, "room", 20)
-    stage = Theatre()
-    async with stage.captured(database_url) as (test, live, entry):
-        for number in range(50):
-            await sql(test, insert(f"seat_{number}"))
-            await settle(live)
-            assert (_answer(entry), entry.causes[-1][:11]) == (number + 1, "seat: enter")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -186,23 +128,6 @@ async def test_nothing_is_missed_by_two_processes_whatever_writers_do(
                     live, entry = watching[place]
                     await settle(live)
                     assert _answer(entry) == await tests[place].run_query(stage.count), (seed, number)
-
-
-async def test_a_writer_needs_no_right_of_penstocks(postgres_url: str) -> None:
-    stage = Theatre()
-    async with stage.open(postgres_url) as test, connected(postgres_url) as other:
-        await other.execute("create role theatre_guest; grant select, insert, update, delete on seat to theatre_guest")
-        try:
-            live, entry = stage.watching(test)
-            await settle(live)
-            for name in ("seat_1", "seat_2"):
-                await other.execute("set role theatre_guest")
-                await other.execute(insert(name))
-                await other.execute("reset role")
-                await settle(live)
-            assert (_answer(entry), await captured(test)) == (2, 1)
-        finally:
-            await other.execute("drop owned by theatre_guest; drop role theatre_guest")
 
 
 async def test_a_user_who_may_not_have_tables_captured_polls_them_and_is_told_once_what_to_grant(

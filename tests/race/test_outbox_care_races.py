@@ -119,22 +119,6 @@ async def test_a_rebuild_that_is_interrupted_has_not_happened(database_url: str)
         assert (found.older_rows, found.error, found.messages) == (None, None, 0)
 
 
-async def test_a_process_that_dies_while_it_rebuilds_leaves_the_outbox_to_relays(database_url: str) -> None:
-    async with TestApp(app, database_url) as test, TestApp(app, database_url, clock=test.clock) as other:
-        await test.run_mutation(put, 0, 2)
-        await hand_over(test)
-        lease = await other.engine.store.leases.take("rebuild count", timedelta(seconds=30), test.clock.now())
-        assert await other.engine.store.outboxes.hold("count", lease)  # and then it dies
-        await test.run_mutation(put, 2, 1)
-        await hand_over(test)
-        assert await test.run_query(sums) == {"0": 1, "1": 1}
-        test.clock.advance(timedelta(seconds=31))
-        await test.worker.tick()  # it takes over what the dead have left
-        for _ in range(4):  # as if the message had killed it, it is tried again after a while
-            await hand_over(test)
-        assert await test.run_query(sums) == {"0": 1, "1": 1, "2": 1}
-
-
 async def test_rebuilds_beside_writers_and_relays_count_each_row_once(database_url: str) -> None:
     async with TestApp(app, database_url) as test, TestApp(app, database_url, clock=test.clock) as other:
 

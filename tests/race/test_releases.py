@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from stage.examples import LONG
-from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row, run_sql
+from stage.outboxes import OutboxStage, drain, failing, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 
-from penstock import Index, MutationCtx, NonRetryableError, Table
+from penstock import Index, NonRetryableError, Table
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.outbox.backfill import BackfillProgress
 from penstock.store.nouns.interests import InterestRow
 from penstock.testing import TestApp
 
@@ -174,11 +173,6 @@ class Item(Table):
     by_value = Index("value")
 
 
-async def clear(ctx: MutationCtx) -> None:
-    async for one in ctx.db.query(Sent):
-        await ctx.db.delete(Sent, one.id)
-
-
 def release(**options: Any) -> OutboxStage:
     stage = OutboxStage(Item)
     stage.outbox(Item, **options)
@@ -220,32 +214,3 @@ async def test_a_relay_that_takes_an_outbox_while_a_newer_release_declares_it_le
         async with two.open(database_url, clock=test.clock) as later:
             await drain(later)
             assert two.texts() == ["b"], "it may have it at once"
-
-
-@pytest.mark.parametrize("rows", [3, 40])
-async def test_a_rebuild_beside_the_start_of_a_release_with_another_order_hands_over_each_row_once(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    """The newer release is declared when the rebuild has looked in which order rows are read."""
-    one = release(mutation=True, reset=clear)
-    two = release(mutation=True, reset=clear, order_by="value", version=2)
-    async with one.open(database_url) as test:
-
-        async def declare() -> None:
-            async with two.open(database_url, clock=test.clock):
-                pass
-
-        ids = await one.insert(test, *(Item(note=f"n{n}", value=1000 - n) for n in range(rows)))
-        await drain(test)
-        declared = once(monkeypatch, test.engine.store.interests, "list", declare, after=True)
-        await one.app.outboxes.rebuild(test, "send")
-        assert declared.is_set()
-        async with two.open(database_url, clock=test.clock) as later:
-            left = (await outbox_row(later)).backfill
-            assert left is not None
-            assert BackfillProgress.parse(left).order == ("value",)
-            await later.relay.tick()
-            await later.relay.outboxes[0].tick()
-            await two.patch(later, Item, ids[0], value=-5)
-            await drain(later)
-            assert sorted(await two.written(later)) == sorted(f"n{n}" for n in range(rows))
