@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
+from stage.administrators import administrator
 from stage.databases import connected
 from stage.waits import until
 
@@ -241,24 +241,3 @@ async def test_an_idle_backend_soon_holds_no_snapshot_nor_does_a_caller_in_line_
         acquiring.cancel()
         await asyncio.gather(acquiring, return_exceptions=True)
         assert await backend.run_query(ledger.accounts) == 0, "who is cancelled meanwhile gives it back"
-
-
-async def test_each_query_has_a_snapshot_of_its_own(postgres_url: str) -> None:
-    async with (
-        TestApp(ledger.app, postgres_url, max_connections=1) as one,
-        TestApp(ledger.app, postgres_url, max_connections=2) as other,
-        administrator(postgres_url) as admin,
-    ):
-        for count in range(10):
-            assert await one.run_query(ledger.accounts) == count
-            await (other if count % 2 else one).run_mutation(ledger.open_account, owner=f"owner {count}")
-        await end_all_connections(admin)  # one is lost while its snapshot is open
-        calls: list[Any] = []
-        for number in range(10, 30):
-            owner = f"owner {number}"
-            calls += [
-                other.run_mutation(ledger.open_account, owner=owner),
-                other.run_query(ledger.balance, owner=owner),
-            ]
-        await asyncio.gather(*calls)
-        assert await one.run_query(ledger.accounts) == 30

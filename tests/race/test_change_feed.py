@@ -11,9 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.databases import connected
 from stage.examples import examples
-from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
+from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, told, write
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.server import server
 from stage.waits import until
@@ -21,11 +20,10 @@ from stage.waits import until
 from penstock import Table
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF, Rotation
+from penstock.store.nouns.changes import BACKSTOP, Rotation
 from penstock.store.postgres import signals
 from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
-from penstock.store.session import Statement
 from penstock.store.sql.queries import Query
 from penstock.store.store import Store
 
@@ -78,25 +76,6 @@ async def test_24_writers_that_hold_their_transactions_open(postgres_url: str, l
             pass
         assert len(written.entries) > WRITERS * TRANSACTIONS
         check(reader.changes, written.entries, set(written.tallies))
-
-
-async def test_a_prepared_transaction_is_read_once_it_is_committed() -> None:
-    with server() as own:
-        async with connected(own.url) as connection:
-            await connection.execute("alter system set max_prepared_transactions = 5")
-        await own.restart()
-        async with feed(own.url) as store, connections(own.url, 1) as [connection]:
-            await connection.execute(f"begin; {entry(1, 1)}; prepare transaction 'one'")
-            await connection.execute(f"begin; {entry(1, 2)}; prepare transaction 'two'")
-            await connection.execute(entry(1, 3))
-            found, position = await read_all(store, BEGINNING)
-            assert found == ["1.3"]
-            await turn(store)
-            assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "a slot that they wrote to cannot be emptied"
-            assert await store.changes.oldest_transaction() is not None
-            await connection.execute("commit prepared 'one'")
-            await connection.execute("rollback prepared 'two'")
-            assert (await read_all(store, position))[0] == ["1.1"]
 
 
 async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
@@ -260,34 +239,6 @@ async def own_rows(connection: Any, slot: int) -> int:
 
 class Item(Table, source="item", key="number", managed=False):
     number: int
-
-
-async def listening(store: Store, reader: asyncio.Event) -> None:
-    """Have a reader that has read all there is told of what is written from now on."""
-    store.signals.subscribe(reader)
-    position = (await store.changes.read(BEGINNING, 10)).position
-    await until(lambda: store.signals.until_fed(reader, position) == BACKSTOP)
-    reader.clear()
-
-
-async def test_a_reader_looks_by_itself_while_somebody_writes_who_has_not_committed(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, opened(postgres_url) as other:
-        reader = asyncio.Event()
-        position = (await store.changes.read(BEGINNING, 10)).position
-        assert store.signals.until_fed(reader, position) == BY_ITSELF, "it does not listen"
-        await listening(store, reader)
-        session = await other.begin_write()
-        try:
-            await session.execute(Statement("insert into entry values (1, 1, '')"))
-            async with asyncio.timeout(BACKSTOP * 5):
-                await reader.wait()
-            seen = await store.changes.read(BEGINNING, 10)
-            assert (seen.changes, store.signals.until_fed(reader, seen.position)) == ([], BY_ITSELF)
-            await session.commit()
-        finally:
-            await session.rollback()
-        seen = await store.changes.read(seen.position, 10)
-        assert len(seen.changes) == 1
 
 
 async def test_an_idle_outbox_is_told_of_what_another_program_writes(

@@ -165,32 +165,6 @@ async def test_a_reader_that_has_stopped_is_told_of_once(
 # ----- interests
 
 
-async def test_an_interest_that_does_not_capture_is_told_of_and_mended_where_it_can_be(
-    database_url: str, caplog: pytest.LogCaptureFixture, pruned: Any
-) -> None:
-    async with pruned(database_url) as care:
-        assert care.test.engine.journal.meters is not None
-        gauge = care.test.engine.journal.meters.gauges["penstock_interests_broken"]
-        assert (await care.broken(), gauge()) == ([], {})
-        (row,) = await care.store.interests.list()
-        on = " on entry" if care.store.dialect.schemas else ""
-        await write(care.store, f"drop trigger _penstock_change_{row.id}_insert{on}", entry(1, 1))
-        assert (await care.broken(), gauge()) == ([("missing", True)], {})
-        await write(care.store, entry(1, 2))
-        kinds = [one.kind for one in (await care.store.changes.read(BEGINNING, 10)).changes]
-        assert kinds == ["lost", "enter"], "who reads it knows that there is a gap, and looks at the table"
-        await write(care.store, "alter table entry rename column saw to seen")
-        (found,) = await care.tells("changes.interest_broken", times=4)
-        assert (found["level"], found["state"], found["mended"]) == ("ERROR", "altered", False)
-        assert "no column saw" in str(found["error"])
-        await write(care.store, "alter table entry rename column seen to saw")
-        await write(care.store, entry(3, 3))
-        await care.broken(3)
-        assert await care.states() == ["ok"]
-        await write(care.store, "drop table entry")
-        assert (await care.broken(3), gauge()) == ([("gone", False)], {"gone": 1})
-
-
 async def test_tasks_and_outboxes_without_an_interest_are_told_of(database_url: str, pruned: Any) -> None:
     async with pruned(database_url) as care:
         store, now = care.store, care.test.clock.now()

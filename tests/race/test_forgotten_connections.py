@@ -159,32 +159,3 @@ async def test_a_caller_that_is_cancelled_waits_for_no_server_that_is_silent(
             await asyncio.wait([sleeping])
         proxy.reset()
         await store.close()
-
-
-@pytest.mark.parametrize("statement", [Statement("select 1"), SLOW])
-def test_a_coroutine_that_is_closed_from_outside_closes_its_connection(
-    postgres_url: str, opened: list[Any], statement: Statement
-) -> None:
-    sessions: list[Any] = []
-
-    async def read(store: PostgresStore) -> None:
-        async with reading(store.begin_read) as session:
-            sessions.append(session)
-            await session.fetch(statement)
-            await asyncio.Event().wait()
-
-    async def story() -> None:
-        store = new_store(postgres_url)
-        await store.open()
-        task: asyncio.Task[None] = asyncio.create_task(read(store))
-        while not sessions or (sessions[0].asked_at is None) == (statement is SLOW):
-            await turn()
-        used = sessions[0]._connection
-        task.get_coro().close()
-        assert used.is_closed()
-        task.cancel()
-        with pytest.raises((RuntimeError, asyncio.CancelledError)):
-            await task
-        await store.close()
-
-    run(story, opened)

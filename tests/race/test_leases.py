@@ -178,17 +178,3 @@ async def test_a_worker_that_comes_late_while_the_write_lock_is_held_stops_its_j
         assert running.task.cancelled()
         assert owner.lease is None
         assert extensions(sqlite_url) == []
-
-
-async def test_a_lease_that_was_taken_away_is_not_extended(sqlite_url: str, tmp_path: Path) -> None:
-    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
-        job = await start_action(backend, tmp_path, owner)
-        clock.advance(MORE_THAN_ALL)
-        await rescuer.tick()
-        (running,) = owner.running.values()
-        with write_lock(sqlite_url):
-            clock.advance(A_THIRD)
-            await owner._keep_lease()
-        assert running.task.cancelled()
-        assert owner.lease is None
-        assert await state(backend, job) == "failed"

@@ -11,22 +11,16 @@ from typing import Any
 import pytest
 from race.test_workers import EXPIRED, NOW, SHORT_LEASE, answer, ended, make_worker, stalled_and_rescuer, state
 from stage import crowd, ledger
-from stage.crews import crew
 from stage.outboxes import OutboxStage, drain
 from stage.processes import processes
-from stage.reacting import booking, done
-from stage.storms import held
 from stage.waits import until
 
 from penstock import App, Id, MutationCtx, Table
 from penstock.app import Backend
-from penstock.calls.jobs.group import Groups
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
 from penstock.services.worker.worker import Worker
-from penstock.store.session import Statement
 from penstock.testing import TestApp, gate, raising
-from penstock.transaction.shared import Shared
 
 OPENED = ledger.app
 
@@ -328,48 +322,3 @@ async def test_changes_by_jobs_that_share_a_transaction_are_told_each_and_in_ord
             await drain(two)
             assert [one.kind for one in stage.got] == ["insert", "delete"] * 2
         await worker.finish()
-
-
-async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its snapshot shows nothing of the outbox; on SQLite nobody declares while a transaction is open."""
-    begun, goes_on, know = asyncio.Event(), asyncio.Event(), Groups._know
-
-    async def held(group: Groups, shared: Shared, *rest: Any) -> Any:
-        assert not await shared.session.fetch(Statement("select * from penstock.outbox"))
-        begun.set()
-        await goes_on.wait()
-        return await know(group, shared, *rest)
-
-    async with TestApp(old, postgres_url) as one:
-        worker = make_worker(one)
-        (item,) = await one.run_mutation(add, 1)
-        await calls(one, *[item] * MANY)
-        stage = declared()
-        monkeypatch.setattr(Groups, "_know", held)
-        working = asyncio.ensure_future(drained(worker))
-        await begun.wait()
-        async with stage.open(postgres_url, clock=one.clock) as two:
-            goes_on.set()
-            await working
-            await drain(two)
-            assert told(stage) == [("update", "0", number + 1) for number in range(MANY)]
-        await worker.finish()
-
-
-async def test_a_row_that_changes_while_its_run_waits_for_others_is_handled_as_it_is_then(database_url: str) -> None:
-    async with crew(booking, database_url) as one:
-        items = [await one.run("put", value=1) for _ in range(3)]
-        await one.settle_down()
-        for item in items:
-            await one.run("patch", item=item, value=2)
-        await one.plan()
-        async with held("task.begun", drained(one.worker)):
-            for item in items:
-                await one.run("patch", item=item, value=3)
-        await one.settle_down()
-        for item in items:
-            found = await one.backend.run_query(done, item=str(item))
-            assert {1, 3} <= set(found)
-            assert len(found) == len(set(found)), "each state once"

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -110,38 +110,6 @@ async def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(
 
 async def has_entered(backend: Backend, what: str, count: int) -> bool:
     return len(await backend.run_query(ledger.entries, what=what)) >= count
-
-
-# ----- copies
-
-
-async def test_a_backup_made_while_others_write_is_consistent(sqlite_url: str, tmp_path: Path) -> None:
-    copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
-    async with ledger.app.open(sqlite_url) as backend:
-        for owner in ("ada", "bob"):
-            await backend.run_mutation(ledger.open_account, owner=owner, balance=1000)
-        stop = asyncio.Event()
-
-        async def move_money() -> None:
-            while not stop.is_set():
-                await backend.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)
-
-        movers = [asyncio.create_task(move_money()) for _ in range(4)]
-        for copy in copies:
-            await asyncio.to_thread(back_up, file_of(sqlite_url), copy)
-        stop.set()
-        await asyncio.gather(*movers)
-    for copy in copies:
-        async with ledger.app.open(f"sqlite:///{copy}") as backend:
-            balances = [await backend.run_query(ledger.balance, owner=owner) for owner in ("ada", "bob")]
-            assert sum(balance or 0 for balance in balances) == 2000
-        with other_program(f"sqlite:///{copy}") as other:
-            assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
-
-
-def back_up(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as read, closing(sqlite3.connect(target)) as written:
-        read.backup(written, pages=3, sleep=0.001)
 
 
 # ----- a full disk

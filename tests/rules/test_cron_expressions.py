@@ -73,47 +73,6 @@ def test_the_zone_of_the_instant_does_not_matter_but_it_needs_one() -> None:
         schedule.next(datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
 
 
-# ----- clocks that are set
-
-SET = [
-    # An expression with a minute and an hour: at the moment of the jump, if clocks jump over it.
-    ("30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-31T02:30+02:00"]),
-
-
-    ("0 0 4 11 *", "America/Sao_Paulo", "2018-01-01T00:00-02:00", ["2018-11-04T01:00-02:00", "2019-11-04T00:00-03:00"]),
-
-    ("0 9 * * *", "Pacific/Apia", "2011-12-29T09:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T09:00+14:00"]),
-    # … and the first time, if it comes twice.
-    ("30 2 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:30+02:00", "2025-10-27T02:30+01:00"]),
-
-
-
-    # An expression whose minute or hour begins with a star: as the clock shows it, not at all, once or twice.
-    ("*/30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-31T02:00+02:00", "2025-03-31T02:30+02:00"]),
-    (
-        "*/30 * * * *", "Europe/Prague", "2025-10-26T02:00+02:00",
-        ["2025-10-26T02:30+02:00", "2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-26T03:00+01:00"],
-    ),
-    (
-        "*/30 2 * * *", "Europe/Prague", "2025-10-26T02:30+02:00",
-        ["2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-27T02:00+01:00"],
-    ),
-
-
-    ("10,20 * 1 1 *", "Asia/Kathmandu", "1985-06-01T00:00+05:30", ["1986-01-01T00:20+05:45", "1986-01-01T01:10+05:45"]),
-    ("* 0 * * *", "America/Sao_Paulo", "2018-11-03T23:59-03:00", ["2018-11-05T00:00-02:00", "2018-11-05T00:01-02:00"]),
-    # Zones whose offsets are odd, and were odder.
-
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("expression", "timezone", "after", "expected"), SET)
-def test_clocks_that_are_set(expression: str, timezone: str, after: str, expected: list[str]) -> None:
-    wanted = [at(one) for one in expected]
-    found = [at(one) for one in following(expression, timezone, at(after), len(expected))]
-    assert found == wanted
-
-
 # ----- against slow and simple ones
 
 SETTINGS = [

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from enum import Enum
 from typing import Any, Literal
-from uuid import UUID
 
 import pytest
 from pydantic import Field
 
-from penstock import Id, Index, Table
+from penstock import Index, Table
 from penstock.errors import DeclarationError
 from penstock.schema.diff import (
     CreateTable,
@@ -21,11 +19,10 @@ from penstock.schema.diff import (
     columns_to_add,
     diff,
 )
-from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
+from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable, choices_name, next_name
 from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.ddl import describe
-from penstock.store.sqlite.dialect import SQLITE
 
 
 class Booking(Table):
@@ -44,10 +41,6 @@ def stored(table: type[Table] = Booking, **changes: Any) -> StoredTable:
 def compare(table: type[Table], found: StoredTable | None) -> Difference:
     definition = definition_of(table)
     return diff(definition, describe(definition, POSTGRES), found)
-
-
-def done(found: Difference) -> list[str]:
-    return [step.do for step in found.steps if not isinstance(step, CreateTable)]
 
 
 def without(mapping: Any, *names: str) -> dict[str, Any]:
@@ -94,22 +87,6 @@ def test_a_new_column_fills_the_rows_that_exist(declaration: dict[str, Any], fil
     assert {name: step.fill for name, step in columns_to_add(found.steps).items()} == {"new": fill}
     assert not found.guards
     assert not found.problems
-
-
-def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
-    name = choices_name("booking", "status")
-    passing = StoredCheck(next_name(name))
-    unproven = StoredCheck(name, frozenset({"pending", "paid"}), valid=False)
-    found = compare(Booking, stored(checks={name: unproven, passing.name: passing}))
-    assert done(found) == ["drop check", "validate choices"]
-
-    indexes = dict(stored().indexes)
-    indexes["booking_by_phone"] = replace(indexes["booking_by_phone"], valid=False)
-    half_built = replace(indexes["booking_by_customer"], name=next_name("booking_by_customer"))
-    found = compare(Booking, stored(indexes={**indexes, half_built.name: half_built}))
-    assert done(found) == ["drop invalid", "drop invalid", "create"]
-    named = [step.name for step in found.steps if not isinstance(step, CreateTable)]
-    assert named == [half_built.name, "booking_by_phone", ""]
 
 
 @pytest.mark.parametrize(
@@ -174,27 +151,6 @@ def test_a_table_of_another_program_is_checked_and_never_changed() -> None:
     assert short.column == "number, customer"
     assert "Its columns are total." in short.fix
     assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == []
-
-
-def test_kinds_that_sqlite_keeps_in_one_type_are_told_apart() -> None:
-    class Event(Table):
-        text: str
-        at: datetime
-        token: UUID
-        done: bool
-        data: dict[str, Any]
-        owner: Id[Booking]
-
-    types = {name: column.type for name, column in describe(definition_of(Event), SQLITE).columns.items()}
-    assert len({types[name] for name in ("text", "at", "token", "data")}) == 4
-    assert types["done"] != "INTEGER"
-    assert types["owner"] == types["text"]
-
-    class Foreign(Table, source="Foreign", key="Number", managed=False):
-        Number: int
-
-    assert list(describe(definition_of(Foreign), SQLITE).columns) == ["number"], "it does not tell capitals apart"
-    assert list(describe(definition_of(Foreign), POSTGRES).columns) == ["Number"]
 
 
 def test_two_things_of_one_name_are_refused_and_long_names_stay_apart() -> None:

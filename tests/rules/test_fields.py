@@ -115,9 +115,6 @@ class Maybe(Table):
     maybe: Id[Maybe] | None = None
 
 
-EVERY = definition_of(Every)
-
-
 def columns(table: type[Table]) -> dict[str, Column]:
     return {column.name: column for column in definition_of(table).columns[2:]}
 
@@ -168,24 +165,6 @@ def test_a_column_knows_its_default_in_the_form_of_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "stored"),
-    [
-        ("moment", datetime(2030, 1, 1, 5, tzinfo=timezone(timedelta(hours=5))), datetime(2030, 1, 1, tzinfo=UTC)),
-        ("colour", Colour.RED, "red"),
-        ("level", Level.LOW, 1),
-        ("part", Part(name="x"), '{"name":"x"}'),
-        ("mixed", Mixed.TWO, '"two"'),
-        ("union", "5", '"5"'),
-        ("anything", {"a": [1, None]}, '{"a":[1,null]}'),
-    ],
-)
-def test_values_are_brought_into_one_form(name: str, given: Any, stored: Any) -> None:
-    column = EVERY.column(name)
-    assert column.encode(given) == stored
-    assert type(column.encode(given)) is type(stored)
-
-
-@pytest.mark.parametrize(
     ("kind", "values"),
     [
         (Kind.TEXT, ["a\0", "\ud800"]),
@@ -207,18 +186,6 @@ def test_a_choice_that_a_store_cannot_hold_is_refused_at_import(choice: Any) -> 
     for annotation in (Literal[choice], enum.Enum("Choice", {"ONE": choice})):
         with pytest.raises(DeclarationError, match=r"A choice of note\.column"):
             type("Note", (Table,), {"__annotations__": {"column": annotation}, "__module__": __name__})
-
-
-def test_a_value_is_checked_against_its_annotation_and_nothing_else() -> None:
-    column = EVERY.column("number")
-    assert column.check(5) == 5
-    for value in ("5", 5.0, None, True):
-        with pytest.raises(ValueError, match="valid integer"):
-            column.check(value)
-    assert EVERY.column("part").check(Part(name="x")) == Part(name="x")
-    assert EVERY.column("id").check("x") == "x"
-    with pytest.raises(ValueError, match="timezone"):
-        EVERY.column("creation_time").check(datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 def test_every_plain_type_has_a_kind_and_every_kind_but_json_and_ciphertext_an_encoder() -> None:

@@ -124,21 +124,6 @@ def test_words_that_cannot_be_are_refused(declare: Any, told: str) -> None:
 # ----- the last time that was due
 
 
-def test_years_of_seconds_take_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, schedule = 0, CronExpression("* * * * * *")
-    exact = CronExpression.next
-
-    def counted(self: CronExpression, after: datetime) -> datetime:
-        nonlocal steps
-        steps += 1
-        return exact(self, after)
-
-    monkeypatch.setattr(CronExpression, "next", counted)
-    assert last_due(schedule, EPOCH, NOON + SECOND / 2) == NOON
-    assert steps < 60
-    assert last_due(schedule, NOON, NOON - HOUR) is None
-
-
 @given(
     st.sampled_from(["*/10 * * * *", "0 9 * * MON", "30 2 * * *", "0 0 29 2 *"]).map(
         lambda text: CronExpression(text, "Europe/Prague")

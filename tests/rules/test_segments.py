@@ -13,7 +13,6 @@ from penstock.changes.readset import Bound
 from penstock.errors import ValueInvalid
 from penstock.live.ranges import TableRanges
 from penstock.schema.fields import Kind
-from penstock.store.sql.statements import Condition
 from penstock.transaction.segments import Range, Segment, after, after_until, between, gt, gte, lt, lte, until
 
 ORDER = ("a", "b", "id")
@@ -110,22 +109,6 @@ def test_after_a_row_that_never_was_nothing_comes_from_outside(
     found = read(rest, rows, direction)
     assert set(found) <= set(inside)
     assert len(found) == len(set(found))
-
-
-def test_a_segment_in_sql() -> None:
-    segment = Segment((1, None), Bound(5, inclusive=True), Bound(9, inclusive=False))
-    assert segment.conditions(ORDER) == (
-        (Condition("a", "="), Condition("b", "is null"), Condition("id", ">="), Condition("id", "<")),
-        [1, 5, 9],
-    )
-    assert Segment().conditions(ORDER) == ((), [])
-    assert Segment((1,), null=True).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is null"))
-    assert Segment((1,), null=False).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is not null"))
-    within = Segment((1, 2), Bound(3, inclusive=False), within=Segment((1,), Bound(1, inclusive=True)))
-    assert within.conditions(ORDER) == (
-        (Condition("a", "="), Condition("b", "="), Condition("id", ">"), Condition("b", ">=")),
-        [1, 2, 3, 1],
-    )
 
 
 @pytest.mark.parametrize("null", [None, True, False])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sqlite3
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +14,8 @@ import asyncpg
 from stage.reactive import Stage, task_row
 
 from penstock import Table
-from penstock.store.open import sqlite_path
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import SQLITE
 
 RECORDS, MOST = 20_000, 10
 
@@ -88,7 +85,6 @@ AHEAD = {
 }
 COMMON = "id, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at, options, attempt, enqueued_at"
 POSTGRES_JOB = "lpad(to_hex(n), 32, '0')::uuid, 'keyed', 'f', 'action', '{}', 0, n, true, KEY, now(), '{}', 1, now()"
-SQLITE_JOB = "cast(printf('%016d', n) as blob), 'keyed', 'f', 'action', '{}', 0, n, 1, 'a', '2030', '{}', 1, '2030'"
 
 
 def postgres_jobs(table: str, key: str, more: dict[str, str], first: int, last: int) -> str:
@@ -126,28 +122,3 @@ async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str)
             assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
     finally:
         await connection.close()
-
-
-async def test_sqlite_finds_what_is_before_a_job_by_indexes(sqlite_url: str) -> None:
-    """In steps of SQLite's machine: as many for the last of 20,000 jobs as for the second."""
-    async with Stage(Parcel).open(sqlite_url):
-        pass
-    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {QUEUED})"
-    connection = sqlite3.connect(sqlite_path(sqlite_url))
-    connection.execute(
-        f"insert into penstock_scheduled_job ({COMMON}, waiting, place) {numbers} select {SQLITE_JOB}, 1, n from n"
-    )
-    connection.commit()
-    query, steps = load_queries("records", SQLITE)["ahead"], list[int]()
-
-    def count() -> int:
-        steps[-1] += 1
-        return 0
-
-    connection.set_progress_handler(count, 1)
-    for number in (2, QUEUED):
-        steps.append(0)
-        found = connection.execute(query.statement.sql, query.args({"id": b"%016d" % number, "now": "2030"})).fetchall()
-        assert [row[0] for row in found] == [b"%016d" % 1]
-    connection.close()
-    assert steps[1] <= steps[0]

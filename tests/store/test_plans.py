@@ -233,20 +233,6 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
     assert used.keys() <= {"lease", "scheduled_job"}
 
 
-@pytest.mark.parametrize("how", ["for what is asked", "generic"])
-@pytest.mark.parametrize("name", ["look", "due", "under_way"])
-def test_postgres_asks_of_the_job_of_a_cron_by_its_key(postgres_plans: str, name: str, how: str) -> None:
-    """There are few crons; of the job tables, which are large, no more is read than one job."""
-    query = load_queries("crons", POSTGRES)[name]
-    asked = {"names": ["a"], "functions": ["m:f"], "now": NOW, "limit": 100, "ids": [UNKNOWN]}
-    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
-    scans = [node for node in plan if node.get("Relation Name", "cron") != "cron"]
-    assert {scan["Relation Name"] for scan in scans} == {"ready_job", "scheduled_job", "running_job"}
-    assert {scan["Node Type"] for scan in scans} <= {"Index Only Scan", "Index Scan", "Bitmap Heap Scan"}
-    used = {node["Index Name"] for node in plan if "Index Name" in node} - {"cron_next_at"}
-    assert used == {"ready_job_pkey", "scheduled_job_pkey", "running_job_pkey"}
-
-
 def one_partition(table: str) -> str:
     return "finished_job" if table.startswith("finished_job") else table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,7 +19,6 @@ from stage.examples import examples
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable
-from penstock.jobs.job import NewJob
 from penstock.store.open import make_store
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
@@ -138,32 +137,6 @@ async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(post
     finally:
         await connection.close()
         await store.close()
-
-
-async def test_while_many_jobs_are_sent_everything_else_has_its_turn(postgres_url: str) -> None:
-    made, seen = 0, list[int]()
-
-    def each() -> Iterator[NewJob]:
-        nonlocal made
-        for made in range(1, 10_001):  # noqa: B007 - it is looked at beside
-            yield new_job()
-
-    async def look() -> None:
-        while True:
-            seen.append(made)
-            await SystemClock().sleep(0)
-
-    store = make_store(Config(database=postgres_url), SystemClock())
-    await store.open()
-    await push(store, [])
-    session, looking = await store.begin_write(), asyncio.create_task(look())
-    try:
-        await store.jobs.enqueue_alike(session, each(), NOW)
-    finally:
-        looking.cancel()
-        await session.rollback()
-        await store.close()
-    assert len(set(seen)) > 10_000 * 100 // (64 * 1024), "after each piece of 64 KiB"
 
 
 def test_pieces_hold_all_rows_and_are_neither_small_nor_large() -> None:

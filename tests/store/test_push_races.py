@@ -261,34 +261,6 @@ async def test_a_push_that_is_cancelled_while_it_builds_an_index(
         assert (await stored_names(store))[0] == {"booking_by_customer", "booking_by_phone"}
 
 
-# ----- cost
-
-
-async def test_fifty_tables_that_fit_cost_three_queries(postgres_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = postgres_store
-    make: Any = type(Table)
-    tables = [
-        make(
-            f"T{number}",
-            (Table,),
-            {"__annotations__": {"a": "str", "b": "int | None"}, "__module__": __name__, "by_a": Index("a", "b")},
-        )
-        for number in range(50)
-    ]
-    queries = []
-    run: Any = getattr(postgres_catalog, "run")  # noqa: B009 - a name of another module there
-
-    async def counted(*args: Any) -> Any:
-        queries.append(args)
-        return await run(*args)
-
-    async with closing(store):
-        await push(store, *tables)
-        monkeypatch.setattr(postgres_catalog, "run", counted)
-        assert (await push(store, *tables)).empty
-        assert len(queries) == 3
-
-
 # ----- SQLite writes a table anew
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -19,7 +19,7 @@ from penstock.store.postgres import catalog
 from penstock.store.store import Store
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.interests import PostgresInterests
+    pass
 
 ORDERS = "create table orders (id integer primary key, status text)"
 ALL = Interest(name="all", table="orders", key=["id"], after=["status"])
@@ -109,30 +109,3 @@ async def test_a_table_in_use_is_not_waited_for_to_check_an_interest(postgres_ur
         finally:
             await other.close()
         assert await store.interests.list() == []
-
-
-# ----- releases that start at the same time
-
-
-async def test_an_interest_that_another_release_replaces_as_it_is_added_is_added_again(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On SQLite adding and looking are one transaction."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other:
-        await run_sql(postgres_url, ORDERS)
-        interests, replaced = cast("PostgresInterests", store.interests), list[int]()
-        run = interests._run
-
-        async def overtaken(query_name: str, /, **values: Any) -> Any:
-            found = await run(query_name, **values)
-            if query_name == "add" and not replaced:
-                replaced.extend(row[0] for row in found)
-                newer = replace(ALL, after=[])
-                await other.interests.replace([newer], await other.interests.add([newer], NOW), NOW)
-            return found
-
-        monkeypatch.setattr(interests, "_run", overtaken)
-        (number,) = await interests.add([ALL], NOW)
-        assert replaced
-        assert number not in replaced
-        assert number in {row.id for row in await interests.list()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,9 +13,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
-from penstock.store.postgres import interests as postgres_interests
 from penstock.store.session import Row, Statement
-from penstock.store.sqlite import interests as sqlite_interests
 from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
@@ -196,35 +193,3 @@ async def test_one_that_does_not_fit_the_table_any_more_keeps_no_other_from_bein
         assert (await changes(store, broken))[-1].kind == "lost"
         assert await states(store) == ["ok"] * 3
         assert "lost" not in [one.kind for one in await changes(store, fine)]
-
-
-# ----- what declaring many costs
-
-
-async def test_triggers_are_made_once_for_all_interests_that_are_declared_together(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await run_sql(database_url, ORDERS)
-    many = [replace(PAID, name=f"n{number}") for number in range(9)]
-    async with opened(database_url) as store:
-        made = list[int]()
-
-        def count(module: ModuleType, name: str) -> None:
-            make = getattr(module, name)
-
-            def counted(*args: Any) -> Any:
-                made.append(len(args[1 if store.dialect.schemas else 2]))
-                return make(*args)
-
-            monkeypatch.setattr(module, name, counted)
-
-        if store.dialect.schemas:
-            count(postgres_interests, "try_out")
-            count(postgres_interests, "install")
-        else:
-            count(sqlite_interests, "triggers")
-        await store.interests.check(many, NOW)
-        assert made == [9], "in a trial"
-        await store.interests.declare(many, NOW)
-        assert made == [9, 9]
-        assert await states(store) == ["ok"] * 9

@@ -1,0 +1,1 @@
+"""Vans, stops and parcels."""
