@@ -264,3 +264,18 @@ async def test_an_idle_outbox_is_told_of_what_another_program_writes(
         await run_sql(empty_database_url, "insert into item values (2)")
         async with asyncio.timeout(BACKSTOP * 5):
             await outbox.wake.wait()
+
+
+async def test_a_position_of_another_server_is_noticed_while_reading(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 1) as [one]:
+        await one.execute(entry(1, 1))
+        _, position = await read_all(store, BEGINNING)
+        ahead = position.shift(-1_000_000)
+        await store.changes.place(READER, NOW, ahead)
+        await one.execute("update penstock.change set xid = xid + 1000000")
+        await one.execute(entry(1, 2))
+        with pytest.raises(Conflict, match="another server"):
+            await store.changes.read(ahead, 10)
+        position_now = await store.changes.take(READER, await lease_of(store, take=False))
+        assert position_now is not None
+        assert await to_the_end(store, position_now) == ["1.2"]

@@ -17,10 +17,10 @@ from stage.told import events
 from stage.waits import SOON, until
 
 from penstock.app import Backend
-from penstock.errors import Conflict, LockLost, UniqueViolation
+from penstock.errors import LockLost, UniqueViolation
 from penstock.store.nouns.locks import LockRow
 from penstock.store.session import reading
-from penstock.testing import TestClock, gate, raising
+from penstock.testing import TestClock, gate
 from penstock.testing.gates import Gate
 
 OPENED = ledger.app
@@ -150,14 +150,6 @@ async def test_callers_that_had_conflicts_queue_across_processes_and_functions(p
             held.open()
             await slow
         assert await balances(other, "ada", "bob") == [6, FEW], "calls for other rows do not wait for one that queues"
-
-
-async def test_a_conflict_without_end_is_told(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url, conflict_attempts=3) as backend:
-        await backend.run_mutation(ledger.open_account, owner="ada")
-        with raising("mutation.ran", Conflict("staged"), times=3), pytest.raises(Conflict, match="3 attempts"):
-            await backend.run_mutation(ledger.add_and_enter, owner="ada")
-        assert await backend.run_query(ledger.entries, what="add_and_enter") == []
 
 
 async def test_transactions_that_lock_in_opposite_orders_both_take_effect(postgres_url: str) -> None:

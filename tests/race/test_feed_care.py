@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from conformance.outboxes import PLAN
 from conformance.taskbench import SPEC, task_plan
@@ -18,10 +20,12 @@ from stage.examples import examples
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
 
 from penstock import App
+from penstock.api.holding import held
 from penstock.changes import rotation
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
+from penstock.errors import ContextError
 from penstock.services.pruner import FeedTruncation, Pruner
 from penstock.store.store import Store
 from penstock.testing import TestApp, TestClock
@@ -214,3 +218,18 @@ async def test_mending_waits_for_nobody_and_one_that_is_being_declared_is_no_ala
         await declaring
         assert not await care.broken()
         assert len((await care.store.changes.read(BEGINNING, 10)).changes) == before
+
+
+def test_a_hold_on_a_connection_that_commits_each_statement_by_itself_is_refused(database_url: str) -> None:
+    file = database_url.removeprefix("sqlite:///")
+    if file == database_url:
+        connection: Any = psycopg.connect(database_url, autocommit=True)
+    else:
+        connection = sqlite3.connect(file, isolation_level=None)
+    with closing(connection):
+        with pytest.raises(ContextError, match="commits each statement by itself"), held(connection, "shop"):
+            """Nothing."""
+        connection.execute("begin")
+        with held(connection, "shop"):
+            """Nothing."""
+        connection.execute("commit")

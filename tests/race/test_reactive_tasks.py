@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage import reacting
 from stage.crews import Crew, crew
-from stage.databases import connected
-from stage.reacting import booking, held_within, sent
+from stage.reacting import held_within, sent
 from stage.storms import held
 from stage.waits import until
 
 from penstock import Id
 from penstock.errors import DatabaseUnavailable
-from penstock.store.nouns.tasks import RecordRow
-from penstock.store.session import reading
 from penstock.testing import TestClock, gate, raising
 
 LOST = timedelta(seconds=31)
@@ -270,77 +266,3 @@ async def test_f18_a_program_that_lacks_the_task_leaves_its_rows_to_others(datab
         assert await done(one, item) == []
         await one.settle_down()
         assert await done(one, item) == [1]
-
-
-_WAITING = (
-    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    " and pid <> pg_backend_pid()"
-)
-_HOLD = "select from penstock.task_record where key = $1 for update"
-
-
-async def items_of(one: Crew, count: int) -> list[Id[Any]]:
-    """So many items whose runs wait, and one more that has had its run, with the last key of all."""
-    items = [await one.run("put", value=1, status="closed") for _ in range(count)]
-    last = await one.run("put", value=1)
-    await one.settle_down()
-    for item in items:
-        await one.run("patch", item=item, status="open")
-    await one.plan()
-    return [*items, last]
-
-
-async def record(one: Crew, item: Id[Any]) -> RecordRow:
-    """What is kept of an item."""
-    store = one.backend.engine.store
-    (task,) = await store.tasks.list()
-    async with reading(store.begin_read) as session:
-        found = await store.tasks.find(session, task.id, f'["{item}"]')
-    assert found is not None
-    return found
-
-
-async def stand(one: Crew, items: Sequence[Id[Any]]) -> list[tuple[bool, int, str | None]]:
-    """Whether there is a job for each of some items, how many changes they had, and whether they are gone."""
-    found = [await record(one, item) for item in items]
-    return [(row.live, row.generation, row.gone) for row in found]
-
-
-@asynccontextmanager
-async def other(url: str) -> AsyncIterator[tuple[Any, Callable[[int], Awaitable[None]]]]:
-    """A connection of another program, in a transaction that is undone, and what waits for others to wait for locks."""
-    async with connected(url) as connection:
-
-        async def waiting(count: int) -> None:
-            async def are() -> bool:
-                return bool(await connection.fetchval(_WAITING) == count)
-
-            await until(are)
-
-        await connection.execute("begin")
-        yield connection, waiting
-
-
-@pytest.mark.parametrize("change", [{"value": 2}, {"status": "closed"}])
-async def test_a_mutation_whose_end_waited_has_each_state_once(postgres_url: str, change: dict[str, Any]) -> None:
-    """It is serializable: what another has written it cannot have seen, so it runs again, or once more."""
-    async with crew(booking, postgres_url) as one:
-        *items, last = await items_of(one, 3)
-        await one.run("patch", item=last, value=7)
-        async with other(postgres_url) as (connection, waiting):
-            await connection.execute(_HOLD, f'["{items[0]}"]')
-            working = asyncio.create_task(one.work())
-            await waiting(1)
-            for item in items:
-                await one.run("patch", item=item, **change)
-            planning = asyncio.create_task(one.planner.tick())
-            await waiting(2)
-            await connection.execute("rollback")
-            await asyncio.gather(working, planning)
-        await one.settle_down()
-        found = [await done(one, item) for item in items]
-        for values in found:
-            assert len(values) == len(set(values)), "no state twice"
-            assert "status" in change or values[-1] == 2
-        gone = "left" if "status" in change else None
-        assert [(live, left) for live, _, left in await stand(one, items)] == [(False, gone)] * 3

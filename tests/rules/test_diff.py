@@ -19,7 +19,7 @@ from penstock.schema.diff import (
     columns_to_add,
     diff,
 )
-from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable, choices_name, next_name
+from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, StoredTable, choices_name, next_name
 from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.ddl import describe
@@ -186,3 +186,23 @@ def test_two_things_of_one_name_are_refused_and_long_names_stay_apart() -> None:
     names = {choices_name("t" * 48, "c" * 47 + letter) for letter in "ab"}
     assert len(names) == 2
     assert all(len(name) == 63 for name in names | {next_name(name) for name in names})
+
+
+def done(found: Difference) -> list[str]:
+    return [step.do for step in found.steps if not isinstance(step, CreateTable)]
+
+
+def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
+    name = choices_name("booking", "status")
+    passing = StoredCheck(next_name(name))
+    unproven = StoredCheck(name, frozenset({"pending", "paid"}), valid=False)
+    found = compare(Booking, stored(checks={name: unproven, passing.name: passing}))
+    assert done(found) == ["drop check", "validate choices"]
+
+    indexes = dict(stored().indexes)
+    indexes["booking_by_phone"] = replace(indexes["booking_by_phone"], valid=False)
+    half_built = replace(indexes["booking_by_customer"], name=next_name("booking_by_customer"))
+    found = compare(Booking, stored(indexes={**indexes, half_built.name: half_built}))
+    assert done(found) == ["drop invalid", "drop invalid", "create"]
+    named = [step.name for step in found.steps if not isinstance(step, CreateTable)]
+    assert named == [half_built.name, "booking_by_phone", ""]

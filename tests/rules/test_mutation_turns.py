@@ -69,14 +69,6 @@ async def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple
     assert [await (await try_begin(Turn(turns, *other))) for _ in range(4)] == [None] * 4
 
 
-async def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
-    turns = Admission(4)
-    await run(turns, 1, conflict=True, in_a_row=3)
-    assert await Turn(turns, "add", "other").begin() is None
-    await run(turns, 1, conflict=True, in_a_row=3)
-    assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
-
-
 async def test_whoever_starts_again_goes_first() -> None:
     turns = Admission(1)
     first, newcomer, again = (Turn(turns, "add") for _ in range(3))

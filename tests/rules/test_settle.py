@@ -143,16 +143,6 @@ def test_only_who_asks_leads_out_of_an_end_and_out_of_success_only_to_its_on_com
     assert frozenset(state for state, event, _ in out if event is JobEvent.RETRIED) == RETRIABLE
 
 
-def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
-    assert {event for _, event, _ in moves()} == set(JobEvent)
-    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
-        (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
-    ]  # fmt: skip
-    assert [event for state, event in MOVES if state is JobState.PENDING] == [
-        JobEvent.CLAIMED, JobEvent.CANCELED, JobEvent.SKIPPED,
-    ]  # fmt: skip
-
-
 def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
     for (state, event), to in MOVES.items():
         assert next_state(state, event, on_complete=False) is to

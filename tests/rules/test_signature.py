@@ -331,19 +331,8 @@ class Bag(BaseModel):
     size: float
 
 
-class Titled(TypedDict):
-    __pydantic_config__ = ConfigDict(title="titled")  # type: ignore[misc]  # pydantic's own name for it
-
-    size: int
-
-
 @make_dataclass
 class Crate:
-    size: int
-
-
-@dataclass
-class Chest:
     size: int
 
 
@@ -357,9 +346,7 @@ async def pack(
     boxes: list[Box] | None = None,
     either: Box | Bag | None = None,
     marked: Annotated[Box | Bag, Field(discriminator="kind")] | None = None,
-    titled: Titled | None = None,
     crate: Crate | None = None,
-    chest: Chest | None = None,
     shelf: Rack | None = None,
 ) -> None: ...
 
@@ -368,7 +355,7 @@ packing = Signature(pack, "pack")
 
 
 @pytest.mark.parametrize("wrong", [{"size": "1"}, {"size": 1, "colour": "red"}, {"size": 2**70}], ids=str)
-@pytest.mark.parametrize("place", ["box", "boxes", "deep", "either", "marked", "titled", "crate", "chest", "shelf"])
+@pytest.mark.parametrize("place", ["box", "boxes", "deep", "either", "marked", "crate", "shelf"])
 def test_classes_in_arguments_are_as_strict_as_the_arguments_themselves(place: str, wrong: dict[str, Any]) -> None:
     def sent(item: dict[str, Any]) -> str:
         values: dict[str, Any] = {

@@ -90,23 +90,13 @@ async def by_another_name(ctx: Ctx) -> int: return 1
 @app.query
 async def anything(ctx: Any) -> int: return 1
 @app.query
-async def any_object(ctx: object) -> int: return 1
-@app.query
-async def unannotated(ctx) -> int: return 1
-@app.query
 async def of_a_protocol(ctx: Reads) -> int: return 1
 @app.mutation
 async def one_of_two(ctx: QueryCtx | ActionCtx) -> int: return 1
 @app.action
 async def annotated(ctx: Annotated[ActionCtx, "told"]) -> int: return 1
-@app.query()
-async def in_parentheses(ctx: QueryCtx) -> int: return 1
 @app.internal_mutation()
 async def in_parentheses_too(ctx: MutationCtx) -> int: return 1
-@app.action()
-def and_an_action(ctx: sync.ActionCtx) -> int: return 1
-@app.reactive_task(Order)
-async def of_any_table(ctx: TaskCtx[Any]) -> None: ...
 @app.reactive_task(Order)
 async def of_its_table(ctx: TaskCtx[Order]) -> None: ...
 @app.cron(timedelta(hours=1))

@@ -5,10 +5,8 @@ And what is before a job of a key is found by an index, however many wait there.
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 from stage.reactive import Stage, task_row
@@ -71,54 +69,3 @@ async def rows_read(connection: asyncpg.Connection[Any]) -> dict[str, int]:
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", ()) for node in nodes(child))]
-
-
-# ----- what is before a job of its key
-
-QUEUED = 20_000
-AHEAD = {
-    "scheduled_job_pkey",
-    "scheduled_job_gate",
-    "scheduled_job_blocking",
-    "scheduled_job_next",
-    "running_job_key",
-}
-COMMON = "id, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at, options, attempt, enqueued_at"
-POSTGRES_JOB = "lpad(to_hex(n), 32, '0')::uuid, 'keyed', 'f', 'action', '{}', 0, n, true, KEY, now(), '{}', 1, now()"
-
-
-def postgres_jobs(table: str, key: str, more: dict[str, str], first: int, last: int) -> str:
-    """Inserts jobs by their numbers."""
-    values = POSTGRES_JOB.replace("KEY", key)
-    return (
-        f"insert into penstock.{table} ({COMMON}, {', '.join(more)}) "
-        f"select {values}, {', '.join(more.values())} from generate_series({first}, {last}) n"
-    )
-
-
-async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str) -> None:
-    async with Stage(Parcel).open(postgres_url):
-        pass
-    query = load_queries("records", POSTGRES)["ahead"]
-    connection = await asyncpg.connect(postgres_url)
-    try:
-        for sql in (
-            postgres_jobs("scheduled_job", "'a'", {"waiting": "true", "place": "n"}, 1, QUEUED),
-            postgres_jobs("scheduled_job", "'b' || n", {"blocks_key": "true"}, QUEUED + 1, QUEUED + 3000),
-            postgres_jobs("running_job", "'c' || n", {"lease": "1", "started_at": "now()"}, 1, 3000),
-            "analyze",
-            f"prepare it as {query.statement.sql}",
-        ):
-            await connection.execute(sql)
-        for how, place in itertools.product(("auto", "force_generic_plan"), (1, QUEUED // 2, QUEUED)):
-            values = {"id": f"'{UUID(int=place)}'", "now": "now()"}
-            execute = f"execute it ({', '.join(query.args(values))})"
-            await connection.execute(f"set plan_cache_mode = {how}")
-            (row,) = await connection.fetch(f"explain (analyze, format json) {execute}")
-            found = await connection.fetch(execute)
-            assert [one[0] for one in found] == ([] if place == 1 else [UUID(int=1)]), (how, place)
-            scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
-            assert {scan.get("Index Name") for scan in scans} == AHEAD, (how, place)
-            assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
-    finally:
-        await connection.close()

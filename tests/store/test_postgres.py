@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,30 +45,6 @@ class TestPostgres(StoreSuite):
             return make_store(Config(database=url, **settings), SystemClock())
 
         return make
-
-
-def test_a_call_that_outlives_the_store_ends_with_the_event_loop(postgres_url: str) -> None:
-    """Nothing is left then that could wait for its connection to be closed, so it is cut."""
-
-    async def story() -> asyncio.Task[Any]:
-        store = make_store(Config(database=postgres_url), SystemClock())
-        await store.open()
-        session = await store.begin_read()
-
-        async def call() -> None:
-            try:
-                await session.fetch(TestPostgres.slow)
-            finally:
-                await session.rollback()
-
-        task = asyncio.create_task(call())
-        await asyncio.wait([task], timeout=0.05)
-        await store.close()
-        return task
-
-    task = asyncio.run(story(), debug=True)
-    assert task.cancelled()
-    gc.collect()  # a task that was left behind would say so now, and a warning fails the test
 
 
 def test_a_url_names_one_server_or_several() -> None:
