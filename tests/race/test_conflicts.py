@@ -99,19 +99,6 @@ async def test_of_two_calls_that_conflict_one_runs_again_and_both_answers_are_ri
         assert sum(await asyncio.gather(*calls)) == 1, "of many that look and then insert"
 
 
-async def test_a_retry_has_the_same_time_and_no_trace_of_the_first_run(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url) as first, ledger.app.open(postgres_url) as second:
-        await first.run_mutation(ledger.open_account, owner="ada")
-        with ledger.held_between(1) as held:
-            slow = asyncio.create_task(first.run_mutation(ledger.add_and_enter, owner="ada"))
-            await held.arrived()
-            await second.run_mutation(ledger.add, owner="ada", amount=10)
-            held.open()
-            times = await slow
-        assert len(times) == 1, "the entry of the first run is gone"
-        assert ledger.runs_of_add_and_enter[-2:] == times * 2
-
-
 async def test_a_counter_counts_every_call_of_many(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         backends = [

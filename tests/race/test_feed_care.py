@@ -26,6 +26,7 @@ from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import SystemClock
 from penstock.errors import ContextError
+from penstock.services.feed_watch import FeedWatch
 from penstock.services.pruner import FeedTruncation, Pruner
 from penstock.store.store import Store
 from penstock.testing import TestApp, TestClock
@@ -233,3 +234,37 @@ def test_a_hold_on_a_connection_that_commits_each_statement_by_itself_is_refused
         with held(connection, "shop"):
             """Nothing."""
         connection.execute("commit")
+
+
+async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_its_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
+) -> None:
+    async with pruned(database_url) as care:
+        looked: list[str] = []
+        assert 0 < await care.pruner.tick() <= rotation.LATEST
+
+        async def fail(self: Any) -> float:
+            looked.append("room")
+            raise RuntimeError("no room")
+
+        async def look(self: Any) -> float:
+            looked.append("watch")
+            return 60.0
+
+        monkeypatch.setattr(FeedTruncation, "look", fail)
+        monkeypatch.setattr(FeedWatch, "look", look)
+        assert 0 < await care.pruner._safe_tick() <= rotation.LATEST
+        assert looked == [], "the signal that comes with each job hurries nothing"
+        pruner = care.test.make_service("pruner")
+        with pytest.raises(RuntimeError, match="no room"):
+            await pruner.tick()
+        assert 0 < await pruner._safe_tick() <= 5
+        assert looked == ["room", "watch"]
+        care.test.clock.advance(timedelta(seconds=5))
+        with pytest.raises(RuntimeError, match="no room"):
+            await pruner.tick()
+        assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
+        care.test.clock.advance(MINUTE)
+        assert 0 < await pruner._safe_tick() <= 5
+        assert looked[3:] == ["room", "watch"]
+        assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -69,16 +68,6 @@ def test_an_event_loop_that_ends_while_snapshots_are_about_to_be_ended(postgres_
         await asyncio.gather(*(backend.run_query(ledger.accounts) for _ in range(3)))
         connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
         asyncio.get_running_loop().call_soon(connections._end_snapshots)  # as the timer does
-
-    run(story, opened)
-
-
-def test_an_event_loop_that_ends_when_a_connection_is_about_to_be_closed(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
-        connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
-        connection = await connections.acquire()
-        asyncio.get_running_loop().call_soon(partial(connections.release, connection, broken=True))
 
     run(story, opened)
 

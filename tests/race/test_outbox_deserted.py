@@ -1,4 +1,4 @@
-"""What becomes of an outbox whose reader is gone, and of messages that nobody hands over."""
+"""What becomes of an outbox whose reader is gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Messages that are under way beside each other: one that takes long or fails keeps nobody else waiting, and what was
-sent before it is done with is not sent again, though the relay stops, or a write fails.
+sent before it is done with is not sent again, though the relay stops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients of several servers, which are killed, and of a database that restarts: nobody sees two states mixed."""
+"""Clients of several servers, which are killed: nobody sees two states mixed."""
 
 from __future__ import annotations
 

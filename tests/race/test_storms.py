@@ -191,7 +191,7 @@ async def test_what_is_promised_holds_while_processes_are_struck(
     await storm(program, database_url, tmp_path, FAULTS[fault], check)
 
 
-# ----- who does what
+# ----- limits that change
 
 
 async def test_nothing_starts_beyond_a_changed_limit_once_the_call_has_returned(

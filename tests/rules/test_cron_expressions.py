@@ -1,4 +1,4 @@
-"""When cron expressions are due: calendars, and clocks that are set."""
+"""When cron expressions are due: calendars, and clocks that are set, against slow and simple ones."""
 
 from __future__ import annotations
 

@@ -191,11 +191,6 @@ def test_a_text_that_is_no_schedule_is_refused(text: str) -> None:
         schedule_of(text)
 
 
-def test_a_plan_gives_back_its_cron() -> None:
-    given = cron(catch_up="all", overlap="wait", jitter=timedelta(seconds=2.5))
-    assert plan_of(given, function="m:f", job="{}").cron() == given
-
-
 def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:
     kept = begin(plan_of(cron(), function="m:f", job="{}"), NOON)
     stopped = set_paused(kept, at(5), pause=True)

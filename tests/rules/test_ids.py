@@ -128,18 +128,6 @@ def test_a_job_has_an_id_as_rows_have(bits: int) -> None:
         job_uuid(format_id("task", bits))
 
 
-def test_an_annotation_checks_that_an_id_is_of_a_job() -> None:
-    adapter, text = TypeAdapter(JobId | None), job_id(UUID(int=5))
-    for found in (adapter.validate_python(str(text)), adapter.validate_json(f'"{text}"')):
-        assert (found, type(found)) == (text, JobId)
-    assert adapter.dump_json(text) == f'"{text}"'.encode()
-    for wrong in (format_id("booking", 5), "job_", "", text[:-1], text.upper()):
-        with pytest.raises(ValidationError, match="should be an id of a job, like job_"):
-            adapter.validate_python(JobId(wrong))
-    with pytest.raises(ValidationError, match="should be a valid string"):
-        adapter.validate_python(5)
-
-
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
 def test_uuids_are_of_version_7_and_ordered_by_time(ms: int, chance: int) -> None:
     uuid = UUID(int=layout_uuid7(ms, chance))

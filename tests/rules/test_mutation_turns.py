@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stage.waits import SOON
 
 from penstock.calls.run.attempts import Admission, Turn
 from penstock.clock import SystemClock
@@ -79,13 +78,6 @@ async def test_whoever_starts_again_goes_first() -> None:
     await sooner
     again.end(conflict=False)
     await later
-
-
-async def test_nobody_waits_long_for_a_slow_one() -> None:
-    turns = Admission(1)
-    await Turn(turns, "add").begin()
-    async with asyncio.timeout(SOON):
-        await Turn(turns, "add").begin()
 
 
 async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:

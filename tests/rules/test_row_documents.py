@@ -1,4 +1,4 @@
-"""A stored row as pydantic writes and reads it: with its id and creation time, as web frameworks answer with it."""
+"""A stored row as pydantic writes and reads it: with its id and creation time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
 from penstock.schema.ids import Id
@@ -34,10 +34,6 @@ class Parcel(Table):
         return self
 
 
-class Answer(BaseModel):
-    orders: list[Order]
-
-
 def stored(table: type[Table], **fields: Any) -> Any:
     definition = definition_of(table)
     system = {"id": Id(f"{definition.name}_01jd3k4v5w6x7y8z9a0b1c2d3e"), "creation_time": NOON}
@@ -62,20 +58,6 @@ def test_a_stored_row_is_written_with_its_id_and_creation_time() -> None:
         "customer": "Ada",
     }
     assert PARCEL.model_dump(mode="json")["order"] == DOCUMENT
-
-
-def test_rows_in_answers_of_web_frameworks_have_their_ids() -> None:
-    """FastAPI writes what a route returns with the adapter of its annotation, in one of these ways."""
-    rows = TypeAdapter(list[Order])
-    assert rows.dump_python([ORDER], mode="json", by_alias=True) == [DOCUMENT]
-    assert json.loads(rows.dump_json(rows.validate_python([ORDER]), by_alias=True)) == [DOCUMENT]
-    assert Answer(orders=[ORDER]).model_dump(mode="json") == {"orders": [DOCUMENT]}
-    described = rows.json_schema(mode="serialization")["$defs"]["Order"]
-    assert (described["title"], described["description"]) == ("Order", "What somebody wants.")
-    assert described["required"] == ["id", "creation_time", "customer"]
-    assert described["properties"]["id"].pop("pattern") == "^order_[0-7][0-9a-hjkmnp-tv-z]{25}$"
-    assert described["properties"]["id"] == {"title": "Id", "type": "string"}
-    assert Order.model_json_schema()["required"] == ["customer"]
 
 
 def test_a_row_that_is_not_stored_has_neither() -> None:

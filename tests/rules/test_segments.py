@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from stage.examples import examples
 
 from penstock.changes.readset import Bound
-from penstock.errors import ValueInvalid
 from penstock.live.ranges import TableRanges
 from penstock.schema.fields import Kind
-from penstock.transaction.segments import Range, Segment, after, after_until, between, gt, gte, lt, lte, until
+from penstock.transaction.segments import Segment, after, after_until, until
 
 ORDER = ("a", "b", "id")
 OPTIONAL = (True, True, False)
@@ -118,19 +117,3 @@ def test_what_was_read_is_noted_at_least(null: bool | None) -> None:
     assert (read.table, read.index, read.columns) == ("note", "by_a", ORDER)
     assert read.prefix == ((1, None) if null else (1,))
     assert (read.lower, read.upper) == (segment.lower, segment.upper)
-
-
-def test_each_word_is_one_bound() -> None:
-    assert gt(5) == Range(lower=(5, False))
-    assert gte(5) == Range(lower=(5, True))
-    assert lt(5) == Range(upper=(5, False))
-    assert lte(5) == Range(upper=(5, True))
-    assert between(1, 5) == gte(1) & lte(5) == lte(5) & gte(1)
-
-
-@pytest.mark.parametrize("second", [gt(1), gte(2), between(1, 2), gt(1) & lt(2)])
-def test_two_bounds_of_one_side_are_refused(second: Range) -> None:
-    with pytest.raises(ValueInvalid, match="at most one lower and one upper bound"):
-        gt(0) & second
-    with pytest.raises(ValueInvalid, match="at most one lower and one upper bound"):
-        between(0, 1) & second

@@ -1,4 +1,4 @@
-"""How many slots a worker takes or gives back, its share where others want some, and what is reported of a pool."""
+"""How many slots a worker takes or gives back, its share where others want some, and the rates of a pool."""
 
 from __future__ import annotations
 

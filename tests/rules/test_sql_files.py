@@ -1,4 +1,4 @@
-"""SQL: named queries in .sql files, what stands for parameters, and how rows become values of classes."""
+"""SQL: named queries in .sql files, and what stands for parameters."""
 
 from __future__ import annotations
 

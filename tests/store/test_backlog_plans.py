@@ -1,7 +1,4 @@
-"""The backlog of reactive tasks is counted from their jobs, however many records and finished runs there are.
-
-And what is before a job of a key is found by an index, however many wait there.
-"""
+"""The backlog of reactive tasks is counted from their jobs, however many records and finished runs there are."""
 
 from __future__ import annotations
 

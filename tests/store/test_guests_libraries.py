@@ -12,8 +12,7 @@ import django.db
 import pytest
 import sqlalchemy
 from django.db import transaction
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 from stage.guests import SyncGuestSession, django_connection, library_url
 
@@ -76,23 +75,6 @@ def test_connections_of_sqlalchemy_that_can_run_nothing_are_refused(sqlite_url: 
         connection.invalidate()
         with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
             guest_session(connection)
-
-
-def test_sessions_of_a_scope_are_taken(sqlite_url: str) -> None:
-    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
-    scoped = scoped_session(sessionmaker(engine))
-    assert sync(scoped).fetch(ONE) == [(1,)]
-    scoped.remove()
-
-    async def story() -> None:
-        engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
-        scoped: async_scoped_session[AsyncSession] = async_scoped_session(
-            async_sessionmaker(engine), scopefunc=asyncio.current_task
-        )
-        assert await guest_session(scoped).fetch(ONE) == [(1,)]
-        await scoped.remove()
-
-    asyncio.run(story())
 
 
 # ----- Django

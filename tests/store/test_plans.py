@@ -259,19 +259,6 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
     assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 11 for node in plan), "one is of none of them"
 
 
-def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_plans: str) -> None:
-    """Those that it starts, and as many once more; however many of the key are about to wait behind them."""
-    asked, _ = HOT["start"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query_of(POSTGRES, "start"), asked, "for what is asked"))
-    read = [
-        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-        for node in plan
-        if node.get("Index Name") in {"scheduled_job_gate", "scheduled_job_next"}
-    ]
-    assert len(read) == 3, "those that wait, those stepped around, and those that are about to wait"
-    assert sum(read) <= 2 * sum(asked["counts"])
-
-
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])
 def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
     query = load_queries("pools", POSTGRES)["backlog"]

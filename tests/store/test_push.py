@@ -15,9 +15,8 @@ from pydantic import Field
 from stage.pushes import closing, push
 
 from penstock import Index, Table
-from penstock.errors import DataError, DeclarationError, SchemaMismatch
+from penstock.errors import DataError, SchemaMismatch
 from penstock.schema.table import definition_of
-from penstock.store.nouns.catalog import Change
 from penstock.store.push import migrate
 from penstock.store.push.migrate import load_migrations
 from penstock.store.sql.statements import TableStatements
@@ -327,20 +326,6 @@ async def test_a_table_of_another_program_must_be_there_and_is_never_changed(sto
         await sql("drop table invoice")
         await sql('create view invoice as select 1 as "Number", 2.0 as total')
         await settled(store, Invoice)
-
-
-async def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None:
-    class Far(Table, source="shop.Order", key="number", managed=False):
-        number: int
-
-    async with closing(postgres_store, sqlite_store):
-        (problem,) = await refused(postgres_store, Far)
-        assert problem["table"] == "shop.Order"
-        async with postgres_store.catalog.lock() as lock:
-            await lock.apply(Change("shop", ("create schema shop", 'create table shop."Order" (number int)')))
-        assert (await push(postgres_store, Far)).sql == ()
-        with pytest.raises(DeclarationError, match="no schemas"):
-            await push(sqlite_store, Far)
 
 
 # ----- penstock's own migrations

@@ -1,4 +1,4 @@
-"""The two dialects of SQL say the same: same names, same parameters, a purpose above each, and each one prepares."""
+"""The two dialects of SQL say the same: the same parameters, and each one prepares."""
 
 from __future__ import annotations
 

@@ -179,14 +179,6 @@ CASES = {
         [("enter", "[1]"), ("change", "[1]")],
         PAID,
     ),
-    "a key of a domain is spelled as its type is": Case(
-        (
-            "set timezone = 'Asia/Tokyo'; insert into orders values ('2030-01-01T00:00:00Z', 1)",
-            "set timezone = 'UTC'; update orders set amount = 2",
-        ),
-        [(kind, '["2030-01-01T00:00:00"]') for kind in ("enter", "change")],
-        table="create domain moment as timestamptz; create table orders (id moment primary key, amount integer)",
-    ),
     "a table in another schema has odd names": Case(
         ("""insert into "My Shop"."Order" values (9007199254740993, '00000000-0000-0000-0000-000000000001')""",),
         [("enter", '[9007199254740993, "00000000-0000-0000-0000-000000000001"]')],

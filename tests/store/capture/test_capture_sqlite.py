@@ -1,4 +1,4 @@
-"""What SQLite alone can do to a table that is captured: programs of others, values of any type, REPLACE, cascades."""
+"""What SQLite alone can do to a table that is captured: programs of others, values of any type, REPLACE."""
 
 from __future__ import annotations
 
