@@ -206,7 +206,6 @@ def test_an_expression_that_cannot_be_is_refused(expression: str, told: str) -> 
     ("timezone", "told"),
     [
         ("Europe/Praha", "There is no time zone 'Europe/Praha'. Did you mean 'Europe/Prague'?"),
-        ("europe/prag", "There is no time zone"),
         ("../etc/passwd", "There is no time zone"),
         ("", "Write the IANA name of a place"),
         ("a\0b", "There is no time zone"),

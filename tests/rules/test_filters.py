@@ -185,14 +185,13 @@ _listed = ["x"]
         (lambda o: o.status == "payd", "'payd' is not a value of it", "Compare with 'new', 'paid'"),
         (lambda o: o.parent == "customer_1", "'customer_1' is not a value of it", "an id"),
         (lambda o: o.amount == True, "True is not a value of it", "an int"),  # noqa: E712
-        (lambda o: o.amount == 2**63, "64 bits", ""),
         (lambda o: o.at > datetime(2026, 1, 1), "has no time zone", "tzinfo"),  # noqa: DTZ001
         (lambda o: o.name == "a\0", "NUL", ""),
         (lambda o: o.data == NEW_YEAR, "JSON holds no datetime", "such as a text"),
         (lambda o: o.data > [1], "no order", "=="),
         (lambda o: o.name == o.amount, "kind text with kind integer", ""),
         (lambda o: o.name.lower() == "a", "name has no lower", "startswith"),
-        (lambda o: o.name[0] == "a", "name is no JSON", ".startswith("),
+        (lambda o: o.amount == 2**63, "64 bits", ""),
         (lambda o: o.data[1:] == [], "no step into JSON", "[0]"),
         (lambda o: o.data["a\nb"] == 1, "cannot be looked up", "printable"),
         (lambda o: o.address.town == "x", "Address has no field 'town'", "city, zip_code, lines"),
@@ -200,7 +199,6 @@ _listed = ["x"]
         (lambda o: o.data.has([1]), "takes a str, a number", ""),
         (lambda o: o.amount.length() > 1, "amount has no length", ""),
         (lambda o: o.status.in_("new"), "takes a list or tuple", ""),
-        (lambda o: o.name.matches("(?i)a"), "'(?i'", "(?:"),
         (lambda o: o.amount / 2 > 1, "amount is computed with", "+, - and *"),
         (lambda o: o.name + o.name == "ba", "no + of kind text and kind text", "field of its own"),
         (lambda o: o.ratio * 1e200 > 1, "cannot compute with 1e+200", ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from stage.waits import SOON
 
 from penstock.calls.run.attempts import Admission, Turn
 from penstock.clock import SystemClock
@@ -89,3 +90,10 @@ async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     first.end(conflict=False)
     await next_one
     assert gives_up.cancelled()
+
+
+async def test_nobody_waits_long_for_a_slow_one() -> None:
+    turns = Admission(1)
+    await Turn(turns, "add").begin()
+    async with asyncio.timeout(SOON):
+        await Turn(turns, "add").begin()

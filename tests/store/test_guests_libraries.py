@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import django.db
 import pytest
 import sqlalchemy
 from django.db import transaction
@@ -102,12 +101,6 @@ def test_what_ran_in_an_atomic_block_goes_with_it(django_one: Any, monkeypatch: 
     with transaction.atomic():
         sync(django_one).execute(INSERT)
     assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
-
-
-def test_a_database_that_the_settings_of_django_do_not_name_is_refused(sqlite_url: str) -> None:
-    django_connection(sqlite_url)
-    with pytest.raises(ContextError, match="cannot work in a connection of Django to unknown"):
-        guest_session(django.db.connection)
 
 
 def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
