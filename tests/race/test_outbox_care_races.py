@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from stage.storms import held
 
 from penstock import ActionCtx, App, Index, Message, MutationCtx, QueryCtx, Table
@@ -102,6 +103,7 @@ async def test_what_a_relay_was_handing_over_counts_as_whoever_changed_the_outbo
         assert await meanwhile("outbox.next", "count", 4, outboxes.drop) == everything
 
 
+@pytest.mark.both_stores
 async def test_rebuilds_beside_writers_and_relays_count_each_row_once(database_url: str) -> None:
     async with TestApp(app, database_url) as test, TestApp(app, database_url, clock=test.clock) as other:
 

@@ -257,14 +257,11 @@ def test_a_policy_that_cannot_be_is_refused(kind: type[RateLimit]) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"rate": 0}, "rate must be a whole number of at least 1, not 0."),
         ({"rate": 1.5}, "rate must be a whole number"),
-        ({"rate": True}, "rate must be a whole number"),
         ({"capacity": 0}, "capacity must be a whole number of at least 1, not 0."),
         ({"max_reserved": -1}, "max_reserved must be a whole number of at least 0, not -1."),
         ({"period": ZERO}, "period must be a timedelta above zero, not datetime.timedelta(0). Write timedelta"),
-        ({"period": -MINUTE}, "period must be a timedelta above zero"),
         ({"period": 60}, "period must be a timedelta above zero, not 60."),
         ({"period": timedelta(days=40_000)}, "take more than a hundred years to refill. Declare a lower capacity"),
-        ({"max_reserved": 10**9}, "take more than a hundred years to refill"),
     ]
     if kind is FixedWindow:
         refused += [
