@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
+from stage.administrators import administrator
 from stage.databases import connected
 from stage.waits import until
 
@@ -142,39 +142,7 @@ async def test_a_function_in_a_thread_that_takes_too_long_holds_nobody_up(databa
             assert await backend.run_mutation(add, text="after it") == attempt
 
 
-NUMBERS = "select n from generate_series(1, 1000) as n"
-ONE = Statement("select 1")
-STEPS = ["execute", "prepare", "cursor", "fetch"]  # of a call of ctx.sql
-
 Make = Callable[[PostgresSession], Awaitable[Any]]
-
-
-class Slow:
-    """A connection one of whose words, or of its statements' or cursors', is heard some time after it was answered.
-
-    Args:
-        thing: What the driver has given.
-        word: The word that is slow.
-        answered: Set when the answer is there.
-        go_on: Whoever has asked goes on when this is set.
-    """
-
-    def __init__(self, thing: Any, word: str, answered: asyncio.Event, go_on: asyncio.Event) -> None:
-        self._thing = thing
-        self._word = word
-        self._events = answered, go_on
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._thing, name)
-        return partial(self._ask, found, name) if name in STEPS else found
-
-    async def _ask(self, ask: Callable[..., Awaitable[Any]], name: str, *args: Any) -> Any:
-        answer = await ask(*args)
-        answered, go_on = self._events
-        if name == self._word:
-            answered.set()
-            await go_on.wait()
-        return Slow(answer, self._word, *self._events) if name in {"prepare", "cursor"} else answer
 
 
 @asynccontextmanager
@@ -220,47 +188,6 @@ async def test_a_statement_is_refused_whose_transaction_is_undone(postgres_url: 
         await after.rollback()
 
 
-@pytest.mark.parametrize("word", STEPS)
-@pytest.mark.parametrize("writes", [False, True], ids=["in a snapshot", "in a transaction"])
-async def test_a_call_of_several_steps_takes_none_after_its_transaction(
-    postgres_url: str, word: str, writes: bool
-) -> None:
-    """A step has been answered, and the call has not heard it yet, when the function ends that has left it."""
-    async with one_connection(postgres_url) as store:
-        session = await (store.begin_write() if writes else store.begin_read())
-        connection: Any = session._connection
-        asked: list[str] = []
-        before, answered, go_on = connection.get_server_pid(), asyncio.Event(), asyncio.Event()
-        session._connection = Slow(connection, word, answered, go_on)
-        left = asyncio.create_task(session.fetch_read_only(NUMBERS, (), 1000, 100_000))
-        await answered.wait()
-        await session.rollback()
-        connection.add_query_logger(lambda record: asked.append(record.query))
-        go_on.set()
-        with pytest.raises(ContextError, match="has ended"):
-            await left
-        assert asked == []
-        after = await store.begin_read()
-        assert await server_process(after) != before
-        await after.rollback()
-
-
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_a_statement_that_comes_while_its_transaction_ends_is_refused(postgres_url: str, end: str) -> None:
-    async with one_connection(postgres_url) as store:
-        session = await store.begin_write()
-        before = await server_process(session)
-        ending = asyncio.create_task(getattr(session, end)())
-        await under_way(session)
-        for call in (session.fetch(ONE), session.execute(ONE), session.fetch_read_only("select 1", (), 1, 100)):
-            with pytest.raises(ContextError, match=r"This transaction has ended\."):
-                await call
-        await ending
-        after = await store.begin_read()
-        assert await server_process(after) == before, "its end was not disturbed"
-        await after.rollback()
-
-
 _OPEN = (
     "select count(*) from pg_stat_activity where datname = current_database()"
     " and application_name = 'penstock' and backend_xmin is not null and state = 'idle in transaction'"
@@ -296,24 +223,3 @@ async def test_an_idle_backend_soon_holds_no_snapshot_nor_does_a_caller_in_line_
         acquiring.cancel()
         await asyncio.gather(acquiring, return_exceptions=True)
         assert await backend.run_query(ledger.accounts) == 0, "who is cancelled meanwhile gives it back"
-
-
-async def test_each_query_has_a_snapshot_of_its_own(postgres_url: str) -> None:
-    async with (
-        TestApp(ledger.app, postgres_url, max_connections=1) as one,
-        TestApp(ledger.app, postgres_url, max_connections=2) as other,
-        administrator(postgres_url) as admin,
-    ):
-        for count in range(10):
-            assert await one.run_query(ledger.accounts) == count
-            await (other if count % 2 else one).run_mutation(ledger.open_account, owner=f"owner {count}")
-        await end_all_connections(admin)  # one is lost while its snapshot is open
-        calls: list[Any] = []
-        for number in range(10, 30):
-            owner = f"owner {number}"
-            calls += [
-                other.run_mutation(ledger.open_account, owner=owner),
-                other.run_query(ledger.balance, owner=owner),
-            ]
-        await asyncio.gather(*calls)
-        assert await one.run_query(ledger.accounts) == 30

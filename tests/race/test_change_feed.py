@@ -11,9 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.databases import connected
 from stage.examples import examples
-from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, opened, told, write
+from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, told, write
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.server import server
 from stage.waits import until
@@ -21,11 +20,10 @@ from stage.waits import until
 from penstock import Table
 from penstock.changes.position import BEGINNING, Position
 from penstock.errors import Conflict, DatabaseBusy
-from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF, Rotation
+from penstock.store.nouns.changes import BACKSTOP, Rotation
 from penstock.store.postgres import signals
 from penstock.store.postgres.access import run
 from penstock.store.postgres.changes import TURN
-from penstock.store.session import Statement
 from penstock.store.sql.queries import Query
 from penstock.store.store import Store
 
@@ -78,61 +76,6 @@ async def test_24_writers_that_hold_their_transactions_open(postgres_url: str, l
             pass
         assert len(written.entries) > WRITERS * TRANSACTIONS
         check(reader.changes, written.entries, set(written.tallies))
-
-
-async def test_one_that_stays_open_keeps_back_only_its_own(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [slow, quick]:
-        await slow.execute(f"begin; {entry(1, 1)}")
-        position, found = BEGINNING, []
-        for number in range(1, 6):
-            await quick.execute(entry(2, number))
-            batch = await store.changes.read(position, 10)
-            found += told(batch)
-            position = batch.position
-        assert found == [f"2.{number}" for number in range(1, 6)], "each at once"
-        assert (await read_all(store, position))[0] == [], "and none is read again and again"
-        oldest = await store.changes.oldest_transaction()
-        assert oldest is not None
-        await slow.execute("commit")
-        assert (await read_all(store, position))[0] == ["1.1"]
-
-
-async def test_a_prepared_transaction_is_read_once_it_is_committed() -> None:
-    with server() as own:
-        async with connected(own.url) as connection:
-            await connection.execute("alter system set max_prepared_transactions = 5")
-        await own.restart()
-        async with feed(own.url) as store, connections(own.url, 1) as [connection]:
-            await connection.execute(f"begin; {entry(1, 1)}; prepare transaction 'one'")
-            await connection.execute(f"begin; {entry(1, 2)}; prepare transaction 'two'")
-            await connection.execute(entry(1, 3))
-            found, position = await read_all(store, BEGINNING)
-            assert found == ["1.3"]
-            await turn(store)
-            assert await store.changes.rotate(NOW, 9) == Rotation(kept=1), "a slot that they wrote to cannot be emptied"
-            assert await store.changes.oldest_transaction() is not None
-            await connection.execute("commit prepared 'one'")
-            await connection.execute("rollback prepared 'two'")
-            assert (await read_all(store, position))[0] == ["1.1"]
-
-
-async def test_what_a_reader_writes_itself_is_read_later(postgres_url: str) -> None:
-    """Its own transaction is no part of the snapshot by which it has read, whenever it began."""
-    async with feed(postgres_url) as store:
-        lease = await lease_of(store)
-        position = BEGINNING
-        for number in range(1, 4):
-            session = await store.begin_write()
-            try:
-                await session.execute(Statement(entry(1, number)))
-                batch = await store.changes.read(position, 10)
-                assert await store.changes.move(session, READER, lease, position, batch.position, NOW)
-                await session.execute(Statement(entry(2, number)))
-                await session.commit()
-            finally:
-                await session.rollback()
-            assert told(batch) == [] if number == 1 else [f"1.{number - 1}", f"2.{number - 1}"]
-            position = batch.position
 
 
 async def test_a_reader_that_is_too_far_behind_to_sort_begins_all_the_same(
@@ -193,22 +136,6 @@ async def test_an_old_snapshot_writes_late_into_a_slot_that_was_left(postgres_ur
         assert (await read_all(store, last))[0] == ["2.1"], "one that writes into an emptied slot is read all the same"
 
 
-async def test_serializable_writers_do_not_conflict_by_being_captured(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 2) as [one, other]:
-        lease = await lease_of(store)
-        for number in range(5):
-            await one.execute(f"begin isolation level serializable; {entry(1, number)}")
-            await other.execute(f"begin isolation level serializable; {entry(2, number)}")
-            await turn(store, number % 4)
-            position = await store.changes.take(READER, lease)
-            assert position is not None
-            batch = await store.changes.read(position, 10)
-            assert await move(store, lease, position, batch.position)
-            await one.execute("commit")
-            await other.execute("commit")
-        assert len((await store.changes.read(BEGINNING, 100)).changes) == 10
-
-
 # ----- another server
 
 
@@ -245,21 +172,6 @@ async def test_a_restored_database_loses_nothing_and_repeats_nothing(postgres_ur
         await other.execute(entry(3, 2))
         assert await to_the_end(store, places["end"]) == ["3.1", "3.2"]
         assert await other.fetchval("select max(seq) - min(seq) from penstock.change") < 100
-
-
-async def test_a_position_of_another_server_is_noticed_while_reading(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, connections(postgres_url, 1) as [one]:
-        await one.execute(entry(1, 1))
-        _, position = await read_all(store, BEGINNING)
-        ahead = position.shift(-1_000_000)
-        await store.changes.place(READER, NOW, ahead)
-        await one.execute("update penstock.change set xid = xid + 1000000")
-        await one.execute(entry(1, 2))
-        with pytest.raises(Conflict, match="another server"):
-            await store.changes.read(ahead, 10)
-        position_now = await store.changes.take(READER, await lease_of(store, take=False))
-        assert position_now is not None
-        assert await to_the_end(store, position_now) == ["1.2"]
 
 
 async def test_a_server_that_has_crashed_takes_no_position_that_was_read_before() -> None:
@@ -329,43 +241,6 @@ class Item(Table, source="item", key="number", managed=False):
     number: int
 
 
-async def listening(store: Store, reader: asyncio.Event) -> None:
-    """Have a reader that has read all there is told of what is written from now on."""
-    store.signals.subscribe(reader)
-    position = (await store.changes.read(BEGINNING, 10)).position
-    await until(lambda: store.signals.until_fed(reader, position) == BACKSTOP)
-    reader.clear()
-
-
-async def test_a_reader_is_woken_by_what_another_program_writes(empty_database_url: str) -> None:
-    async with feed(empty_database_url) as store, opened(empty_database_url) as other:
-        reader = asyncio.Event()
-        await listening(store, reader)
-        await write(other, "insert into entry values (1, 1, '')")
-        async with asyncio.timeout(BACKSTOP * 5):
-            await reader.wait()
-
-
-async def test_a_reader_looks_by_itself_while_somebody_writes_who_has_not_committed(postgres_url: str) -> None:
-    async with feed(postgres_url) as store, opened(postgres_url) as other:
-        reader = asyncio.Event()
-        position = (await store.changes.read(BEGINNING, 10)).position
-        assert store.signals.until_fed(reader, position) == BY_ITSELF, "it does not listen"
-        await listening(store, reader)
-        session = await other.begin_write()
-        try:
-            await session.execute(Statement("insert into entry values (1, 1, '')"))
-            async with asyncio.timeout(BACKSTOP * 5):
-                await reader.wait()
-            seen = await store.changes.read(BEGINNING, 10)
-            assert (seen.changes, store.signals.until_fed(reader, seen.position)) == ([], BY_ITSELF)
-            await session.commit()
-        finally:
-            await session.rollback()
-        seen = await store.changes.read(seen.position, 10)
-        assert len(seen.changes) == 1
-
-
 async def test_an_idle_outbox_is_told_of_what_another_program_writes(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,3 +264,18 @@ async def test_an_idle_outbox_is_told_of_what_another_program_writes(
         await run_sql(empty_database_url, "insert into item values (2)")
         async with asyncio.timeout(BACKSTOP * 5):
             await outbox.wake.wait()
+
+
+async def test_a_position_of_another_server_is_noticed_while_reading(postgres_url: str) -> None:
+    async with feed(postgres_url) as store, connections(postgres_url, 1) as [one]:
+        await one.execute(entry(1, 1))
+        _, position = await read_all(store, BEGINNING)
+        ahead = position.shift(-1_000_000)
+        await store.changes.place(READER, NOW, ahead)
+        await one.execute("update penstock.change set xid = xid + 1000000")
+        await one.execute(entry(1, 2))
+        with pytest.raises(Conflict, match="another server"):
+            await store.changes.read(ahead, 10)
+        position_now = await store.changes.take(READER, await lease_of(store, take=False))
+        assert position_now is not None
+        assert await to_the_end(store, position_now) == ["1.2"]

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
 from stage.databases import connected
 from stage.processes import processes
 from stage.proxy import Moment, Proxy
-from stage.server import server
 from stage.told import events
 from stage.waits import SOON, until
 
 from penstock.app import Backend
-from penstock.errors import Conflict, DatabaseUnavailable, LockLost, UniqueViolation
+from penstock.errors import LockLost, UniqueViolation
 from penstock.store.nouns.locks import LockRow
 from penstock.store.session import reading
-from penstock.testing import TestClock, gate, raising
+from penstock.testing import TestClock, gate
 from penstock.testing.gates import Gate
 
 OPENED = ledger.app
@@ -101,19 +99,6 @@ async def test_of_two_calls_that_conflict_one_runs_again_and_both_answers_are_ri
         assert sum(await asyncio.gather(*calls)) == 1, "of many that look and then insert"
 
 
-async def test_a_retry_has_the_same_time_and_no_trace_of_the_first_run(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url) as first, ledger.app.open(postgres_url) as second:
-        await first.run_mutation(ledger.open_account, owner="ada")
-        with ledger.held_between(1) as held:
-            slow = asyncio.create_task(first.run_mutation(ledger.add_and_enter, owner="ada"))
-            await held.arrived()
-            await second.run_mutation(ledger.add, owner="ada", amount=10)
-            held.open()
-            times = await slow
-        assert len(times) == 1, "the entry of the first run is gone"
-        assert ledger.runs_of_add_and_enter[-2:] == times * 2
-
-
 async def test_a_counter_counts_every_call_of_many(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         backends = [
@@ -122,20 +107,6 @@ async def test_a_counter_counts_every_call_of_many(database_url: str) -> None:
         await backends[0].run_mutation(ledger.open_account, owner="ada")
         calls = (backend.run_mutation(ledger.add, owner="ada", amount=1) for backend in backends * 20)
         assert sorted(await asyncio.gather(*calls)) == list(range(1, 61)), "each call saw a balance of its own"
-
-
-@pytest.mark.long
-async def test_a_counter_counts_every_call_of_several_processes(database_url: str) -> None:
-    """On SQLite nobody ever hears that the database is locked."""
-    async with ledger.app.open(database_url) as backend:
-        await backend.run_mutation(ledger.open_account, owner="ada")
-        with processes(3, "hammer", database_url, "ada", "150", "10") as three:
-            for process in three:
-                process.go()
-            for process in three:
-                await asyncio.to_thread(process.expect, "done")
-                assert process.wait() == 0
-        assert await balances(backend, "ada") == [3 * 150]
 
 
 async def test_callers_that_had_conflicts_queue_across_processes_and_functions(postgres_url: str) -> None:
@@ -166,14 +137,6 @@ async def test_callers_that_had_conflicts_queue_across_processes_and_functions(p
             held.open()
             await slow
         assert await balances(other, "ada", "bob") == [6, FEW], "calls for other rows do not wait for one that queues"
-
-
-async def test_a_conflict_without_end_is_told(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url, conflict_attempts=3) as backend:
-        await backend.run_mutation(ledger.open_account, owner="ada")
-        with raising("mutation.ran", Conflict("staged"), times=3), pytest.raises(Conflict, match="3 attempts"):
-            await backend.run_mutation(ledger.add_and_enter, owner="ada")
-        assert await backend.run_query(ledger.entries, what="add_and_enter") == []
 
 
 async def test_transactions_that_lock_in_opposite_orders_both_take_effect(postgres_url: str) -> None:
@@ -210,30 +173,6 @@ async def test_a_caller_that_is_cancelled_leaves_no_trace(database_url: str) -> 
         ledger.go_on.set()  # the thread finds that its ctx has ended
         assert await asyncio.to_thread(ledger.thread_ended.get, timeout=SOON) == "ContextError"
         assert await balances(backend, "ada") == [5]
-
-
-async def test_a_function_that_queues_still_waits_between_attempts_at_a_database_that_is_away(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On SQLite all writers take turns anyway."""
-    async with ledger.app.open(postgres_url) as backend:
-        await backend.run_mutation(ledger.open_account, owner="ada")
-        with raising("mutation.ran", Conflict("staged"), times=6):
-            await backend.run_mutation(ledger.add, owner="ada", amount=1)
-        waits, sleep = list[float](), backend.engine.machine.sleep
-
-        async def noted(seconds: float) -> None:
-            waits.append(seconds)
-            await sleep(0)
-
-        monkeypatch.setattr(backend.engine.machine, "sleep", noted)
-        with raising("mutation.ran", Conflict("staged"), times=1):
-            await backend.run_mutation(ledger.add, owner="ada", amount=1)
-        assert waits == [], "it waits its turn"
-        with raising("mutation.ran", DatabaseUnavailable("staged"), times=3):
-            await backend.run_mutation(ledger.add, owner="ada", amount=1)
-        assert len(waits) == 3
-        assert await balances(backend, "ada") == [3]
 
 
 AT_ONCE = timedelta(0)
@@ -306,40 +245,6 @@ async def test_the_lock_of_a_process_is_renewed_and_free_once_it_is_frozen_or_ki
 
 
 # ----- the database
-
-
-async def test_a_lock_outlives_connections_that_are_cut(postgres_url: str) -> None:
-    clock = TestClock()
-    async with ledger.app.open(postgres_url, clock=clock) as backend, administrator(postgres_url) as admin:
-        async with holding(backend) as (task, leave):
-            before = await held_row(backend)
-            await end_all_connections(admin)
-            clock.advance(LEASE / 3)
-
-            async def is_renewed() -> bool:
-                return (await held_row(backend)).expires_at > before.expires_at
-
-            await until(is_renewed)
-            await end_all_connections(admin)
-            leave.set()
-            await task
-        assert await row_of(backend) is None
-
-
-async def test_what_is_done_under_a_lock_ends_when_the_database_is_away_for_too_long() -> None:
-    clock = TestClock()
-    with server() as own:
-        async with ledger.app.open(own.url, clock=clock, database_wait=1.0) as backend, holding(backend) as (task, _):
-            await own.stop()
-            with gate("lock.renew") as held:
-                held.open()
-                clock.advance(LEASE / 2)
-                await backend.engine.machine.sleep(0)
-                assert not task.done()
-                clock.advance(LEASE / 3)
-                with pytest.raises(LockLost):
-                    await task
-            await own.start()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from stage.databases import connected
@@ -19,7 +18,6 @@ from penstock.app import Backend
 from penstock.errors import DatabaseUnavailable
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
-from penstock.store.nouns.crons import CronLook
 from penstock.testing import TestClock
 from penstock.testing.gates import raising
 
@@ -121,23 +119,6 @@ async def test_clocks_that_differ_run_no_planned_time_twice_nor_does_a_deploy(da
             assert found.next_at == NINE + timedelta(hours=1), "by a clock that is behind, nothing runs again"
 
 
-async def test_a_cron_is_created_while_schedulers_tick(database_url: str) -> None:
-    """Transactions that create crons and schedulers that keep them do each other no harm."""
-    clock = TestClock(START)
-    async with schedulers(database_url, clock) as [(backend, one), (_, other)]:
-        clock.advance(MINUTE)
-        async with held("commit.before", backend.run_mutation(create, "x")):
-            ticking = asyncio.create_task(one.tick())
-            await asyncio.wait([ticking], timeout=0.1)
-        await ticking
-        clock.advance(DAY)
-        async with held("scheduler.decided", other.tick()):
-            creating = asyncio.create_task(backend.run_mutation(create, "y"))
-            await asyncio.wait([creating], timeout=0.1)
-        await creating
-        assert [cron.name for cron in await app.crons.list(backend)] == ["at nine", "x", "y"]
-
-
 async def test_a_cron_that_nobody_can_read_stops_no_other(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     clock = TestClock(START)
     schedule = '{"expression": "0 9 * * *", "timezone": "Mars/Base"}'
@@ -151,30 +132,3 @@ async def test_a_cron_that_nobody_can_read_stops_no_other(postgres_url: str, cap
         assert "cron.unreadable cron=broken" in caplog.text
         found = [(cron.name, cron.timezone) for cron in await app.crons.list(backend)]
         assert found == [("at nine", "UTC"), ("broken", "")]
-
-
-async def test_signals_that_come_with_every_job_cost_few_looks(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scheduler sleeps until the next planned time; what wakes it all the time makes it look four times a second."""
-    clock, looks = TestClock(START), 0
-    async with schedulers(sqlite_url, clock) as [(backend, scheduler), _]:
-        look = backend.engine.store.crons.look
-
-        async def counted(*args: Any) -> CronLook:
-            nonlocal looks
-            looks += 1
-            return await look(*args)
-
-        monkeypatch.setattr(backend.engine.store.crons, "look", counted)
-        pauses = []
-        for _ in range(100):
-            pauses.append(await scheduler._safe_tick())
-            clock.advance(timedelta(seconds=0.01))
-        assert looks == 4
-        assert max(pauses) <= 1
-        clock.advance(NINE - clock.now() - timedelta(seconds=0.1))
-        assert await scheduler._safe_tick() == pytest.approx(0.1)
-        clock.advance(timedelta(seconds=0.1))
-        assert await scheduler._safe_tick() == 0, "a planned time is not late for it"
-        assert await run_at(backend) == [NINE]

@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +25,6 @@ from penstock import (
     App,
     MutationCtx,
     MutationTaskCtx,
-    Pending,
     QueryCtx,
     Retry,
     Table,
@@ -82,16 +80,6 @@ async def enter(ctx: MutationCtx, number: int) -> None:
 
 
 @app.internal_mutation
-async def enter_within(ctx: MutationCtx, number: int) -> None:
-    await ctx.run_mutation(enter_nested, number)
-
-
-@app.internal_mutation
-async def enter_nested(ctx: MutationCtx, number: int) -> None:
-    await write(ctx, "nested", number)
-
-
-@app.internal_mutation
 def enter_in_thread(ctx: sync.MutationCtx, number: int) -> None:
     ctx.db.insert(Written(kind="mutation in a thread"))
     do("mutation in a thread", number)
@@ -107,16 +95,6 @@ def act_in_thread(ctx: sync.ActionCtx, number: int) -> None:
     do("action in a thread", number)
 
 
-@app.internal_action
-async def act_on_mutation(ctx: ActionCtx, number: int) -> None:
-    await ctx.run_mutation(enter_for_action, number)
-
-
-@app.internal_mutation
-async def enter_for_action(ctx: MutationCtx, number: int) -> None:
-    await write(ctx, "mutation of an action", number)
-
-
 @app.internal_mutation
 async def enter_beside(ctx: MutationCtx) -> None:
     await ctx.db.insert(Written(kind="beside"))
@@ -130,23 +108,6 @@ async def wait_beside(ctx: ActionCtx) -> None:
 @app.internal_action
 async def do_nothing(ctx: ActionCtx) -> None:
     pass
-
-
-@app.internal_action(runtime="process")
-def act_in_process(ctx: Any, number: int) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Given:
-    number: int
-
-
-@app.internal_action(batch=10, of=Given)
-async def act_on_many(ctx: ActionCtx, items: list[Given]) -> list[None]:
-    for item in items:
-        do("batch", item.number)
-    return [None] * len(items)
 
 
 @app.internal_mutation
@@ -193,11 +154,9 @@ async def written(ctx: QueryCtx) -> list[str]:
 JOBS: dict[str, Any] = {
     "query": look,
     "mutation": enter,
-    "nested": enter_within,
     "mutation in a thread": enter_in_thread,
     "action": act,
     "action in a thread": act_in_thread,
-    "mutation of an action": act_on_mutation,
 }
 HANDLERS = ("on_complete", "task", "mutation task", "outbox", "mutation outbox")
 
@@ -238,7 +197,7 @@ ERRORS: list[type[BaseException]] = [
 ]
 NUMBERS = range(len(ERRORS))
 EXITS = ERRORS.index(asyncio.CancelledError)
-SHARED = {"mutation", "nested", "mutation task", "mutation outbox"}
+SHARED = {"mutation", "mutation task", "mutation outbox"}
 MOST = 5  # runs in shared transactions: one without savepoints, three until the exits have left (1, 2, 4), and the last
 
 
@@ -284,41 +243,11 @@ async def test_a_handler_that_raises_fails_whatever_it_raises(database_url: str)
         assert len(await backend.jobs("failed", 1000)) == 2 * len(ERRORS), "the runs of both tasks"
 
 
-@pytest.mark.parametrize("function", [look, enter, act, enter_within, act_on_mutation])
-async def test_a_call_raises_what_its_function_raises(database_url: str, function: Any) -> None:
-    does.append(fail)
-    async with TestApp(app, database_url) as backend:
-        run: Any = getattr(backend, f"run_{function.kind.value}")
-        for number, error in enumerate(ERRORS):
-            if issubclass(error, Exception):
-                with pytest.raises((error, RuntimeError)):  # no coroutine raises StopIteration
-                    await run(function, number)
-        assert set(runs.values()) == {1}
-        assert await backend.run_query(written) == []
-
-
-# ----- what is paused
-
-
-async def test_what_was_claimed_before_a_pause_does_not_start_after_it(database_url: str) -> None:
-    """The answers of the claim come late. Work of all kinds waits, in shared transactions, batches and threads."""
-    does.append(lambda _number: None)
-    async with TestApp(app, database_url) as backend:
-        functions = [*JOBS.values(), act_in_process, act_on_many]
-        works = [await pool.enqueue(backend, function, number) for function in functions for number in range(2)]
-        async with held("worker.claimed", backend.worker.tick()):
-            await pool.pause(backend)
-        await backend.worker.wait_for_jobs()
-        await backend.worker.tick()
-        assert not runs
-        assert {await pool.status(backend, work) for work in works} == {Pending(0)}, "no attempt was used"
-
-
 # ----- what blocks
 
 begun, may_go_on = threading.Event(), threading.Event()
-WRITES = ("mutation", "mutation outbox", "mutation task", "on_complete")
-BLOCKING = ("action", "query", "task", "outbox", *WRITES)
+WRITES = ("mutation", "mutation outbox")
+BLOCKING = ("action", "outbox", *WRITES)
 
 
 def block(_number: int) -> None:

@@ -143,40 +143,6 @@ def pruned(caplog: pytest.LogCaptureFixture) -> Any:
     return opened
 
 
-async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_its_time(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
-) -> None:
-    async with pruned(database_url) as care:
-        looked: list[str] = []
-        assert 0 < await care.pruner.tick() <= rotation.LATEST
-
-        async def fail(self: Any) -> float:
-            looked.append("room")
-            raise RuntimeError("no room")
-
-        async def look(self: Any) -> float:
-            looked.append("watch")
-            return 60.0
-
-        monkeypatch.setattr(FeedTruncation, "look", fail)
-        monkeypatch.setattr(FeedWatch, "look", look)
-        assert 0 < await care.pruner._safe_tick() <= rotation.LATEST
-        assert looked == [], "the signal that comes with each job hurries nothing"
-        pruner = care.test.make_service("pruner")
-        with pytest.raises(RuntimeError, match="no room"):
-            await pruner.tick()
-        assert 0 < await pruner._safe_tick() <= 5
-        assert looked == ["room", "watch"]
-        care.test.clock.advance(timedelta(seconds=5))
-        with pytest.raises(RuntimeError, match="no room"):
-            await pruner.tick()
-        assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
-        care.test.clock.advance(MINUTE)
-        assert 0 < await pruner._safe_tick() <= 5
-        assert looked[3:] == ["room", "watch"]
-        assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]
-
-
 async def test_a_reader_that_has_stopped_is_told_of_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
 ) -> None:
@@ -202,32 +168,6 @@ async def test_a_reader_that_has_stopped_is_told_of_once(
 
 
 # ----- interests
-
-
-async def test_an_interest_that_does_not_capture_is_told_of_and_mended_where_it_can_be(
-    database_url: str, caplog: pytest.LogCaptureFixture, pruned: Any
-) -> None:
-    async with pruned(database_url) as care:
-        assert care.test.engine.journal.meters is not None
-        gauge = care.test.engine.journal.meters.gauges["penstock_interests_broken"]
-        assert (await care.broken(), gauge()) == ([], {})
-        (row,) = await care.store.interests.list()
-        on = " on entry" if care.store.dialect.schemas else ""
-        await write(care.store, f"drop trigger _penstock_change_{row.id}_insert{on}", entry(1, 1))
-        assert (await care.broken(), gauge()) == ([("missing", True)], {})
-        await write(care.store, entry(1, 2))
-        kinds = [one.kind for one in (await care.store.changes.read(BEGINNING, 10)).changes]
-        assert kinds == ["lost", "enter"], "who reads it knows that there is a gap, and looks at the table"
-        await write(care.store, "alter table entry rename column saw to seen")
-        (found,) = await care.tells("changes.interest_broken", times=4)
-        assert (found["level"], found["state"], found["mended"]) == ("ERROR", "altered", False)
-        assert "no column saw" in str(found["error"])
-        await write(care.store, "alter table entry rename column seen to saw")
-        await write(care.store, entry(3, 3))
-        await care.broken(3)
-        assert await care.states() == ["ok"]
-        await write(care.store, "drop table entry")
-        assert (await care.broken(3), gauge()) == ([("gone", False)], {"gone": 1})
 
 
 async def test_tasks_and_outboxes_without_an_interest_are_told_of(database_url: str, pruned: Any) -> None:
@@ -294,3 +234,37 @@ def test_a_hold_on_a_connection_that_commits_each_statement_by_itself_is_refused
         with held(connection, "shop"):
             """Nothing."""
         connection.execute("commit")
+
+
+async def test_a_signal_makes_no_look_and_a_part_that_fails_keeps_no_other_from_its_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pruned: Any
+) -> None:
+    async with pruned(database_url) as care:
+        looked: list[str] = []
+        assert 0 < await care.pruner.tick() <= rotation.LATEST
+
+        async def fail(self: Any) -> float:
+            looked.append("room")
+            raise RuntimeError("no room")
+
+        async def look(self: Any) -> float:
+            looked.append("watch")
+            return 60.0
+
+        monkeypatch.setattr(FeedTruncation, "look", fail)
+        monkeypatch.setattr(FeedWatch, "look", look)
+        assert 0 < await care.pruner._safe_tick() <= rotation.LATEST
+        assert looked == [], "the signal that comes with each job hurries nothing"
+        pruner = care.test.make_service("pruner")
+        with pytest.raises(RuntimeError, match="no room"):
+            await pruner.tick()
+        assert 0 < await pruner._safe_tick() <= 5
+        assert looked == ["room", "watch"]
+        care.test.clock.advance(timedelta(seconds=5))
+        with pytest.raises(RuntimeError, match="no room"):
+            await pruner.tick()
+        assert looked == ["room", "watch", "room"], "what has failed is tried again, the others have their time"
+        care.test.clock.advance(MINUTE)
+        assert 0 < await pruner._safe_tick() <= 5
+        assert looked[3:] == ["room", "watch"]
+        assert [one["error"] for one in events(caplog, "pruner.tick_failed")] == ["RuntimeError: no room"]

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from stage.administrators import administrator
 from stage.proxy import Proxy
 from stage.waits import SOON
 
-from penstock import Backend, asgi_app
+from penstock import asgi_app
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.store.postgres import access, connections
@@ -73,37 +72,6 @@ def test_an_event_loop_that_ends_while_snapshots_are_about_to_be_ended(postgres_
     run(story, opened)
 
 
-def test_an_event_loop_that_ends_when_a_connection_is_about_to_be_closed(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
-        connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
-        connection = await connections.acquire()
-        asyncio.get_running_loop().call_soon(partial(connections.release, connection, broken=True))
-
-    run(story, opened)
-
-
-async def leave_behind(store: Any) -> None:
-    """End a transaction while a statement of it is under way."""
-    session = await store.begin_write()
-    left = asyncio.create_task(session.fetch(SLOW))
-    while session.asked_at is None:
-        await turn()
-    await session.rollback()
-    left.cancel()
-
-
-def test_a_store_that_closes_while_the_event_loop_ends(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        store = new_store(postgres_url)
-        await store.open()
-        await leave_behind(store)
-        closing.append(asyncio.create_task(store.close()))
-
-    closing: list[Any] = []
-    run(story, opened)
-
-
 def test_closing_a_store_that_is_cancelled_closes_all_the_same(postgres_url: str, opened: list[Any]) -> None:
     async def story() -> None:
         store = new_store(postgres_url)
@@ -117,45 +85,6 @@ def test_closing_a_store_that_is_cancelled_closes_all_the_same(postgres_url: str
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-
-    run(story, opened)
-
-
-def test_stopping_a_backend_that_is_cancelled_closes_its_store(
-    postgres_url: str, opened: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story() -> None:
-        backend = Backend(ledger.app, ledger.app.config(database=postgres_url), SystemClock())
-        await backend.start()
-        waits = asyncio.Event()
-
-        async def wait_for_threads() -> None:
-            waits.set()
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(backend.engine, "close", wait_for_threads)
-        stopping = asyncio.create_task(backend.stop())
-        await waits.wait()
-        stopping.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-
-    run(story, opened)
-
-
-def test_a_caller_in_line_who_goes_away_while_the_store_closes(postgres_url: str, opened: list[Any]) -> None:
-    async def story() -> None:
-        store = new_store(postgres_url, size=1)
-        await store.open()
-        session = await store.begin_read()
-        waiting = asyncio.create_task(store.begin_read())
-        await turn()
-        await session.rollback()  # the next in line has got the connection, and does not know yet
-        waiting.cancel()
-        await store._connections.close()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await store._for_services.close()
 
     run(story, opened)
 
@@ -219,32 +148,3 @@ async def test_a_caller_that_is_cancelled_waits_for_no_server_that_is_silent(
             await asyncio.wait([sleeping])
         proxy.reset()
         await store.close()
-
-
-@pytest.mark.parametrize("statement", [Statement("select 1"), SLOW])
-def test_a_coroutine_that_is_closed_from_outside_closes_its_connection(
-    postgres_url: str, opened: list[Any], statement: Statement
-) -> None:
-    sessions: list[Any] = []
-
-    async def read(store: PostgresStore) -> None:
-        async with reading(store.begin_read) as session:
-            sessions.append(session)
-            await session.fetch(statement)
-            await asyncio.Event().wait()
-
-    async def story() -> None:
-        store = new_store(postgres_url)
-        await store.open()
-        task: asyncio.Task[None] = asyncio.create_task(read(store))
-        while not sessions or (sessions[0].asked_at is None) == (statement is SLOW):
-            await turn()
-        used = sessions[0]._connection
-        task.get_coro().close()
-        assert used.is_closed()
-        task.cancel()
-        with pytest.raises((RuntimeError, asyncio.CancelledError)):
-            await task
-        await store.close()
-
-    run(story, opened)

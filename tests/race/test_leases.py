@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from race.test_workers import make_worker, stalled_and_rescuer, start_action, state
+from race.test_workers import stalled_and_rescuer, start_action, state
 from stage import ledger
 from stage.waits import until
 
@@ -50,21 +50,6 @@ async def test_a_lease_is_renewed_in_a_third_of_its_time_and_given_back(database
         await lease.give_back()
         clock.advance(timedelta(seconds=9))
         assert (lease.number, await leases.find_expired(clock.now()), lost) == (None, [], [])
-
-
-async def test_a_lease_that_another_process_took_away_is_lost_and_another_is_taken(database_url: str) -> None:
-    clock = TestClock()
-    async with ledger.app.open(database_url, clock=clock, lease=BOUND) as backend:
-        lease, lost = keeper(backend.engine)
-        await lease.keep()
-        number = lease.number
-        assert number is not None
-        clock.advance(timedelta(seconds=10))
-        await backend.engine.store.leases.rescue(number, clock.now(), lambda _jobs: [])
-        assert not await lease.keep()
-        assert (lease.number, lost) == (None, [(number, "another process took it over")])
-        assert await lease.keep()
-        assert lease.number not in {None, number}
 
 
 @pytest.mark.parametrize("fenced", [False, True])
@@ -193,33 +178,3 @@ async def test_a_worker_that_comes_late_while_the_write_lock_is_held_stops_its_j
         assert running.task.cancelled()
         assert owner.lease is None
         assert extensions(sqlite_url) == []
-
-
-async def test_a_lease_that_was_taken_away_is_not_extended(sqlite_url: str, tmp_path: Path) -> None:
-    async with two_workers(sqlite_url) as (backend, owner, rescuer, clock):
-        job = await start_action(backend, tmp_path, owner)
-        clock.advance(MORE_THAN_ALL)
-        await rescuer.tick()
-        (running,) = owner.running.values()
-        with write_lock(sqlite_url):
-            clock.advance(A_THIRD)
-            await owner._keep_lease()
-        assert running.task.cancelled()
-        assert owner.lease is None
-        assert await state(backend, job) == "failed"
-
-
-async def test_a_worker_whose_ticks_fail_is_back_in_time_to_renew_its_lease(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ledger.app.open(database_url, clock=TestClock(), lease=3.0) as backend:
-        worker = make_worker(backend)
-        await worker.tick()
-
-        async def fail() -> float:
-            raise DatabaseUnavailable("cut off")
-
-        monkeypatch.setattr(worker, "_claim", fail)
-        pauses = [await worker._safe_tick() for _ in range(12)]
-        assert max(pauses) <= 3.0 * 0.25
-        await worker.finish()

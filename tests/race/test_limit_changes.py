@@ -12,11 +12,10 @@ import pytest
 from race.test_workers import make_worker
 from stage.databases import connected
 from stage.storms import held
-from stage.waits import SOON, until
+from stage.waits import until
 
-from penstock import ActionCtx, App, Backend, Finished, Pending
+from penstock import ActionCtx, App, Backend, Finished
 from penstock.services.worker.worker import Worker
-from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.testing import TestApp
 
 # The claim that starts this job waits, in its midst, to learn whether there is such a row.
@@ -42,7 +41,6 @@ async def work(ctx: ActionCtx) -> None:
     await ctx.wait_cancelled(30)
 
 
-wide = app.workpool("wide", max_parallelism=20)
 app.workpool("single", max_parallelism=1)
 started: list[str] = []
 thread_is_free = threading.Event()
@@ -53,12 +51,6 @@ may_end: list[asyncio.Event] = []
 async def wait_for_the_end(ctx: ActionCtx) -> None:
     may_end.append(asyncio.Event())
     await may_end[-1].wait()
-
-
-@app.internal_action
-def hold_a_thread(ctx: SyncActionCtx, what: str) -> None:
-    started.append(what)
-    thread_is_free.wait(SOON)
 
 
 @pytest.fixture(autouse=True)
@@ -125,23 +117,6 @@ async def test_what_was_claimed_before_its_worker_was_suspended_does_not_start_a
         await other.tick()
         assert isinstance(await single.status(backend, job), Finished)
         await other.finish()
-
-
-async def test_what_waits_for_a_thread_when_its_pool_is_paused_does_not_start(sqlite_url: str) -> None:
-    async with TestApp(app, sqlite_url, threads=1) as backend:
-        await wide.enqueue(backend, hold_a_thread, "first")
-        second = await wide.enqueue(backend, hold_a_thread, "second")
-        await backend.worker.tick()
-        await until(lambda: bool(started))
-        await wide.pause(backend)
-        thread_is_free.set()
-        await backend.worker.wait_for_jobs()
-        await backend.worker.tick()
-        assert started == ["first"]
-        assert await wide.status(backend, second) == Pending(0)
-        await wide.resume(backend)
-        await backend.run_until_idle()
-        assert started == ["first", "second"]
 
 
 async def _end_one(worker: Worker) -> None:

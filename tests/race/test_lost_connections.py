@@ -41,16 +41,6 @@ async def test_a_connection_lost_before_the_commit_costs_one_more_run(postgres_u
         assert await backend.run_query(ledger.balance, owner="ada") == 1
 
 
-async def test_connections_lost_while_idle_are_not_noticed(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-        await asyncio.gather(*(backend.run_mutation(ledger.enter, what="before") for _ in range(10)))
-        await end_all_connections(admin)
-        await asyncio.gather(*(backend.run_mutation(ledger.enter, what="after") for _ in range(10)))
-        assert len(await backend.run_query(ledger.entries, what="after")) == 10
-        await end_all_connections(admin)
-        assert len(await backend.run_query(ledger.entries, what="after")) == 10
-
-
 @pytest.mark.parametrize("function", [ledger.balance_twice, ledger.balance_twice_or_nothing])
 async def test_a_connection_lost_in_the_middle_of_a_query_costs_one_more_run(postgres_url: str, function: Any) -> None:
     async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
@@ -93,21 +83,6 @@ async def test_a_connection_lost_during_the_commit_is_told_as_uncertain(postgres
         assert proxy.cuts == 1, "it is not tried again behind the caller's back"
         assert await backend.run_query(ledger.balance, owner="ada") == (1 if moment == "after" else 0)
         assert await backend.run_mutation(ledger.add, owner="ada", amount=10) >= 10
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_connection_lost_while_a_job_is_stored_is_told_as_uncertain(postgres_url: str, moment: Moment) -> None:
-    """It is stored in one round trip: the statement is its own commit."""
-
-    async with Proxy(postgres_url).running() as proxy, ledger.app.open(proxy.url) as backend:
-        await backend.scheduler.run_after(timedelta(0), ledger.add, owner="bob", amount=1)
-        proxy.cut(moment, word=b"carol")
-        with pytest.raises(DatabaseUnavailable) as caught:
-            await backend.scheduler.run_after(timedelta(0), ledger.add, owner="carol", amount=1)
-        assert caught.value.facts["uncertain"] is True
-        assert proxy.cuts == 1, "it is not stored again behind the caller's back"
-        assert (await backend.job_counts())["ready"] == (2 if moment == "after" else 1)
-        await backend.scheduler.run_after(timedelta(0), ledger.add, owner="dora", amount=1)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -206,53 +181,6 @@ async def test_a_job_waits_for_a_lock_for_as_long_as_it_takes_and_fails_if_it_is
         assert await admin.fetchval("select count(*) from entry where what = 'y'") == 0
 
 
-async def test_a_caller_that_goes_away_stops_its_statement_in_the_database(postgres_url: str) -> None:
-    async with (
-        ledger.app.open(postgres_url, max_connections=1) as backend,
-        administrator(postgres_url) as admin,
-    ):
-        call = asyncio.create_task(backend.run_query(ledger.sleep_in_the_database, seconds=600.0))
-
-        async def running() -> int:
-            return int(
-                await admin.fetchval(
-                    "select count(*) from pg_stat_activity"
-                    " where state = 'active' and query like '%pg_sleep(%' and pid <> pg_backend_pid()"
-                )
-            )
-
-        async def runs() -> bool:
-            return await running() == 1
-
-        async def is_gone() -> bool:
-            return await running() == 0
-
-        await until(runs)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        assert await backend.run_query(ledger.entries, what="x") == []
-        await until(is_gone)
-
-
-async def test_a_lost_transaction_does_not_hold_its_locks_for_ever(postgres_url: str) -> None:
-    async with ledger.app.open(postgres_url) as backend, administrator(postgres_url) as admin:
-        with gate("mutation.ran", most=1) as held:
-            call = asyncio.create_task(backend.run_mutation(ledger.enter, what="idle"))
-            await held.arrived()
-            idle = "state = 'idle in transaction' and datname = current_database()"
-
-            async def is_idle() -> bool:
-                return bool(await admin.fetchval(f"select count(*) = 1 from pg_stat_activity where {idle}"))
-
-            await until(is_idle)
-            held.open()
-            await call
-        session = await backend.engine.store.begin_read()
-        names, rows = await session.fetch_read_only("show idle_in_transaction_session_timeout", (), 1, 1000)
-        assert (names, rows[0][0]) == (["idle_in_transaction_session_timeout"], "1min")
-        await session.rollback()
-
-
 async def test_connections_that_users_hold_do_not_keep_a_worker_from_its_lease(postgres_url: str) -> None:
     settings: dict[str, Any] = {"max_connections": 2, "database_wait": 1.0, "lease": 4.0}
     async with ledger.app.open(postgres_url, services=("worker",), **settings) as backend:
@@ -291,22 +219,6 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_the_setting_says() -> 
             assert await backend.run_query(ledger.entries, what="after") == [0]
             await own.stop()  # and it is closed although its database is gone
         await own.start()
-
-    with server() as own:
-        asyncio.run(story(own))
-
-
-def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
-    """Callers, schedulers and workers go on by themselves; every job that was acknowledged is done once."""
-
-    async def story(own: Server) -> None:
-        async with (
-            ledger.app.open(own.url) as front,
-            ledger.app.open(own.url, services=("worker",), lease=5.0) as first,
-            ledger.app.open(own.url, services=("worker",), lease=5.0) as second,
-        ):
-            await calls_are_kept(front, own.restart)
-            await hear_again(front, first, second)
 
     with server() as own:
         asyncio.run(story(own))

@@ -63,15 +63,6 @@ async def break_off(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], 
     raise KeyError("no such thing")
 
 
-@app.internal_mutation
-async def break_off_and_hang(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: Any) -> None:
-    begun.append(result.kind)
-    if len(begun) == 1:
-        raise ValueError("not now")
-    if len(begun) == 2:
-        await asyncio.Event().wait()
-
-
 @app.query
 async def told(ctx: QueryCtx) -> list[str]:
     return [row.kind async for row in ctx.db.query(Told)]
@@ -200,16 +191,3 @@ async def test_each_that_is_lost_with_its_worker_is_told(database_url: str, capl
         assert len(events(caplog, "job.failed")) == 3, "each once"
         assert sorted(begun) == ["again", "again", "once", "told of"]
         assert await test.run_query(told) == ["failed"]
-
-
-async def test_an_on_complete_that_is_lost_is_told_as_one_that_raised(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with TestApp(app, database_url) as test:
-        retry = Retry.fixed(0, max_attempts=9)
-        work = await pool.with_options(on_complete=break_off_and_hang, on_complete_retry=retry).enqueue(test, act)
-        await begin_and_die(test, 2)
-        assert events(caplog, "job.failed") == [], "it succeeded"
-        found = [(one["job"], one["function"], str(one["error"])) for one in events(caplog, "job.on_complete_failed")]
-        assert found == [(work, break_off_and_hang.name, error) for error in ("ValueError: not now", WHY)]
-        assert begun == ["success"] * 3

@@ -6,10 +6,11 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from stage.storms import held
 
 from penstock import ActionCtx, App, Index, Message, MutationCtx, QueryCtx, Table
-from penstock.testing import TestApp, gate
+from penstock.testing import TestApp
 
 ROUNDS = 6
 
@@ -102,39 +103,7 @@ async def test_what_a_relay_was_handing_over_counts_as_whoever_changed_the_outbo
         assert await meanwhile("outbox.next", "count", 4, outboxes.drop) == everything
 
 
-async def test_a_rebuild_that_is_interrupted_has_not_happened(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
-        await test.run_mutation(put, 0, 3)
-        await hand_over(test)
-        with gate("outbox.rebuild") as closed:
-            rebuild = asyncio.ensure_future(app.outboxes.rebuild(test, "count"))
-            await closed.arrived()  # the reset has run
-            rebuild.cancel()
-            await asyncio.gather(rebuild, return_exceptions=True)
-        assert await test.run_query(sums) == {"0": 1, "1": 1, "2": 1}
-        await test.run_mutation(put, 3, 1)
-        await hand_over(test)
-        assert await test.run_query(sums) == {"0": 1, "1": 1, "2": 1, "3": 1}
-        found = await status(test, "count")
-        assert (found.older_rows, found.error, found.messages) == (None, None, 0)
-
-
-async def test_a_process_that_dies_while_it_rebuilds_leaves_the_outbox_to_relays(database_url: str) -> None:
-    async with TestApp(app, database_url) as test, TestApp(app, database_url, clock=test.clock) as other:
-        await test.run_mutation(put, 0, 2)
-        await hand_over(test)
-        lease = await other.engine.store.leases.take("rebuild count", timedelta(seconds=30), test.clock.now())
-        assert await other.engine.store.outboxes.hold("count", lease)  # and then it dies
-        await test.run_mutation(put, 2, 1)
-        await hand_over(test)
-        assert await test.run_query(sums) == {"0": 1, "1": 1}
-        test.clock.advance(timedelta(seconds=31))
-        await test.worker.tick()  # it takes over what the dead have left
-        for _ in range(4):  # as if the message had killed it, it is tried again after a while
-            await hand_over(test)
-        assert await test.run_query(sums) == {"0": 1, "1": 1, "2": 1}
-
-
+@pytest.mark.both_stores
 async def test_rebuilds_beside_writers_and_relays_count_each_row_once(database_url: str) -> None:
     async with TestApp(app, database_url) as test, TestApp(app, database_url, clock=test.clock) as other:
 

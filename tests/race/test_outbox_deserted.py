@@ -1,4 +1,4 @@
-"""What becomes of an outbox whose reader is gone, and of messages that nobody hands over."""
+"""What becomes of an outbox whose reader is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stage.told import events
 from penstock import ActionCtx, App, Message, MutationCtx, Table
 from penstock.testing import TestApp, TestClock
 
-app, plain = App(), App()
+app = App()
 ids: list[str] = []
 
 
@@ -22,10 +22,6 @@ class Crate(Table, name="kept_crate"):
 @app.outbox(Crate, name="send", start="end")
 async def send(ctx: ActionCtx, message: Message[Crate]) -> None:
     ids.append(message.id)
-
-
-@plain.outbox(Crate, name="other", start="end")
-async def other(ctx: ActionCtx, message: Message[Crate]) -> None: ...
 
 
 @app.internal_mutation
@@ -71,29 +67,3 @@ async def test_an_outbox_whose_reader_is_gone_halts_and_says_so(
     caplog.clear()
     async with TestApp(app, database_url, clock=clock):
         assert events(caplog, "outbox.halted") == []
-
-
-async def test_messages_that_nobody_hands_over_are_told_of_at_start(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "penstock")
-    clock = TestClock()
-    async with TestApp(app, database_url, clock=clock) as test:
-        await hand_over(test)
-    async with TestApp(plain, database_url, clock=clock):
-        assert events(caplog, "outbox.unknown") == []  # there is nothing to be sent
-    async with TestApp(app, database_url, clock=clock) as test:
-        await test.run_mutation(put)
-    async with TestApp(plain, database_url, clock=clock) as test:
-        (told,) = events(caplog, "outbox.unknown")
-        assert (told["outbox"], told["messages"], told["source"]) == ("send", 1, "kept_crate")
-        assert "penstock outbox drop send" in told["fix"]
-        found = {one.name: one.declared for one in await plain.outboxes.list(test)}
-        assert found == {"other": True, "send": False}
-    async with TestApp(app, database_url, clock=clock) as test:
-        caplog.clear()
-        await test.relay.tick()
-        for line in test.relay.outboxes:
-            await line.tick()
-        async with TestApp(plain, database_url, clock=clock):
-            assert events(caplog, "outbox.unknown") == [], "somebody hands over"

@@ -36,7 +36,7 @@ def other() -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize(
-    "case", ["label, interrupted", "label, cut off", "dispatch, back", *(["label, back"] if LONG else [])]
+    "case", ["label, cut off", "dispatch, back", *(["label, interrupted", "label, back"] if LONG else [])]
 )
 async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_and_does_nothing_more(
     other: Machine, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

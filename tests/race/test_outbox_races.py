@@ -92,9 +92,6 @@ async def test_a_mutation_whose_commit_nobody_knows_of_is_there_once(
         assert (await outbox_row(test)).delivered == 2
 
 
-# ----- at least once
-
-
 # ----- two relays
 
 
@@ -150,42 +147,6 @@ async def test_a_relay_that_died_is_followed_within_a_lease_and_one_that_stopped
             await third.drain()
             assert stage.texts() == ["b"]
             assert (await outbox_row(backend)).trouble is None
-
-
-@pytest.mark.parametrize("options", [{}, {"mutation": True}])
-async def test_a_handler_that_will_not_be_interrupted_does_not_end_its_outbox(
-    database_url: str, options: dict[str, Any]
-) -> None:
-    async with staged(database_url, **options) as (stage, _clock, backend, relay):
-        (line,) = relay.outboxes
-        begun, asked, ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-        async def during(_ctx: Any, _message: Message[Item]) -> None:
-            begun.set()
-            while not ends.is_set():
-                try:
-                    await ends.wait()
-                except asyncio.CancelledError:
-                    asked.set()
-
-        stage.during = during
-        await put(stage, backend, "a")
-        line.start()
-        await begun.wait()
-        interrupting = asyncio.create_task(line.interrupt())  # as a relay does that has lost its lease
-        await asked.wait()
-        ends.set()
-        await asyncio.wait_for(interrupting, SOON)
-        await put(stage, backend, "b")
-
-        async def is_done() -> bool:
-            line.wake.set()
-            return (await outbox_row(backend)).delivered == 2
-
-        await until(is_done)
-        assert [text_of(message) for message in stage.got] == ([] if options else ["a", "b"])
-        assert await stage.written(backend) == (["a", "b"] if options else [])
-        await line.kill()
 
 
 # ----- messages that end their process
@@ -276,11 +237,6 @@ def lease_of(relay: Relay) -> int:
     return relay.outboxes[0]._cursor.state.lease or 0
 
 
-async def lose_lease(backend: Backend, relay: Relay, clock: TestClock) -> None:
-    """Have another process take its lease away."""
-    await backend.engine.store.leases.rescue(lease_of(relay), clock.now() + timedelta(minutes=1), lambda _jobs: [])
-
-
 async def begin_to_stop(relay: Relay) -> asyncio.Task[None]:
     """Stop a relay, up to where it waits for what is under way."""
     stopping = asyncio.create_task(relay.stop())
@@ -327,22 +283,6 @@ async def test_a_relay_that_is_stopped_has_its_lease_until_what_is_under_way_has
             assert (len(stage.tried), (await outbox_row(backend)).delivered) == (1, 1)
 
 
-async def test_a_relay_that_loses_its_lease_while_it_stops_ends_what_is_under_way(database_url: str) -> None:
-    stage, clock = OutboxStage(Item), TestClock()
-    stage.outbox(Item, start="end")
-    begun, _ends = slow(stage)
-    async with relaying(stage.app, database_url, clock, grace=SOON) as (backend, relay):
-        await relay.drain()
-        await stage.insert(backend, Item(note="a"))
-        relay.start()
-        await asyncio.wait_for(begun.wait(), SOON)
-        stopping = await begin_to_stop(relay)
-        await lose_lease(backend, relay, clock)
-        clock.advance(RENEWS)
-        await asyncio.wait_for(stopping, SOON / 2)
-        assert (stage.texts(), (await outbox_row(backend)).delivered) == ([], 0)
-
-
 async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_relays(postgres_url: str) -> None:
     """On SQLite nobody else writes while the reset does."""
     stage, begun, ends, resets = OutboxStage(Item), asyncio.Event(), asyncio.Event(), list[int]()
@@ -381,38 +321,7 @@ async def test_a_rebuild_whose_reset_takes_longer_than_a_lease_is_kept_from_rela
 # ----- fences
 
 
-async def test_what_a_suspended_relay_ends_late_has_a_smaller_fence_than_what_its_successor_sent(
-    database_url: str,
-) -> None:
-    stage, clock = OutboxStage(Item), TestClock()
-    stage.outbox(Item, start="end")
-    fences, suspended, go_on = list[int](), asyncio.Event(), asyncio.Event()
-
-    async def during(_ctx: Any, message: Message[Item]) -> None:
-        fences.append(message.fence)
-        if len(fences) == 1:
-            suspended.set()
-            await go_on.wait()
-
-    stage.during = during
-    async with relaying(stage.app, database_url, clock) as (backend, relay):
-        await relay.drain()
-        await stage.insert(backend, Item(note="a"), Item(note="b"))
-        late = asyncio.ensure_future(relay.drain())
-        await asyncio.wait_for(suspended.wait(), SOON)
-        await lose_lease(backend, relay, clock)
-        async with relaying(stage.app, database_url, clock) as (_backend, other):
-            for _ in range(3):  # one by one at first, as a process may have died of the first message
-                await other.drain()
-                clock.advance(timedelta(seconds=1))
-            assert stage.texts() == ["a", "b"]
-        go_on.set()
-        await late
-        assert stage.texts()[0] == "a", "which a sink without a fence takes after b"
-    assert fences[0] < fences[1] == fences[2]
-    assert set(fences[3:]) <= {fences[0]}, "nor has what it begins then another one"
-
-
+@pytest.mark.both_stores
 async def test_the_fence_is_the_same_under_one_lease_and_rises_with_each_take_though_the_lease_is_older(
     database_url: str,
 ) -> None:

@@ -1,14 +1,13 @@
 """Messages that are under way beside each other: one that takes long or fails keeps nobody else waiting, and what was
-sent before it is done with is not sent again, though the relay stops, or a write fails.
+sent before it is done with is not sent again, though the relay stops.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,11 +17,8 @@ from stage.waits import until
 
 from penstock import Retry, Table
 from penstock.app import Backend
-from penstock.errors import DatabaseUnavailable
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
-from penstock.store.nouns.outboxes import Step
-from penstock.store.session import Session
 from penstock.testing import TestClock
 
 SECOND, TEN = timedelta(seconds=1), timedelta(seconds=10)
@@ -90,41 +86,6 @@ async def soon(relay: Relay, true: Callable[[], Awaitable[bool] | bool]) -> None
         return true()
 
     await until(is_true)
-
-
-async def looked(relay: Relay) -> None:
-    """Wait until the line of a relay has looked at what was there before, and has begun what it found."""
-    (line,) = relay.outboxes
-    clock, looks = line.clock, 0
-    wait = clock.wait
-
-    async def count(event: asyncio.Event, seconds: float) -> bool:
-        nonlocal looks
-        looks += event is line.wake
-        return await wait(event, seconds)
-
-    clock.wait = count  # type: ignore[method-assign]
-    await soon(relay, lambda: looks > 3)  # the first may be under way, what the second begins has begun by the fourth
-    clock.wait = wait  # type: ignore[method-assign]
-
-
-def fail_once(
-    backend: Backend, error: Exception, of: Callable[[Step], object] = lambda _step: True, *, written: bool = False
-) -> asyncio.Event:
-    """Have the next write of an outbox fail that is one of some, before or after it is written; set when it has."""
-    outboxes, failed = backend.engine.store.outboxes, asyncio.Event()
-    advance = outboxes.advance
-
-    async def failing(step: Step, now: datetime, session: Session | None = None) -> bool:
-        if failed.is_set() or not of(step):
-            return await advance(step, now, session)
-        if written:
-            await advance(step, now, session)
-        failed.set()
-        raise error
-
-    outboxes.advance = failing  # type: ignore[method-assign]
-    return failed
 
 
 ALL_THE_TIME = Retry.fixed(SECOND, max_attempts=None, jitter=0)
@@ -197,27 +158,6 @@ async def test_one_that_takes_long_keeps_no_others_waiting_however_many_they_are
     assert (len(stage.got), row.delivered, row.passed) == (len(others) + 2, len(others) + 2, frozenset())
 
 
-async def test_an_outbox_that_is_paused_while_one_takes_long_begins_nothing_more(database_url: str) -> None:
-    stage, clock, slow = staged(), TestClock(), Slow("a1")
-    stage.during = slow.during
-    async with handing_over(stage, database_url, clock) as (backend, relay):
-        await stage.insert(backend, *of("a1", "b1"))
-        await got(stage, relay, ["b1"])
-        await stage.app.outboxes.pause(backend, "send")
-        clock.advance(TEN)
-        await looked(relay)
-        await stage.insert(backend, *of("b2"))
-        await looked(relay)
-        assert len(stage.tried) == 2
-        slow.ends.set()
-        await got(stage, relay, ["a1", "b1"])
-        await relay.tick()
-        assert len(stage.tried) == 2
-        await stage.app.outboxes.resume(backend, "send")
-        clock.advance(SECOND)
-        await got(stage, relay, ["a1", "b1", "b2"])
-
-
 # ----- what stops
 
 
@@ -249,47 +189,3 @@ async def test_a_relay_that_stops_while_one_takes_long_has_written_what_it_sent(
         assert sorted(stage.texts()) == ["a1", "a2", "b1", "b2", "c1"], "each once"
         row = await outbox_row(test)
         assert (row.delivered, row.passed) == (5, frozenset())
-
-
-async def test_a_relay_that_loses_its_lease_while_some_are_under_way_begins_no_more(database_url: str) -> None:
-    stage, clock, slow = staged(), TestClock(), Slow("a1")
-    stage.during = slow.during
-    async with handing_over(stage, database_url, clock) as (backend, relay):
-        await stage.insert(backend, *of("a1", "b1", "a2"))
-        await got(stage, relay, ["b1"])
-        with suppress(asyncio.CancelledError):
-            await asyncio.create_task(relay.outboxes[0].interrupt())
-        await got(stage, relay, ["b1"])
-        slow.ends.set()
-        await got(stage, relay, ["b1", "a1", "a2"])
-        assert len(stage.tried) == 4, "the one that was under way was cut, and was tried again"
-
-
-# ----- writes that fail
-
-
-async def test_a_database_that_is_away_for_a_moment_keeps_nobody_waiting_for_one_that_takes_long(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage, clock, slow = staged(), TestClock(), Slow("a1")
-    stage.during = slow.during
-    async with handing_over(stage, database_url, clock) as (backend, relay):
-        await stage.insert(backend, *of("a1", "b1"))
-        await got(stage, relay, ["b1"])
-        with caplog.at_level(logging.WARNING, "penstock"):
-            failed = fail_once(backend, DatabaseUnavailable("for a moment"))
-            clock.advance(SECOND)
-            await soon(relay, failed.is_set)
-        await stage.insert(backend, *of("b2", "c1", "d1"))
-        clock.advance(SECOND)
-        await got(stage, relay, ["b1", "b2", "c1", "d1"])
-
-        async def is_written() -> bool:
-            clock.advance(SECOND)
-            return (await outbox_row(backend)).delivered == 4
-
-        await soon(relay, is_written)
-        slow.ends.set()
-        await got(stage, relay, ["a1", "b1", "b2", "c1", "d1"])
-    assert len(stage.tried) == 5
-    assert "outbox.tick_failed" in caplog.text, "it is told of"

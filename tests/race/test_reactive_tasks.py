@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage import reacting
 from stage.crews import Crew, crew
-from stage.databases import connected
-from stage.reacting import Done, Item, booking, held_within, sent
+from stage.reacting import held_within, sent
 from stage.storms import held
 from stage.waits import until
 
-from penstock import App, Id, TaskCtx
+from penstock import Id
 from penstock.errors import DatabaseUnavailable
-from penstock.store.nouns.tasks import RecordRow
-from penstock.store.session import reading
 from penstock.testing import TestClock, gate, raising
 
 LOST = timedelta(seconds=31)
@@ -270,123 +266,3 @@ async def test_f18_a_program_that_lacks_the_task_leaves_its_rows_to_others(datab
         assert await done(one, item) == []
         await one.settle_down()
         assert await done(one, item) == [1]
-
-
-telling = App(tables=[Done])
-told: list[tuple[str, int]] = []
-_WAITING = (
-    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    " and pid <> pg_backend_pid()"
-)
-_HOLD = "select from penstock.task_record where key = $1 for update"
-
-
-@telling.reactive_task(Item, name="tell", filter=lambda item: item.status == "open", watch=("value",))
-async def tell(ctx: TaskCtx[Item]) -> None:
-    """Tell the outside world which state of an item this is."""
-    told.append((str(ctx.doc_id), (await ctx.get_document()).value))
-
-
-@pytest.fixture(autouse=True)
-def nothing_told() -> Iterator[None]:
-    told.clear()
-    yield
-    told.clear()
-
-
-async def items_of(one: Crew, count: int) -> list[Id[Any]]:
-    """So many items whose runs wait, and one more that has had its run, with the last key of all."""
-    items = [await one.run("put", value=1, status="closed") for _ in range(count)]
-    last = await one.run("put", value=1)
-    await one.settle_down()
-    for item in items:
-        await one.run("patch", item=item, status="open")
-    await one.plan()
-    return [*items, last]
-
-
-async def record(one: Crew, item: Id[Any]) -> RecordRow:
-    """What is kept of an item."""
-    store = one.backend.engine.store
-    (task,) = await store.tasks.list()
-    async with reading(store.begin_read) as session:
-        found = await store.tasks.find(session, task.id, f'["{item}"]')
-    assert found is not None
-    return found
-
-
-async def stand(one: Crew, items: Sequence[Id[Any]]) -> list[tuple[bool, int, str | None]]:
-    """Whether there is a job for each of some items, how many changes they had, and whether they are gone."""
-    found = [await record(one, item) for item in items]
-    return [(row.live, row.generation, row.gone) for row in found]
-
-
-@asynccontextmanager
-async def other(url: str) -> AsyncIterator[tuple[Any, Callable[[int], Awaitable[None]]]]:
-    """A connection of another program, in a transaction that is undone, and what waits for others to wait for locks."""
-    async with connected(url) as connection:
-
-        async def waiting(count: int) -> None:
-            async def are() -> bool:
-                return bool(await connection.fetchval(_WAITING) == count)
-
-            await until(are)
-
-        await connection.execute("begin")
-        yield connection, waiting
-
-
-async def settle_beside_a_planner(one: Crew, url: str, last: Id[Any]) -> None:
-    """End the runs that a worker has made, while a planner has the records of their rows and waits for the last one."""
-    await one.run("patch", item=last, value=7)
-    async with other(url) as (connection, waiting):
-        await connection.execute(_HOLD, f'["{last}"]')
-        planning = asyncio.create_task(one.planner.tick())
-        await waiting(1)
-        settling = asyncio.create_task(one.worker.tick())
-        await waiting(2)
-        await connection.execute("rollback")
-        await asyncio.gather(planning, settling)
-
-
-async def test_of_runs_that_end_together_each_learns_what_was_written_of_its_own_row(postgres_url: str) -> None:
-    async with crew(telling, postgres_url) as one:
-        *items, last = await items_of(one, 6)
-        await one.worker.tick()
-        await one.worker.wait_for_jobs()
-        assert one.worker.open_outcomes == 6
-        for changed in items[:2]:
-            await one.run("patch", item=changed, value=2)
-        for left in items[2:4]:
-            await one.run("patch", item=left, status="closed")
-        await settle_beside_a_planner(one, postgres_url, last)
-        assert await stand(one, items) == [(True, 2, None)] * 2 + [(False, 1, "left")] * 2 + [(False, 1, None)] * 2
-        await one.settle_down()
-        assert await stand(one, items) == [(False, 2, None)] * 2 + [(False, 1, "left")] * 2 + [(False, 1, None)] * 2
-        twice = [(item, value) for item in items[:2] for value in (1, 2)]
-        assert sorted(told) == sorted([*twice, *((item, 1) for item in items[2:]), (last, 1), (last, 7)])
-
-
-@pytest.mark.parametrize("change", [{"value": 2}, {"status": "closed"}])
-async def test_a_mutation_whose_end_waited_has_each_state_once(postgres_url: str, change: dict[str, Any]) -> None:
-    """It is serializable: what another has written it cannot have seen, so it runs again, or once more."""
-    async with crew(booking, postgres_url) as one:
-        *items, last = await items_of(one, 3)
-        await one.run("patch", item=last, value=7)
-        async with other(postgres_url) as (connection, waiting):
-            await connection.execute(_HOLD, f'["{items[0]}"]')
-            working = asyncio.create_task(one.work())
-            await waiting(1)
-            for item in items:
-                await one.run("patch", item=item, **change)
-            planning = asyncio.create_task(one.planner.tick())
-            await waiting(2)
-            await connection.execute("rollback")
-            await asyncio.gather(working, planning)
-        await one.settle_down()
-        found = [await done(one, item) for item in items]
-        for values in found:
-            assert len(values) == len(set(values)), "no state twice"
-            assert "status" in change or values[-1] == 2
-        gone = "left" if "status" in change else None
-        assert [(live, left) for live, _, left in await stand(one, items)] == [(False, gone)] * 3

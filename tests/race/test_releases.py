@@ -7,17 +7,15 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage.examples import LONG
-from stage.outboxes import OutboxStage, Sent, drain, failing, outbox_row, run_sql
+from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 
-from penstock import Index, MutationCtx, NonRetryableError, Table
+from penstock import Index, Table
 from penstock.api.outbox.declared import DeclaredOutbox
-from penstock.outbox.backfill import BackfillProgress
 from penstock.store.nouns.interests import InterestRow
 from penstock.testing import TestApp
 
@@ -164,19 +162,11 @@ async def test_each_row_is_run_whatever_two_releases_of_a_task_do_at_once(
     assert {number for stage in (before, *stages) for number in stage.ids()} == set(range(rows.written))
 
 
-AFTER = timedelta(seconds=5)
-
-
 class Item(Table):
     note: str = ""
     value: int = 0
 
     by_value = Index("value")
-
-
-async def clear(ctx: MutationCtx) -> None:
-    async for one in ctx.db.query(Sent):
-        await ctx.db.delete(Sent, one.id)
 
 
 def release(**options: Any) -> OutboxStage:
@@ -198,54 +188,3 @@ def once(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], Awa
 
     patch.setattr(owner, name, ask)
     return happened
-
-
-async def test_a_relay_that_takes_an_outbox_while_a_newer_release_declares_it_leaves_it(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = release(start="end"), release(start="end", on_failure="park", version=2)
-    one.fails = two.fails = failing(lambda: NonRetryableError("no"), "bad")
-    async with one.open(database_url) as test:
-
-        async def declare() -> None:
-            async with two.open(database_url, clock=test.clock):
-                pass
-
-        declared = once(monkeypatch, test.engine.store.changes, "take", declare, after=False)
-        await one.insert(test, Item(note="bad"), Item(note="b"))
-        for _ in range(2):
-            await drain(test, AFTER)
-        assert declared.is_set()
-        assert one.texts() == one.tried == []
-        async with two.open(database_url, clock=test.clock) as later:
-            await drain(later)
-            assert two.texts() == ["b"], "it may have it at once"
-
-
-@pytest.mark.parametrize("rows", [3, 40])
-async def test_a_rebuild_beside_the_start_of_a_release_with_another_order_hands_over_each_row_once(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    """The newer release is declared when the rebuild has looked in which order rows are read."""
-    one = release(mutation=True, reset=clear)
-    two = release(mutation=True, reset=clear, order_by="value", version=2)
-    async with one.open(database_url) as test:
-
-        async def declare() -> None:
-            async with two.open(database_url, clock=test.clock):
-                pass
-
-        ids = await one.insert(test, *(Item(note=f"n{n}", value=1000 - n) for n in range(rows)))
-        await drain(test)
-        declared = once(monkeypatch, test.engine.store.interests, "list", declare, after=True)
-        await one.app.outboxes.rebuild(test, "send")
-        assert declared.is_set()
-        async with two.open(database_url, clock=test.clock) as later:
-            left = (await outbox_row(later)).backfill
-            assert left is not None
-            assert BackfillProgress.parse(left).order == ("value",)
-            await later.relay.tick()
-            await later.relay.outboxes[0].tick()
-            await two.patch(later, Item, ids[0], value=-5)
-            await drain(later)
-            assert sorted(await two.written(later)) == sorted(f"n{n}" for n in range(rows))

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from race.test_workers import EXPIRED, NOW, SHORT_LEASE, answer, ended, make_worker, stalled_and_rescuer, state
 from stage import crowd, ledger
-from stage.crews import crew
-from stage.outboxes import OutboxStage, drain, sql
+from stage.outboxes import OutboxStage, drain
 from stage.processes import processes
-from stage.reacting import booking, done
-from stage.storms import held
-from stage.waits import SOON, until
+from stage.waits import until
 
 from penstock import App, Id, MutationCtx, Table
 from penstock.app import Backend
-from penstock.calls.jobs import group
-from penstock.calls.jobs.group import Groups
-from penstock.clock import SystemClock
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
-from penstock.services.worker.executor import Executor
 from penstock.services.worker.worker import Worker
-from penstock.store.postgres.session import PostgresSession
-from penstock.store.session import Statement
 from penstock.testing import TestApp, gate, raising
-from penstock.transaction.shared import Shared
 
 OPENED = ledger.app
 
@@ -54,20 +41,6 @@ def commits() -> Iterator[list[int]]:
         yield made
     finally:
         points.disarm("commit.after")
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of jobs that ran in transactions of their own."""
-    found: list[int] = []
-    start = Executor._start_alone
-
-    def noted(executor: Executor, running: Any) -> None:
-        found.append(json.loads(running.job.args)["number"])
-        start(executor, running)
-
-    monkeypatch.setattr(Executor, "_start_alone", noted)
-    return found
 
 
 @asynccontextmanager
@@ -152,41 +125,7 @@ async def test_sub_transactions_and_jobs_of_those_who_share_are_their_own(databa
         assert await backend.run_query(ledger.entries, what="passed on") == passed
 
 
-@pytest.mark.parametrize("clock", ["fast", "still"])
-async def test_how_many_share_a_transaction_follows_from_jobs_and_not_from_clocks(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, clock: str
-) -> None:
-    """The clock runs a hundred times too fast, or stands still."""
-    real, far = SystemClock.monotonic, 80_000.0  # seconds, which a clock that is fast does not end
-    monkeypatch.setattr(SystemClock, "monotonic", lambda self: 100 * real(self) if clock == "fast" else 1.0)
-    patience: dict[str, Any] = {"lease": far, "database_wait": far, "statement_timeout": far}
-    async with TestApp(ledger.app, database_url, **patience) as backend:
-        for jobs, most in ((MANY, 3), (2 * MANY, 4)):
-            await bumps(backend, await backend.run_mutation(ledger.open_account, owner=str(jobs)), jobs)
-            with commits() as made:
-                await backend.run_until_idle(plan=False)
-            assert len(made) <= most
-
-
 # ----- those that run alone
-
-
-async def test_jobs_that_come_one_by_one_are_not_run_beside_each_other(
-    postgres_url: str, alone: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each in a transaction of its own, they would be in each other's way. On SQLite they wait for each other."""
-    monkeypatch.setattr(group, "_LONGEST", SOON)  # a slow machine makes no job run alone
-    async with working(postgres_url) as (backend, worker):
-        accounts = [await backend.run_mutation(ledger.open_account, owner=str(number)) for number in range(FEW)]
-        with gate("mutation.ran", most=1) as held:
-            for number, one in enumerate(accounts):
-                await backend.scheduler.run_after(NOW, crowd.bump, account=one, number=number)
-                await worker.tick()
-                await held.arrived()
-            assert alone == [0]
-            held.open()
-            await drained(worker)
-        assert await backend.run_query(crowd.balances) == [1] * FEW
 
 
 async def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
@@ -265,24 +204,6 @@ async def test_whatever_ends_a_shared_transaction_each_takes_effect_once(
         assert all(len(set(runs)) == 1 for runs in crowd.times.values()), "a retry has the same time and chance"
 
 
-async def test_in_conflict_with_a_writer_outside_they_run_again(postgres_url: str) -> None:
-    async with working(postgres_url) as (backend, worker):
-        ada = await account(backend)
-        jobs = await bumps(backend, ada, MANY)
-        with ledger.held_between(1) as held:
-            outside = asyncio.create_task(backend.run_mutation(crowd.bump, account=ada, number=-1, wait=True))
-            await held.arrived()
-            with gate("commit.before", most=1) as commit:
-                await worker.tick()
-                await commit.arrived()
-                held.open()  # it waits for the group's lock on the row
-                commit.open()
-                await outside
-        await drained(worker)
-        assert await all_succeeded(backend, jobs)
-        assert await backend.run_query(crowd.balances) == [MANY + 1]
-
-
 @pytest.mark.parametrize("count", [1, FEW])
 async def test_if_the_lease_is_lost_meanwhile_nothing_commits(database_url: str, count: int) -> None:
     async with stalled_and_rescuer(database_url) as (backend, stalled, rescuer, clock):
@@ -305,21 +226,6 @@ async def test_if_the_lease_is_lost_meanwhile_nothing_commits(database_url: str,
         await drained(rescuer)
         assert await all_succeeded(backend, jobs)
         assert await backend.run_query(crowd.balances) == [count]
-
-
-async def test_a_stopping_worker_hands_back_those_that_share_a_transaction(database_url: str) -> None:
-    async with ledger.app.open(database_url, grace=0.0) as backend:
-        jobs = await bumps(backend, await account(backend), FEW)
-        worker, another = make_worker(backend), make_worker(backend)
-        with gate("commit.before", most=1) as commit:
-            await worker.tick()
-            await commit.arrived()
-            await worker.finish()
-        assert {one for one, _ in await outcomes(backend, jobs)} == {"pending"}
-        assert await backend.run_query(crowd.balances) == [0]
-        await drained(another)
-        assert await backend.run_query(crowd.balances) == [FEW]
-        await another.finish()
 
 
 async def test_if_the_process_dies_of_one_of_them_each_takes_effect_once(database_url: str, tmp_path: Path) -> None:
@@ -416,105 +322,3 @@ async def test_changes_by_jobs_that_share_a_transaction_are_told_each_and_in_ord
             await drain(two)
             assert [one.kind for one in stage.got] == ["insert", "delete"] * 2
         await worker.finish()
-
-
-async def test_a_worker_learns_of_outboxes_when_it_renews_its_lease(database_url: str) -> None:
-    async with TestApp(old, database_url) as one:
-        worker = make_worker(one)
-        await worker.tick()
-        async with declared().open(database_url, clock=one.clock):
-            assert "thing" not in one.engine.statements.ordered
-            one.clock.advance(timedelta(seconds=one.config.lease * 0.3))
-            await worker.tick()
-            assert "thing" in one.engine.statements.ordered
-        await worker.finish()
-
-
-async def test_updates_are_told_each_by_a_transaction_that_had_begun_before(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its snapshot shows nothing of the outbox; on SQLite nobody declares while a transaction is open."""
-    begun, goes_on, know = asyncio.Event(), asyncio.Event(), Groups._know
-
-    async def held(group: Groups, shared: Shared, *rest: Any) -> Any:
-        assert not await shared.session.fetch(Statement("select * from penstock.outbox"))
-        begun.set()
-        await goes_on.wait()
-        return await know(group, shared, *rest)
-
-    async with TestApp(old, postgres_url) as one:
-        worker = make_worker(one)
-        (item,) = await one.run_mutation(add, 1)
-        await calls(one, *[item] * MANY)
-        stage = declared()
-        monkeypatch.setattr(Groups, "_know", held)
-        working = asyncio.ensure_future(drained(worker))
-        await begun.wait()
-        async with stage.open(postgres_url, clock=one.clock) as two:
-            goes_on.set()
-            await working
-            await drain(two)
-            assert told(stage) == [("update", "0", number + 1) for number in range(MANY)]
-        await worker.finish()
-
-
-async def test_updates_are_merged_again_when_the_last_outbox_of_the_table_is_gone(postgres_url: str) -> None:
-    marker = "select count(*) from pg_proc where pronamespace = 'penstock'::regnamespace and proname ~ '^each_'"
-
-    async def is_marked(test: TestApp) -> bool:
-        return bool((await sql(test, marker))[0][0])
-
-    first, second = declared("a"), declared("b")
-    async with first.open(postgres_url) as one, second.open(postgres_url, clock=one.clock) as two:
-        assert await is_marked(one)
-        await first.app.outboxes.drop(one, "a")
-        assert await is_marked(one)
-        await second.app.outboxes.drop(two, "b")
-        assert not await is_marked(one)
-    async with declared("a").open(postgres_url, clock=one.clock) as three:
-        assert await is_marked(three)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often PostgreSQL was asked for rows of a table within transactions."""
-    counts: Counter[str] = Counter()
-    fetch = PostgresSession.fetch
-
-    async def counting(session: PostgresSession, statement: Any, args: Any = ()) -> Any:
-        for name in ('"item"', "penstock.task_record where"):
-            counts[name] += statement.sql.startswith("select") and f"from {name}" in statement.sql
-        return await fetch(session, statement, args)
-
-    monkeypatch.setattr(PostgresSession, "fetch", counting)
-    return counts
-
-
-async def test_rows_and_records_of_runs_are_read_together(database_url: str, asked: Counter[str]) -> None:
-    async with crew(booking, database_url) as one:
-        await one.run("put", value=0)
-        await one.settle_down()  # from now on it is known that the handler asks for its row
-        items = [await one.run("put", value=1) for _ in range(MANY)]
-        await one.plan()
-        asked.clear()
-        await drained(one.worker)
-        assert asked['"item"'] < MANY / 2
-        assert asked["penstock.task_record where"] == 0, "in a serializable transaction it is a reason for a conflict"
-        assert [await one.backend.run_query(done, item=str(item)) for item in items] == [[1]] * MANY
-
-
-async def test_a_row_that_changes_while_its_run_waits_for_others_is_handled_as_it_is_then(database_url: str) -> None:
-    async with crew(booking, database_url) as one:
-        items = [await one.run("put", value=1) for _ in range(3)]
-        await one.settle_down()
-        for item in items:
-            await one.run("patch", item=item, value=2)
-        await one.plan()
-        async with held("task.begun", drained(one.worker)):
-            for item in items:
-                await one.run("patch", item=item, value=3)
-        await one.settle_down()
-        for item in items:
-            found = await one.backend.run_query(done, item=str(item))
-            assert {1, 3} <= set(found)
-            assert len(found) == len(set(found)), "each state once"

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import hmac
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -405,22 +404,6 @@ async def test_an_answer_that_will_be_the_same_each_time_halts_the_outbox_at_onc
         await signed_webhook.app.outboxes.retry(test, "booking-webhook")
         await test.relay.drain()
         assert (await status(test)).delivered == 2
-
-
-@pytest.mark.parametrize("answer", [httpx.Response(401), httpx.Response(302), httpx.Response(503)])
-async def test_any_other_answer_is_tried_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, answer: httpx.Response
-) -> None:
-    receiver = Answers(monkeypatch, answer)
-    async with TestApp(signed_webhook.app, database_url) as test:
-        await test.run_mutation(signed_webhook.book, "ada", 1)
-        await test.relay.drain()
-        assert not (await status(test)).halted
-        test.clock.advance(timedelta(seconds=1))
-        await test.relay.drain()
-        assert (await status(test)).delivered == 1
-    event = json.loads(receiver.calls[-1].content)
-    assert (event["id"], event["type"]) == (receiver.calls[-1].headers["webhook-id"], "booking-webhook.insert")
 
 
 PAUSES: dict[str, timedelta | None] = {

@@ -1,4 +1,4 @@
-"""Clients of several servers, which are killed, and of a database that restarts: nobody sees two states mixed."""
+"""Clients of several servers, which are killed: nobody sees two states mixed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 from stage.clients import Server, serving
-from stage.databases import make_tables
-from stage.server import server as postgres_server_of_its_own
 from stage.sockets import SocketClient, socket_client
 from stage.tally import WHOLE
 from stage.waits import SOON
@@ -129,18 +127,3 @@ async def test_clients_see_whole_states_while_servers_are_killed(database_url: s
         players = players_of(servers, chance)
         await play(servers, players, kill_each)
         assert all(player.returns for player in players)
-
-
-async def test_clients_see_whole_states_while_the_database_restarts() -> None:
-    chance = random_of(3)
-
-    async def restart() -> None:
-        for _ in range(2):
-            await CLOCK.sleep(0.5 + chance.random() * 0.3)  # as above
-            await database.restart()
-
-    with postgres_server_of_its_own() as database:
-        await asyncio.to_thread(make_tables, database.url)
-        async with AsyncExitStack() as stack:
-            servers = [await stack.enter_async_context(serving(database.url)) for _ in range(SERVERS)]
-            await play(servers, players_of(servers, chance), restart)

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -110,61 +110,6 @@ async def test_a_job_waits_for_a_write_lock_for_as_long_as_it_takes(
 
 async def has_entered(backend: Backend, what: str, count: int) -> bool:
     return len(await backend.run_query(ledger.entries, what=what)) >= count
-
-
-async def test_a_file_that_another_program_has_for_itself_is_told_without_blocking_the_loop(sqlite_url: str) -> None:
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            await SystemClock().sleep(0.01)
-            turns += 1
-
-    await opened(sqlite_url)
-    with other_program(sqlite_url) as other:
-        other.execute("pragma locking_mode = exclusive")
-        other.execute("begin exclusive")
-        counter = asyncio.create_task(count_turns())
-        with pytest.raises(DatabaseBusy):
-            async with ledger.app.open(sqlite_url, database_wait=0.5):
-                pass
-        counter.cancel()
-        assert turns > 20
-        other.execute("commit")
-    await opened(sqlite_url)
-
-
-# ----- copies
-
-
-async def test_a_backup_made_while_others_write_is_consistent(sqlite_url: str, tmp_path: Path) -> None:
-    copies = [tmp_path / f"copy-{number}.db" for number in range(3)]
-    async with ledger.app.open(sqlite_url) as backend:
-        for owner in ("ada", "bob"):
-            await backend.run_mutation(ledger.open_account, owner=owner, balance=1000)
-        stop = asyncio.Event()
-
-        async def move_money() -> None:
-            while not stop.is_set():
-                await backend.run_mutation(ledger.transfer, source="ada", target="bob", amount=1)
-
-        movers = [asyncio.create_task(move_money()) for _ in range(4)]
-        for copy in copies:
-            await asyncio.to_thread(back_up, file_of(sqlite_url), copy)
-        stop.set()
-        await asyncio.gather(*movers)
-    for copy in copies:
-        async with ledger.app.open(f"sqlite:///{copy}") as backend:
-            balances = [await backend.run_query(ledger.balance, owner=owner) for owner in ("ada", "bob")]
-            assert sum(balance or 0 for balance in balances) == 2000
-        with other_program(f"sqlite:///{copy}") as other:
-            assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
-
-
-def back_up(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as read, closing(sqlite3.connect(target)) as written:
-        read.backup(written, pages=3, sleep=0.001)
 
 
 # ----- a full disk
@@ -295,15 +240,6 @@ def test_a_file_or_a_folder_that_may_not_be_written_is_told(shared_folder: Path)
     asyncio.run(opened(f"sqlite:///{file}"))
 
 
-async def test_a_file_that_became_read_only_is_told_to_who_writes(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
-        write_connection(backend).execute("pragma query_only = on")
-        with pytest.raises(ConfigError):
-            await backend.run_mutation(ledger.enter, what="x")
-        write_connection(backend).execute("pragma query_only = off")
-        await backend.run_mutation(ledger.enter, what="x")
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_is_deleted_or_replaced_takes_no_writes_that_would_be_lost(
     sqlite_url: str, tmp_path: Path, replaced: bool
@@ -360,13 +296,3 @@ async def test_the_log_is_kept_short_while_many_write(sqlite_url: str, monkeypat
         (pages,) = write_connection(backend).execute("pragma page_count").fetchone()
         assert pages * 4096 > 256 * 1024
         assert longest < 4 * 1024 * 1024
-
-
-async def test_closing_while_callers_wait_ends_them_and_loses_nothing(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
-        calls = [asyncio.create_task(backend.run_mutation(ledger.enter, what="x")) for _ in range(20)]
-        await asyncio.wait(calls, timeout=0)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-    await opened(sqlite_url)

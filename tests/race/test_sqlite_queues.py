@@ -22,7 +22,7 @@ from penstock.config import Config
 from penstock.errors import DatabaseBusy, Overloaded, UniqueViolation
 from penstock.store.session import Statement
 from penstock.store.sqlite.connection import run_in_thread
-from penstock.store.sqlite.contention import begin_write, in_a_row, pause_after
+from penstock.store.sqlite.contention import begin_write
 
 ENDLESS = Statement(
     "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", bounded=False
@@ -67,26 +67,7 @@ async def test_whoever_starts_beside_a_program_that_writes_without_a_pause_gets_
     assert max(waits) < Config().database_wait / 4
 
 
-def test_whoever_has_waited_for_a_while_tries_more_often() -> None:
-    patient = [pause_after(tries, 0.0) for tries in range(1, 100)]
-    assert patient == sorted(patient)
-    assert patient[0] < pause_after(100, 0.2) < patient[-1]
-    assert pause_after(10_000, 9.0) == pause_after(100, 0.2)
-    assert in_a_row(0.0) == 1 < in_a_row(9.0)
-
-
 # ----- threads
-
-
-async def test_a_log_that_moves_slowly_beside_the_writers_does_not_keep_them_waiting(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
-        store: Any = backend.engine.store
-        go_on = threading.Event()
-        store._writer._beside.submit(go_on.wait)
-        store._writer._commit_seconds = 100.0
-        async with asyncio.timeout(SOON):
-            await backend.run_mutation(ledger.enter, what="x")
-        go_on.set()
 
 
 @pytest.mark.parametrize("ends", ["its caller goes away", "its time is up"])
@@ -133,42 +114,6 @@ async def test_a_statement_that_takes_too_long_is_stopped_beside_others_that_wai
 
 
 # ----- connections
-
-
-def count_open(connections: list[sqlite3.Connection]) -> int:
-    """How many of these are still open."""
-
-    def is_open(connection: sqlite3.Connection) -> bool:
-        try:
-            connection.total_changes  # noqa: B018 - it raises if the connection is closed
-        except sqlite3.ProgrammingError:
-            return False
-        return True
-
-    return sum(map(is_open, connections))
-
-
-async def test_many_queries_at_once_share_a_few_connections_of_which_most_are_closed_again(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ledger.app.open(sqlite_url, max_connections=20) as backend:
-        store: Any = backend.engine.store
-        connect, counts = store._connect, list[int]()
-        connections: list[sqlite3.Connection] = []
-
-        async def watched(**how: Any) -> sqlite3.Connection:
-            connections.append(await connect(**how))
-            return connections[-1]
-
-        async def query() -> None:
-            session = await store.begin_read()
-            counts.append(count_open(connections))
-            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
-            await session.rollback()
-
-        monkeypatch.setattr(store, "_connect", watched)
-        await asyncio.gather(*(query() for _ in range(500)))
-        assert (max(counts), count_open(connections)) == (20, 8)
 
 
 async def test_a_worker_does_not_wait_for_the_connections_of_calls(sqlite_url: str) -> None:
@@ -255,13 +200,3 @@ async def test_whoever_hears_that_a_call_has_failed_finds_the_write_lock_free(sq
             assert mine.execute("select count(*) from ticket").fetchone() == (int("beside" in how),)
         if other:
             await other
-
-
-async def test_what_cannot_be_enqueued_takes_nothing_of_the_others_with_it(sqlite_url: str) -> None:
-    async with ledger.app.open(sqlite_url) as backend:
-        jobs, now = backend.engine.store.jobs, backend.engine.clock.now()
-        made = [backend.job_calls.new_job(ledger.enter, {"what": f"{number}"}, now) for number in range(9)]
-        ends = await asyncio.gather(*(jobs.enqueue_alone(job, now) for job in (*made, made[4])), return_exceptions=True)
-        assert ends[:9] == [None] * 9
-        assert isinstance(ends[9], UniqueViolation)
-        assert (await backend.job_counts())["ready"] == 9

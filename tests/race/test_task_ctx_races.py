@@ -209,24 +209,3 @@ async def test_a_transaction_that_completes_a_run_decides_of_it_though_the_worke
         assert runs == ([1, 2] if lost else [1])
         assert await rescuer.run_query(entries) == ([] if lost else ["booked"])
         await stalled.worker.kill()
-
-
-@pytest.mark.parametrize("ends", ["kill", "finish"])
-async def test_a_worker_that_ends_after_the_commit_leaves_a_completed_run(database_url: str, ends: str) -> None:
-    async with two_on(app, database_url, grace=0.0) as (first, second):
-
-        async def completes(ctx: TaskCtx[Order]) -> None:
-            async with kind_for(database_url).open(database_url) as visit:
-                await answer(visit.begin())
-                await write(visit, "booked")
-                await ctx.mark_completed(visit.connection)
-                await answer(visit.commit())
-            await noted(ctx)
-            await asyncio.Event().wait()
-
-        await begin(first, completes)
-        await until(lambda: bool(runs))
-        await (first.worker.kill() if ends == "kill" else first.worker.finish())
-        second.clock.advance(EXPIRED)
-        await second.run_until_idle(plan=False)
-        assert (runs, await state(second)) == ([1], ("success", 1))

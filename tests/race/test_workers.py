@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from stage import ledger
@@ -19,7 +19,6 @@ from stage.storms import held
 from stage.waits import until
 
 from penstock.app import Backend
-from penstock.calls.run.engine import Engine
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable
 from penstock.jobs.job import JobStatus
@@ -53,12 +52,6 @@ async def status(backend: Backend, job: Any) -> JobStatus:
 
 async def state(backend: Backend, job: Any) -> str:
     return (await status(backend, job)).state.value
-
-
-async def end_of(backend: Backend, job: Any) -> tuple[str, str]:
-    """How a job has ended, and the kind of its error."""
-    found = await status(backend, job)
-    return found.state.value, (found.error or "").partition(":")[0]
 
 
 async def is_state(backend: Backend, job: Any, expected: str) -> bool:
@@ -111,18 +104,6 @@ async def start_action(backend: Backend, folder: Path, worker: Worker | None = N
 
 
 # ----- leases that are lost
-
-
-async def test_what_a_stalled_worker_says_of_an_action_is_not_heard(database_url: str, tmp_path: Path) -> None:
-    async with stalled_and_rescuer(database_url) as (backend, stalled, rescuer, clock):
-        job = await start_action(backend, tmp_path, stalled)
-        clock.advance(EXPIRED)
-        await rescuer.tick()
-        (tmp_path / "go on").touch()
-        await until(lambda: stalled.open_outcomes == 1)
-        await stalled._settle_outcomes()
-        assert await end_of(backend, job) == ("failed", "WorkerLost")
-        await stalled.tick()
 
 
 async def test_a_worker_that_finds_its_lease_lost_stops_its_jobs_and_goes_on_under_a_new_one(
@@ -301,12 +282,9 @@ async def worker(database: str, folder: Path) -> AsyncIterator[Command]:
         process.close()
 
 
-@pytest.mark.parametrize("gone", ["stopped", "silent"])
-async def test_a_worker_without_its_server_stops(
-    postgres_url: str, tmp_path: Path, gone: Literal["stopped", "silent"]
-) -> None:
+async def test_a_worker_without_its_server_stops(postgres_url: str, tmp_path: Path) -> None:
     async with Proxy(postgres_url).running() as proxy, worker(proxy.url, tmp_path) as process:
-        proxy.gone = gone
+        proxy.gone = "silent"
         process.tell(signal.SIGTERM)
         await until(lambda: process.exit_status is not None)
         assert process.exit_status == 0
@@ -319,28 +297,3 @@ async def test_a_worker_without_the_lock_of_its_file_stops(sqlite_url: str, tmp_
             process.tell(signal.SIGTERM)
             await until(lambda: process.exit_status is not None)
         assert process.exit_status == 0
-
-
-async def test_a_worker_that_waits_for_its_server_at_its_start_stops_at_once(postgres_url: str) -> None:
-    async with Proxy(postgres_url).running() as proxy:
-        proxy.gone = "silent"
-        process = Command("stage.ledger:app", proxy.url, "worker", **PATIENT)
-        try:
-            await proxy.in_vain.wait()
-            process.tell(signal.SIGTERM)
-            await until(lambda: process.exit_status is not None)
-            assert process.exit_status == 128 + signal.SIGTERM
-        finally:
-            process.close()
-
-
-async def test_calls_jobs_and_services_end_within_the_grace_time(sqlite_url: str) -> None:
-    for grace in (0.0, 4.0, 5.0, 10.0, 60.0):
-        async with ledger.app.open(sqlite_url, grace=grace) as backend:
-            engine: Engine = backend.engine
-            if not grace:
-                assert (engine.grace_left(), engine.services_left()) == (0.0, 3.0), "services have time to stop"
-                continue
-            assert grace * 0.7 <= engine.grace_left() < engine.services_left() < grace
-            engine.begin_stop()
-            assert engine.services_left() <= grace - 0.75

@@ -78,7 +78,7 @@ def roads(annotation: Any, make: Make, chance: Any) -> Iterator[Road]:
             yield "file", lambda: table(v=value).v, partial(exported, dialect, table, value)
 
 
-@settings(max_examples=examples(5_000))
+@settings(max_examples=examples(2_000))
 @given(st.randoms(use_true_random=True))
 def test_a_value_comes_back_as_it_is_or_is_refused_on_every_road(chance: Any) -> None:
     annotation, make = annotation_of(chance)

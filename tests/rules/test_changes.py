@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.changes.change import KINDS, CapturedChange
-from penstock.changes.conditions import NEVER, Conditions
 from penstock.changes.interest import Interest
 from penstock.changes.lag import (
     FULL,
@@ -28,12 +27,11 @@ from penstock.changes.lag import (
     retries_at,
 )
 from penstock.changes.position import BEGINNING, ERA, NOTHING, Position, Snapshot
-from penstock.changes.rotation import LATEST, SLOT_AGE, SLOT_BYTES, SOONEST, Slots, pause_after
+from penstock.changes.rotation import SLOT_AGE, SLOT_BYTES, Slots
 from penstock.errors import CursorInvalid, DeclarationError
 from penstock.services.reading import ReadSize
 from penstock.store.nouns.captures import FoundTable
 from penstock.store.nouns.changes import Batch
-from penstock.store.postgres.conditions import literal
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -83,30 +81,10 @@ def test_an_interest_is_known_by_all_that_it_says() -> None:
     assert Interest.parse(json.dumps(json.loads(one.text()) | {"later": 1})).name == "a"
 
 
-def test_an_update_of_no_interest_needs_no_trigger() -> None:
-    def update(**options: Any) -> str:
-        interest = Interest(name="a", table="t", key=["id"], **options)
-        return Conditions(interest, "is not", lambda columns: "moved", "any").exact_update().sql
-
-    assert update(kinds=["truncate"]) == NEVER.sql
-    assert update(kinds=["change"], watches=[]) == NEVER.sql
-    assert update(kinds=["leave"]) == NEVER.sql, "nothing leaves what holds all"
-    assert update(kinds=["enter"]) == "((moved))"
-    assert update(kinds=["leave"], matches="{row}.a") == "((old.a) is true and (not ((new.a) is true)))"
-    assert update(kinds=["delete"], exact=False) == "((moved))"
-    assert update(kinds=["enter"], exact=False, watches=[]) == "((moved))"
-    assert update(kinds=["enter", "change"]) == "((any))", "a key is a column as others"
-
-
 def test_a_table_that_another_release_has_described_is_read() -> None:
     said = {"kind": "r", "columns": {"id": "integer"}, "partitions": None, "later": 1}
     found = FoundTable.parse(json.dumps(said | {"triggers": [{"name": "a", "later": 1}]}))
     assert (found.columns, found.partitions, found.trigger_names) == ({"id": "integer"}, (), {("", "a")})
-
-
-def test_names_are_written_as_literals() -> None:
-    assert literal("it's") == "'it''s'"
-    assert literal("back\\slash'") == "E'back\\x5cslash'''"
 
 
 # ----- positions
@@ -188,16 +166,6 @@ def test_slots_follow_one_another_when_they_are_full_or_old() -> None:
 # ----- who is behind
 
 
-def test_looks_come_ever_more_rarely_and_soon_again_when_there_is_much_to_do() -> None:
-    pause, seen = SOONEST, []
-    for _ in range(20):
-        pause = pause_after(pause, more=False)
-        seen.append(pause)
-    assert seen == sorted(seen)
-    assert seen[-1] == LATEST
-    assert pause_after(LATEST, more=True) == SOONEST
-
-
 def standing(oldest: timedelta | None, moved: timedelta, rows: int = 1) -> ReaderLag:
     return ReaderLag("r", NOW - moved, rows, None if oldest is None else NOW - oldest)
 
@@ -262,35 +230,8 @@ def test_it_grows_while_there_is_more() -> None:
     assert read(size, 100, 2) == [100, 400]
 
 
-def test_a_burst_of_small_ones_is_read_at_once() -> None:
-    size = ReadSize(2000)
-    size.adapt(batch(20, 100, complete=True))
-    assert size.number == 100
-    size.adapt(batch(20, MEBIBYTE, complete=True))
-    assert size.number == 25, "those were not small"
-
-
-def test_after_few_that_are_large_it_stays_small() -> None:
-    size = ReadSize(2000)
-    size.adapt(batch(25, 4 * MEBIBYTE))
-    size.adapt(batch(3, 4 * MEBIBYTE, complete=True))
-    assert size.number == 4
-    size.adapt(batch(0, 0, complete=True))
-    assert size.number == 4
-
-
 def test_few_are_read_that_are_large() -> None:
     size = ReadSize(2000)
     numbers = read(size, 4 * MEBIBYTE, 3)
     assert numbers == [25, 4, 4]
     assert read(size, MEBIBYTE // 4, 3) == [4, 16, 64]
-
-
-def test_one_is_read_that_is_larger_than_all_may_be() -> None:
-    size = ReadSize(2000)
-    size.adapt(batch(1, 20 * MEBIBYTE))
-    assert size.number == 1
-
-
-def test_it_is_no_more_than_the_most() -> None:
-    assert ReadSize(10).number == 10

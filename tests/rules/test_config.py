@@ -158,12 +158,6 @@ def test_what_cannot_be_a_setting_is_refused_by_name(tmp_path: Path, name: str, 
             load(tmp_path, **{name: value})
 
 
-def test_words_for_true_and_false(tmp_path: Path) -> None:
-    assert [load(tmp_path, dev=word).dev for word in ("1", "0", "true", "FALSE", True, False)] == [True, False] * 3
-    assert load(tmp_path, grace=0).grace == 0
-    assert load(tmp_path, statement_timeout="2147483").statement_timeout == 2_147_483
-
-
 def test_a_setting_that_does_not_exist_is_told_with_those_that_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^thread is no setting\. Did you mean threads\?$"):
         load(tmp_path, thread=5)
@@ -186,11 +180,3 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (tmp_path / "pyproject.toml").write_text(shape)
         with pytest.raises(ConfigError, match=r"pyproject\.toml"):
             load(tmp_path)
-
-
-def test_settings_are_values() -> None:
-    with pytest.raises(AttributeError):
-        Config().threads = 5  # type: ignore[misc]  # what is tested
-    with pytest.raises(ConfigError, match="max_calls"):
-        Config(max_calls=0)
-    assert Config() == Config()

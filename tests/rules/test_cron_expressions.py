@@ -1,4 +1,4 @@
-"""When cron expressions are due: calendars, and clocks that are set."""
+"""When cron expressions are due: calendars, and clocks that are set, against slow and simple ones."""
 
 from __future__ import annotations
 
@@ -73,68 +73,6 @@ def test_the_zone_of_the_instant_does_not_matter_but_it_needs_one() -> None:
         schedule.next(datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
 
 
-# ----- clocks that are set
-
-SET = [
-    # An expression with a minute and an hour: at the moment of the jump, if clocks jump over it.
-    ("30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-31T02:30+02:00"]),
-    (
-        "0,15,30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00",
-        ["2025-03-30T03:00+02:00", "2025-03-31T02:00+02:00"],
-    ),
-    ("0 2,3,4 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-30T03:00+02:00", "2025-03-30T04:00+02:00"]),
-    ("0 0 4 11 *", "America/Sao_Paulo", "2018-01-01T00:00-02:00", ["2018-11-04T01:00-02:00", "2019-11-04T00:00-03:00"]),
-    (
-        "15 2 * * *", "Australia/Lord_Howe", "2025-10-04T12:00+10:30",
-        ["2025-10-05T02:30+11:00", "2025-10-06T02:15+11:00"],
-    ),
-    ("0 9 * * *", "Pacific/Apia", "2011-12-29T09:00-10:00", ["2011-12-31T00:00+14:00", "2011-12-31T09:00+14:00"]),
-    # … and the first time, if it comes twice.
-    ("30 2 * * *", "Europe/Prague", "2025-10-25T12:00+02:00", ["2025-10-26T02:30+02:00", "2025-10-27T02:30+01:00"]),
-    (
-        "45 1 * * *", "Australia/Lord_Howe", "2025-04-05T12:00+11:00",
-        ["2025-04-06T01:45+11:00", "2025-04-07T01:45+10:30"],
-    ),
-    (
-        "30 23 * * *", "America/Sao_Paulo", "2019-02-16T12:00-02:00",
-        ["2019-02-16T23:30-02:00", "2019-02-17T23:30-03:00"],
-    ),
-    (
-        "0 9 * * *", "America/Juneau", "1867-10-18T09:00:00+15:02:19",
-        ["1867-10-19T09:00:00+15:02:19", "1867-10-20T09:00:00-08:57:41"],
-    ),
-    # An expression whose minute or hour begins with a star: as the clock shows it, not at all, once or twice.
-    ("*/30 2 * * *", "Europe/Prague", "2025-03-29T12:00+01:00", ["2025-03-31T02:00+02:00", "2025-03-31T02:30+02:00"]),
-    (
-        "*/30 * * * *", "Europe/Prague", "2025-10-26T02:00+02:00",
-        ["2025-10-26T02:30+02:00", "2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-26T03:00+01:00"],
-    ),
-    (
-        "*/30 2 * * *", "Europe/Prague", "2025-10-26T02:30+02:00",
-        ["2025-10-26T02:00+01:00", "2025-10-26T02:30+01:00", "2025-10-27T02:00+01:00"],
-    ),
-    (
-        "50 * * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
-        ["2025-04-06T01:50+11:00", "2025-04-06T01:50+10:30", "2025-04-06T02:50+10:30"],
-    ),
-    (
-        "*/20 2 * * *", "Australia/Lord_Howe", "2025-04-06T01:45+11:00",
-        ["2025-04-06T02:00+10:30", "2025-04-06T02:20+10:30"],
-    ),
-    ("10,20 * 1 1 *", "Asia/Kathmandu", "1985-06-01T00:00+05:30", ["1986-01-01T00:20+05:45", "1986-01-01T01:10+05:45"]),
-    ("* 0 * * *", "America/Sao_Paulo", "2018-11-03T23:59-03:00", ["2018-11-05T00:00-02:00", "2018-11-05T00:01-02:00"]),
-    # Zones whose offsets are odd, and were odder.
-    ("0 9 * * *", "Africa/Casablanca", "2025-02-22T09:00+01:00", ["2025-02-23T09:00+00:00", "2025-02-24T09:00+00:00"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("expression", "timezone", "after", "expected"), SET)
-def test_clocks_that_are_set(expression: str, timezone: str, after: str, expected: list[str]) -> None:
-    wanted = [at(one) for one in expected]
-    found = [at(one) for one in following(expression, timezone, at(after), len(expected))]
-    assert found == wanted
-
-
 # ----- against slow and simple ones
 
 SETTINGS = [
@@ -153,11 +91,6 @@ SETTINGS = [
 
 def shown(instant: datetime, timezone: str) -> datetime:
     return instant.astimezone(ZoneInfo(timezone)).replace(tzinfo=None)
-
-
-def test_the_clocks_named_here_are_set_where_it_says() -> None:
-    jumps = [shown(at(when), zone) - shown(at(when) - MINUTE, zone) for zone, when in SETTINGS]
-    assert [jump == MINUTE for jump in jumps] == [False] * (len(SETTINGS) - 1) + [True]
 
 
 class Slow:
@@ -246,20 +179,6 @@ def test_times_of_day_are_those_of_the_library_that_knows_zones_itself(
     assert CronExpression(text, timezone).next(after) == expected
 
 
-@given(
-    st.sampled_from(sorted({zone for zone, _ in SETTINGS})),
-    st.sampled_from(["*/5 * * * *", "0 0 1 1 *", "15 2 * * SUN", "* 3 29 2 *", "*/10 */5 * 6 1#2", "30 30 4 L * *"]),
-    st.datetimes(datetime(1850, 1, 1), datetime(2150, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - bounds
-)
-def test_nothing_lies_between_an_instant_and_the_next_due_one(timezone: str, expression: str, after: datetime) -> None:
-    schedule = CronExpression(expression, timezone)
-    found = schedule.next(after)
-    assert found > after
-    for share in (0.001, 0.5, 0.999):
-        assert schedule.next(after + (found - after) * share) in {found, schedule.next(found)}
-    assert schedule.next(found - timedelta.resolution) == found
-
-
 # ----- what cannot be declared
 
 
@@ -267,16 +186,11 @@ def test_nothing_lies_between_an_instant_and_the_next_due_one(timezone: str, exp
     ("expression", "told"),
     [
         ("61 * * * *", "bad minute. Write minute, hour, day of month"),
-        ("* * 0 * *", "bad day-of-month"),
-        ("* * * * 8", "bad day-of-week"),
         ("* * * * MON#6", "bad day-of-week"),
         ("5-1 * * * *", "bad minute"),
         ("60 * * * * *", "bad second"),
-        ("ěšč * * * *", "bad minute"),
         ("", "does not have five or six fields. Write minute"),
-        ("* * * *", "does not have five or six fields"),
         ("0 0 31 2 *", "never comes in any time zone. Choose a day that the month has"),
-        ("0 0 31 4,6,9,11 *", "never comes in any time zone"),
         ("* * */20 * 1L", "never comes in Europe/Prague"),
         ("*/15 2 * 3 0L", "never comes in Europe/Prague. .* an hour that no clock change skips"),
         ("0 0 * * *" + " " * 256, "is longer than 256"),
@@ -292,7 +206,6 @@ def test_an_expression_that_cannot_be_is_refused(expression: str, told: str) -> 
     ("timezone", "told"),
     [
         ("Europe/Praha", "There is no time zone 'Europe/Praha'. Did you mean 'Europe/Prague'?"),
-        ("europe/prag", "There is no time zone"),
         ("../etc/passwd", "There is no time zone"),
         ("", "Write the IANA name of a place"),
         ("a\0b", "There is no time zone"),

@@ -45,26 +45,9 @@ def turn(policy: CatchUp, last: datetime, now: datetime, schedule: Schedule = TE
     return decision
 
 
-def test_what_has_only_just_come_was_not_missed() -> None:
-    ten, twenty, thirty, forty = minutes(10, 20, 30, 40)
-    assert turn("skip", NOON, thirty + MINUTE) == Decision(thirty, thirty, forty, skipped(10, 20))
-    assert turn("skip", NOON, thirty + MINUTE + TICK) == Decision(None, thirty, forty, skipped(10, 30))
-    assert turn("skip", NOON, ten + 5 * MINUTE) == Decision(None, ten, twenty, skipped(10, 10))
-
-
 @pytest.mark.parametrize("policy", get_args(CatchUp))
 def test_a_clock_that_goes_back_runs_nothing_twice(policy: CatchUp) -> None:
     assert turn(policy, NOON, NOON - 3 * HOUR) == Decision(None, NOON, minutes(10)[0])
-
-
-def test_a_day_on_which_clocks_jump_is_caught_up_like_any_other() -> None:
-    schedule = CronExpression("30 2 * * *", "Europe/Prague")
-    last, now = datetime(2025, 3, 28, 1, 30, tzinfo=UTC), datetime(2025, 3, 31, 12, tzinfo=UTC)
-    hours = []
-    while (decision := turn("all", last, now, schedule)).run is not None:
-        last = decision.last
-        hours.append(f"{decision.run:%d %H:%M}")
-    assert hours == ["29 01:30", "30 01:00", "31 00:30"]
 
 
 SCHEDULES = st.sampled_from(["*/10 * * * *", "0 9 * * MON", "30 2 * * *"]).map(
@@ -121,8 +104,6 @@ def test_no_run_begins_before_its_time_or_as_late_as_the_next(schedule: Schedule
     [
         ({"name": ""}, "1 to 100 characters, not all of them blanks. Write a short one"),
         ({"name": "café"}, "'café' is not printable ASCII. Use letters without accents"),
-        ({"name": "a\x7fb"}, "is not printable ASCII"),
-        ({"name": 5}, "is text, not 5"),
         ({"schedule": "0 9 * * *"}, "'0 9 * * *' is no schedule. Write CronExpression("),
         ({"catch_up": "every"}, "catch_up cannot be 'every'. Write one of 'skip', 'one', 'all'."),
         ({"overlap": "run"}, "overlap cannot be 'run'. Write one of 'skip', 'wait'."),
@@ -206,11 +187,6 @@ def test_a_schedule_is_kept_as_text(schedule: Schedule, text: str, words: tuple[
 def test_a_text_that_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(DeclarationError):
         schedule_of(text)
-
-
-def test_a_plan_gives_back_its_cron() -> None:
-    given = cron(catch_up="all", overlap="wait", jitter=timedelta(seconds=2.5))
-    assert plan_of(given, function="m:f", job="{}").cron() == given
 
 
 def test_what_was_planned_while_a_cron_was_paused_is_not_run() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from enum import Enum
 from typing import Any, Literal
-from uuid import UUID
 
 import pytest
 from pydantic import Field
 
-from penstock import Id, Index, Table
+from penstock import Index, Table
 from penstock.errors import DeclarationError
 from penstock.schema.diff import (
     CreateTable,
@@ -25,7 +23,6 @@ from penstock.schema.stored import StoredCheck, StoredColumn, StoredIndex, Store
 from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.ddl import describe
-from penstock.store.sqlite.dialect import SQLITE
 
 
 class Booking(Table):
@@ -44,10 +41,6 @@ def stored(table: type[Table] = Booking, **changes: Any) -> StoredTable:
 def compare(table: type[Table], found: StoredTable | None) -> Difference:
     definition = definition_of(table)
     return diff(definition, describe(definition, POSTGRES), found)
-
-
-def done(found: Difference) -> list[str]:
-    return [step.do for step in found.steps if not isinstance(step, CreateTable)]
 
 
 def without(mapping: Any, *names: str) -> dict[str, Any]:
@@ -97,86 +90,6 @@ def test_a_new_column_fills_the_rows_that_exist(declaration: dict[str, Any], fil
 
 
 @pytest.mark.parametrize(
-    "declaration", [{"annotation": "str"}, {"annotation": "str", "new": Field(default_factory=lambda: "made anew")}]
-)
-def test_a_new_column_without_a_value_for_old_rows_needs_an_empty_table(declaration: dict[str, Any]) -> None:
-    (guard,) = added(**declaration).guards
-    assert (guard.rule, guard.columns) == ("any", ("new",))
-    assert guard.problem(0) is None
-    problem = guard.problem(7)
-    assert problem is not None
-    assert problem.rows == 7
-    assert problem.what.endswith("7 rows.")
-    assert "penstock migration new" in problem.fix
-
-
-def test_optional_and_required_change_into_each_other() -> None:
-    columns = dict(stored().columns)
-    columns["customer"] = replace(columns["customer"], nullable=True)
-    columns["phone"] = replace(columns["phone"], nullable=False)
-    found = compare(Booking, stored(columns=columns))
-    assert done(found) == ["require", "relax"]
-    assert [(guard.rule, guard.columns) for guard in found.guards] == [("null", ("customer",))]
-
-
-def test_another_type_is_refused_whatever_the_rows_are_and_nothing_else_is_said_of_the_column() -> None:
-    columns = dict(stored().columns)
-    columns["status"] = StoredColumn("status", "bigint", nullable=True)
-    found = compare(Booking, stored(columns=columns, checks={}))
-    (guard,) = found.guards
-    problem = guard.problem(0)
-    assert problem is not None
-    assert (problem.column, problem.rows) == ("status", 0)
-    assert "bigint" in problem.what
-    assert found.steps == []
-
-
-@pytest.mark.parametrize(
-    ("choices", "step", "guarded"),
-    [
-        ({"pending"}, "replace choices", False),
-        ({"pending", "paid", "gone"}, "replace choices", True),
-        (set(), "replace choices", True),  # a check that says something else
-    ],
-)
-def test_choices_widen_freely_and_narrow_if_no_row_has_another(choices: set[str], step: str, *, guarded: bool) -> None:
-    name = choices_name("booking", "status")
-    found = compare(Booking, stored(checks={name: StoredCheck(name, frozenset(choices))}))
-    assert done(found) == [step]
-    assert [guard.rule for guard in found.guards] == ["other"] * guarded
-
-
-def test_choices_come_and_go() -> None:
-    class Free(Table, name="booking"):
-        customer: str
-        phone: str | None = None
-        status: str = "pending"
-
-        by_customer = Index("customer", "phone")
-        by_phone = Index("phone", unique=True)
-
-    limited, free = compare(Booking, stored(Free)), compare(Free, stored())
-    assert (done(limited), [guard.rule for guard in limited.guards]) == (["add choices"], ["other"])
-    assert (done(free), free.guards) == (["drop check"], [])
-
-
-def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
-    name = choices_name("booking", "status")
-    passing = StoredCheck(next_name(name))
-    unproven = StoredCheck(name, frozenset({"pending", "paid"}), valid=False)
-    found = compare(Booking, stored(checks={name: unproven, passing.name: passing}))
-    assert done(found) == ["drop check", "validate choices"]
-
-    indexes = dict(stored().indexes)
-    indexes["booking_by_phone"] = replace(indexes["booking_by_phone"], valid=False)
-    half_built = replace(indexes["booking_by_customer"], name=next_name("booking_by_customer"))
-    found = compare(Booking, stored(indexes={**indexes, half_built.name: half_built}))
-    assert done(found) == ["drop invalid", "drop invalid", "create"]
-    named = [step.name for step in found.steps if not isinstance(step, CreateTable)]
-    assert named == [half_built.name, "booking_by_phone", ""]
-
-
-@pytest.mark.parametrize(
     "change",
     [
         {"columns": ('"customer"', '"phone"', '"id"')},  # NULLs in another place of the order
@@ -190,32 +103,6 @@ def test_an_index_of_the_same_name_that_says_something_else_is_replaced(change: 
     indexes["booking_by_customer"] = replace(indexes["booking_by_customer"], **change)
     found = compare(Booking, stored(indexes=indexes))
     assert found.steps == [IndexStep("replace", Booking.by_customer)]
-
-
-def test_a_unique_index_counts_only_what_can_be_a_duplicate() -> None:
-    class Before(Table, name="booking"):
-        customer: str
-
-    class Old(Table, name="booking"):
-        customer: str
-        by_customer = Index("customer", unique=True)
-
-    class NullInNew(Table, name="booking"):
-        customer: str
-        email: str | None = None
-        by_email = Index("customer", "email", unique=True)
-
-    class SameInNew(Table, name="booking"):
-        customer: str
-        kind: str = "x"
-        by_kind = Index("customer", "kind", unique=True)
-
-    guards = [compare(table, stored(Before)).guards for table in (Old, NullInNew, SameInNew)]
-    assert [[(guard.rule, guard.columns, guard.index) for guard in found] for found in guards] == [
-        [("duplicate", ("customer",), "by_customer")],
-        [],
-        [("duplicate", ("customer",), "by_kind")],
-    ]
 
 
 def test_what_is_no_longer_declared_is_left_alone_unless_inserts_would_fail() -> None:
@@ -266,27 +153,6 @@ def test_a_table_of_another_program_is_checked_and_never_changed() -> None:
     assert compare(Invoice, stored(Invoice, indexes={}, checks={})).steps == []
 
 
-def test_kinds_that_sqlite_keeps_in_one_type_are_told_apart() -> None:
-    class Event(Table):
-        text: str
-        at: datetime
-        token: UUID
-        done: bool
-        data: dict[str, Any]
-        owner: Id[Booking]
-
-    types = {name: column.type for name, column in describe(definition_of(Event), SQLITE).columns.items()}
-    assert len({types[name] for name in ("text", "at", "token", "data")}) == 4
-    assert types["done"] != "INTEGER"
-    assert types["owner"] == types["text"]
-
-    class Foreign(Table, source="Foreign", key="Number", managed=False):
-        Number: int
-
-    assert list(describe(definition_of(Foreign), SQLITE).columns) == ["number"], "it does not tell capitals apart"
-    assert list(describe(definition_of(Foreign), POSTGRES).columns) == ["Number"]
-
-
 def test_two_things_of_one_name_are_refused_and_long_names_stay_apart() -> None:
     class A(Table, name="a"):
         c: str
@@ -320,3 +186,23 @@ def test_two_things_of_one_name_are_refused_and_long_names_stay_apart() -> None:
     names = {choices_name("t" * 48, "c" * 47 + letter) for letter in "ab"}
     assert len(names) == 2
     assert all(len(name) == 63 for name in names | {next_name(name) for name in names})
+
+
+def done(found: Difference) -> list[str]:
+    return [step.do for step in found.steps if not isinstance(step, CreateTable)]
+
+
+def test_what_an_interrupted_push_left_is_finished_or_taken_away() -> None:
+    name = choices_name("booking", "status")
+    passing = StoredCheck(next_name(name))
+    unproven = StoredCheck(name, frozenset({"pending", "paid"}), valid=False)
+    found = compare(Booking, stored(checks={name: unproven, passing.name: passing}))
+    assert done(found) == ["drop check", "validate choices"]
+
+    indexes = dict(stored().indexes)
+    indexes["booking_by_phone"] = replace(indexes["booking_by_phone"], valid=False)
+    half_built = replace(indexes["booking_by_customer"], name=next_name("booking_by_customer"))
+    found = compare(Booking, stored(indexes={**indexes, half_built.name: half_built}))
+    assert done(found) == ["drop invalid", "drop invalid", "create"]
+    named = [step.name for step in found.steps if not isinstance(step, CreateTable)]
+    assert named == [half_built.name, "booking_by_phone", ""]

@@ -20,12 +20,7 @@ ROOT = Path(__file__).parents[2]
 HERE = "file:///srv/my%20pen$tock"
 SOURCES: dict[str, tuple[dict[str, Any] | None, str]] = {
     "a registry": (None, "==9.9"),
-    "a folder": ({"url": HERE, "dir_info": {}}, f" @ {HERE}"),
     "a folder that is edited": ({"url": HERE, "dir_info": {"editable": True}}, f" @ {HERE}"),
-    "a commit": (
-        {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "b" * 40}},
-        f" @ git+https://host/a.git@{'b' * 40}",
-    ),
     "a commit, in a folder": (
         {"url": "ssh://git@host/a", "vcs_info": {"vcs": "git", "commit_id": "c0"}, "subdirectory": "python"},
         " @ git+ssh://git@host/a@c0#subdirectory=python",
@@ -34,15 +29,6 @@ SOURCES: dict[str, tuple[dict[str, Any] | None, str]] = {
         {"url": "https://host/a.whl", "archive_info": {"hash": "sha256=ab", "hashes": {"sha256": "ab"}}},
         " @ https://host/a.whl#sha256=ab",
     ),
-    "an archive, as older tools note it": (
-        {"url": "file:///a.whl", "archive_info": {"hash": "sha256=ab"}},
-        " @ file:///a.whl#sha256=ab",
-    ),
-    "an archive in a folder, with an unusual hash": (
-        {"url": "https://host/a.zip", "archive_info": {"hashes": {"md5": "cd", "sha256": "ab"}}, "subdirectory": "p"},
-        " @ https://host/a.zip#subdirectory=p&sha256=ab",
-    ),
-    "an archive without a hash": ({"url": "https://host/a.zip", "archive_info": {}}, " @ https://host/a.zip"),
 }
 
 

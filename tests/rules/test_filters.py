@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -19,11 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from penstock import DeclarationError, Id, Table, UsageError, contains, has, in_, is_none, known, length, matches
 from penstock.reactive.describe import explain
-from penstock.reactive.evaluate import holds, normal_value, read_each, row_values, same
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition, fields
 from penstock.reactive.signature import read_signature, signature
 from penstock.reactive.tracing import trace_filter, trace_watch
-from penstock.schema.fields import Kind
 from penstock.schema.table import definition_of
 
 
@@ -89,30 +86,20 @@ def says(function: Callable[[Any], Any], **values: Any) -> bool:
 @pytest.mark.parametrize(
     ("function", "matching", "other"),
     [
-        (lambda o: o.status == "paid", {"status": "paid"}, {}),
         (lambda o: (o.status == "paid") & (o.amount > 100), {"status": "paid", "amount": 101}, {"status": "paid"}),
         (lambda o: ((o.amount == 1) | (o.amount == 2)) & ~(o.name == "x"), {"amount": 2}, {"amount": 2, "name": "x"}),
         (lambda o: o.amount.in_((1, None)), {}, {"amount": 2}),
         (lambda o: ~o.amount.in_([1, 2]), {"amount": 3}, {"amount": 1}),
-        (lambda o: o.amount.is_none(), {}, {"amount": 0}),
         (lambda o: o.amount == None, {}, {"amount": 0}),  # noqa: E711
-        (lambda o: o.amount != None, {"amount": 0}, {}),  # noqa: E711
         (lambda o: o.amount > o.quantity, {"amount": 2}, {"amount": 1}),
-        (lambda o: o.at == o.until, {}, {"at": NEW_YEAR}),
         (lambda o: o.active, {}, {"active": False}),
-        (lambda o: o.active == False, {"active": False}, {}),  # noqa: E712
         (lambda o: o.name.startswith("a%"), {"name": "a%b"}, {"name": "axb"}),
-        (lambda o: o.name.endswith("b"), {"name": "ab"}, {"name": "abc"}),
-        (lambda o: o.name.contains("$$"), {"name": "a$$b"}, {"name": "a$b"}),
         (lambda o: o.name.matches("^[a-c]+$"), {"name": "abc"}, {"name": "abcd"}),
         (lambda o: o.name.length() == 2, {"name": "é😀"}, {"name": "a"}),
         (lambda o: o.raw.length() > 1, {"raw": b"\xc3\xa9"}, {"raw": b"a"}),
-        (lambda o: o.raw == b"\0", {"raw": b"\0"}, {}),
         (lambda o: o.price == 1, {"price": Decimal("1.00")}, {"price": Decimal("1.01")}),
         (lambda o: o.price * o.quantity > Decimal("9.5"), {"price": Decimal(5), "quantity": 2}, {"price": Decimal(5)}),
-        (lambda o: o.quantity * 2 - 1 == 3, {"quantity": 2}, {}),
         (lambda o: o.ratio > o.quantity, {"ratio": 1.5}, {}),
-        (lambda o: o.at + timedelta(hours=1) > o.until, {"at": NEW_YEAR, "until": NEW_YEAR}, {"at": NEW_YEAR}),
         (lambda o: o.until - o.at >= timedelta(days=1), {"at": NEW_YEAR, "until": NEW_YEAR + timedelta(days=1)}, {}),
         (
             lambda o: o.at < datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))),
@@ -125,26 +112,13 @@ def says(function: Callable[[Any], Any], **values: Any) -> bool:
             {"address": Address(city="", zip="60200")},
             {"address": Address(city="")},
         ),
-        (
-            lambda o: o.address["city"].startswith("B"),
-            {"address": Address(city="Brno")},
-            {"address": Address(city="b")},
-        ),
-        (
-            lambda o: o.address.lines.length() == 2,
-            {"address": Address(city="", lines=["a", "b"])},
-            {"address": Address(city="")},
-        ),
         (lambda o: o.tags[-1] == "b", {"tags": Tags(["a", "b"])}, {"tags": Tags(["b", "a"])}),
         (lambda o: o.tags.has("a"), {"tags": Tags(["b", "a"])}, {"tags": Tags(["ab"])}),
         (lambda o: o.loose.anything == 1, {"loose": Loose(anything=1)}, {}),  # type: ignore[call-arg]
         (lambda o: o.data.a.b[0] == 2.5, {"data": {"a": {"b": [2.5]}}}, {"data": {"a": {"b": {"0": 2.5}}}}),
         (lambda o: o.data == {"a": [1, None]}, {"data": {"a": [1.0, None]}}, {"data": {"a": [1]}}),
-        (lambda o: o.data.a, {"data": {"a": True}}, {"data": {"a": 1}}),
         (lambda o: o.data.a == 1, {"data": {"a": 1}}, {"data": {"a": True}}),
-        (lambda o: o.data.a > "a", {"data": {"a": "b"}}, {"data": {"a": 5}}),
         (lambda o: o.data.a.is_none(), {"data": {"a": None}}, {"data": {"a": 0}}),
-        (lambda o: is_none(o.data.b), {"data": []}, {"data": {"b": ""}}),
         (lambda o: in_(o.name, ("a", "b")) & contains(o.name, "b"), {"name": "b"}, {"name": "a"}),
         (lambda o: (known(o.amount) > 1) & (length(o.name) == 0), {"amount": 2}, {"amount": 2, "name": "a"}),
         (lambda o: matches(o.name, "a") | has(o.tags, "a"), {"name": "a"}, {}),
@@ -153,16 +127,6 @@ def says(function: Callable[[Any], Any], **values: Any) -> bool:
 def test_what_can_be_written(function: Callable[[Any], Any], matching: dict[str, Any], other: dict[str, Any]) -> None:
     assert says(function, **matching)
     assert not says(function, **other)
-
-
-def test_a_filter_may_be_any_function_of_a_row() -> None:
-    limit = 100
-
-    def large(order: Order) -> bool:
-        important = order.status == "paid"
-        return important & (known(order.amount) > limit)
-
-    assert str(trace(large)) == "(status == 'paid') & (amount > 100)"
 
 
 # ----- true or false, and never a third thing
@@ -186,30 +150,6 @@ def test_a_filter_may_be_any_function_of_a_row() -> None:
 def test_what_is_not_there_makes_a_comparison_false_and_its_opposite_true(function: Callable[[Any], Any]) -> None:
     assert not says(function)
     assert says(lambda o: ~function(o))
-
-
-def test_two_that_are_not_there_are_equal() -> None:
-    assert says(lambda o: o.at == o.until)
-    assert says(lambda o: o.data.a == o.address.city)
-    assert not says(lambda o: o.at != o.until)
-    assert not says(lambda o: o.at <= o.until)
-
-
-@pytest.mark.parametrize("data", [None, 0, "a", [], {}, [{"a": 1}], {"a": "x"}, {"a": {"b": {"c": 1}}}, {"a": [[1]]}])
-def test_json_of_another_shape_is_not_there(data: Any) -> None:
-    assert not says(lambda o: o.data.a.b[0] > 1, data=data)
-    assert not says(lambda o: o.data.a.b.startswith(""), data=data)
-
-
-def test_nan_is_not_there() -> None:
-    assert normal_value(Kind.REAL, float("nan")) is None
-    assert normal_value(Kind.DECIMAL, Decimal("NaN")) is None
-
-
-def test_numbers_that_a_result_could_leave_floats_with_are_not_computed_with() -> None:
-    assert says(lambda o: o.ratio > 1, ratio=1e200)
-    assert not says(lambda o: o.ratio * o.ratio > 1, ratio=1e200)
-    assert says(lambda o: (o.ratio * o.ratio).is_none(), ratio=1e-200)
 
 
 # ----- what is refused
@@ -236,7 +176,6 @@ _listed = ["x"]
         (lambda o: o.status in ("new", "paid"), "status == 'new'", ".in_("),
         (lambda o: "a" in o.tags, "in needs the value of tags", ".has("),
         (lambda o: "a" in o.name, "in needs the value of name", ".contains("),
-        (lambda o: len(o.name) > 1, "len()", ".length()"),
         (lambda o: [x for x in o.tags] == [], "a loop", ".has("),  # noqa: C416
         (lambda o: o.status == "paid" & o.active, "active is joined with 'paid'", "parentheses"),
         (lambda o: (o.status == "paid") & o.amount, "amount stands where a condition belongs", "parentheses"),
@@ -244,50 +183,27 @@ _listed = ["x"]
         (lambda o: (o.amount > 1) == True, "amount > 1 is true or false already", "as it is"),  # noqa: E712
         (lambda o: o.statsu == "paid", "no column 'statsu'", "There is status"),
         (lambda o: o.status == "payd", "'payd' is not a value of it", "Compare with 'new', 'paid'"),
-        (lambda o: o.colour == "red", "'red' is not a value of it", "Compare with Colour.RED, Colour.BLUE"),
         (lambda o: o.parent == "customer_1", "'customer_1' is not a value of it", "an id"),
         (lambda o: o.amount == True, "True is not a value of it", "an int"),  # noqa: E712
-        (lambda o: o.amount == 2**63, "64 bits", ""),
-        (lambda o: o.ratio.in_([float("nan")]), "NaN", "None"),
-        (lambda o: o.price > 1.5, "1.5 is not a value of it", "a Decimal"),
         (lambda o: o.at > datetime(2026, 1, 1), "has no time zone", "tzinfo"),  # noqa: DTZ001
-        (lambda o: o.at > date(2026, 1, 1), "is not a value of it", "an aware datetime"),
-        (lambda o: o.day > NEW_YEAR, "is not a value of it", "a date"),
-        (lambda o: o.key == "0", "'0' is not a value of it", "a UUID"),
         (lambda o: o.name == "a\0", "NUL", ""),
-        (lambda o: o.name.startswith("\0"), "NUL", ""),
         (lambda o: o.data == NEW_YEAR, "JSON holds no datetime", "such as a text"),
         (lambda o: o.data > [1], "no order", "=="),
-        (lambda o: o.active > False, "no order", "=="),
-        (lambda o: o.amount > None, "never true", "is_none()"),
         (lambda o: o.name == o.amount, "kind text with kind integer", ""),
         (lambda o: o.name.lower() == "a", "name has no lower", "startswith"),
-        (lambda o: o.data.upper() == "A", "a call of data.upper", "startswith"),
-        (lambda o: o.name[0] == "a", "name is no JSON", ".startswith("),
+        (lambda o: o.amount == 2**63, "64 bits", ""),
         (lambda o: o.data[1:] == [], "no step into JSON", "[0]"),
         (lambda o: o.data["a\nb"] == 1, "cannot be looked up", "printable"),
         (lambda o: o.address.town == "x", "Address has no field 'town'", "city, zip_code, lines"),
         (lambda o: o.amount.startswith("a"), "amount is no text", "Compare it"),
-        (lambda o: o.name.startswith(o.status), "takes a text, not status", "Other fields"),
-        (lambda o: o.name.has("a"), "name is no JSON", ".contains("),
         (lambda o: o.data.has([1]), "takes a str, a number", ""),
         (lambda o: o.amount.length() > 1, "amount has no length", ""),
         (lambda o: o.status.in_("new"), "takes a list or tuple", ""),
-        (lambda o: o.status.in_([]), "never true", ""),
-        (lambda o: o.status.in_([o.name]), "takes constants", "=="),
-        (lambda o: o.name.matches("(?i)a"), "'(?i'", "(?:"),
-        (lambda o: o.name.matches(r"\bword"), r"'\\b'", "[...]"),
-        (lambda o: o.name.matches(5), "takes a text", ""),
         (lambda o: o.amount / 2 > 1, "amount is computed with", "+, - and *"),
-        (lambda o: o.name + "a" == "ba", "cannot compute with 'a'", ""),
         (lambda o: o.name + o.name == "ba", "no + of kind text and kind text", "field of its own"),
-        (lambda o: o.price * o.ratio > 1, "no * of kind decimal and kind real", ""),
-        (lambda o: o.quantity * True > 1, "cannot compute with True", ""),
         (lambda o: o.ratio * 1e200 > 1, "cannot compute with 1e+200", ""),
         (lambda o: o.quantity + 1 + 2 + 3 + 4 + 5 + 6 > 1, "more than 6 operands", "field of its own"),
-        (lambda o: o.at + o.took + o.took + o.took > NEW_YEAR, "more than 3 operands", ""),
         (lambda o: f"{o.name}" == "a", "an f-string", "the field itself"),
-        (lambda o: str(o.name) == "a", "str()", "the field itself"),
         (lambda o: o == 1, "the row as a whole", "Name its fields"),
         (lambda o: o, "instead of a condition", "comparison"),
         (lambda _: True, "it returned True", "comparison"),
@@ -314,10 +230,6 @@ def test_what_cannot_be_translated_is_refused(function: Any, part: str, instead:
 
 
 tags = ["x"]
-
-
-def test_a_field_may_have_the_name_of_a_list() -> None:
-    assert says(lambda o: o.tags.has("a"), tags=Tags(["a"]))
 
 
 def test_what_a_filter_takes_from_outside_cannot_change() -> None:
@@ -370,17 +282,13 @@ def changed(watch: Any, before: Order, after: Order) -> bool:
     ("watch", "before", "after", "changes"),
     [
         (("status",), {}, {"status": "paid"}, True),
-        (("status",), {}, {"name": "x"}, False),
         (("address.city",), {"address": Address(city="a")}, {"address": Address(city="a", lines=["x"])}, False),
         (("address.zip_code",), {"address": Address(city="a")}, {"address": Address(city="a", zip="1")}, True),
-        (("amount",), {}, {"amount": 0}, True),
         (("data",), {"data": {"a": 1, "b": 2}}, {"data": {"b": 2, "a": 1.0}}, False),
         (("data",), {"data": {"a": 1}}, {"data": {"a": True}}, True),
         (("data.a",), {"data": {}}, {"data": {"a": None}}, False),
         ((lambda o: o.amount * o.quantity,), {"amount": 2, "quantity": 3}, {"amount": 2, "quantity": 4}, True),
-        ((lambda o: o.quantity > 10,), {"quantity": 11}, {"quantity": 12}, False),
         ((lambda o: o.quantity > 10,), {"quantity": 10}, {"quantity": 11}, True),
-        ((lambda o: o.data[0],), {"data": ["a"]}, {"data": ["b"]}, True),
         (("price",), {"price": Decimal("1.0")}, {"price": Decimal("1.00")}, False),
         (None, {}, {"raw": b"x"}, True),
     ],
@@ -409,11 +317,6 @@ def test_what_cannot_be_watched_is_refused(watch: Any, part: str) -> None:
     assert part in raised.value.what
 
 
-def test_names_of_a_watch() -> None:
-    found = trace_watch(DEFINITION, ("status", "address.city", lambda o: o.price * o.quantity), "w")
-    assert found.names == ("status", "address.city", "price * quantity")
-
-
 # ----- signatures
 
 
@@ -440,26 +343,9 @@ def test_equal_filters_have_equal_signatures_and_others_do_not() -> None:
     assert len(set(texts)) == len(texts)
     assert texts == [signature(trace(function)) for function in functions]
     assert signature(trace(lambda order: order.amount == 1)) == texts[0]
+    some = frozenset("edcba")
+    assert signature(trace(lambda o: o.name.in_(some))) == signature(trace(lambda o: o.name.in_(tuple("abcde"))))
     assert signature(trace(lambda o: o.price == Decimal("1.0"))) == signature(trace(lambda o: o.price == 1))
-
-
-def test_a_signature_is_the_same_in_every_process() -> None:
-    program = (
-        "from test_filters import trace, signature\n"
-        "some = frozenset(['a', 'b', 'c', 'd', 'e'])\n"
-        "print(signature(trace(lambda o: o.name.in_(some) & (o.data == {'b': 1, 'a': 2}))))"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
 
 
 def test_a_signature_is_a_text_that_stays() -> None:
@@ -505,3 +391,10 @@ def test_a_row_is_explained_by_the_parts_that_decide() -> None:
     found = tuple(explain(condition, row_values(DEFINITION, right, DEFINITION.positions)))
     assert [one.part for one in found] == ["status == 'paid'", "amount > 100", "~(active)"]
     assert all(one.holds for one in found)
+
+
+def test_two_that_are_not_there_are_equal() -> None:
+    assert says(lambda o: o.at == o.until)
+    assert says(lambda o: o.data.a == o.address.city)
+    assert not says(lambda o: o.at != o.until)
+    assert not says(lambda o: o.at <= o.until)

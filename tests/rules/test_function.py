@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.errors import ArgumentsInvalid, DeclarationError
+from penstock.errors import DeclarationError
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, name_of
 from penstock.functions.registry import Registry
-from penstock.functions.signature import Signature
 
 
 async def look(ctx: Any, number: int = 1) -> int:
@@ -110,23 +109,6 @@ def test_a_program_run_as_main_bears_the_name_by_which_others_import_it(
     assert name_of(look) == name
 
 
-def test_functions_of_the_same_annotations_share_a_check_and_unions_keep_their_order() -> None:
-    def one(ctx: Any, x: set[int] | frozenset[int]) -> list[int]:
-        return [*x]
-
-    def same(ctx: Any, x: set[int] | frozenset[int]) -> list[int]:
-        return [*x]
-
-    def other(ctx: Any, x: frozenset[int] | set[int]) -> list[int]:
-        return [*x]
-
-    checks = [Signature(handler, handler.__name__) for handler in (one, same, other)]
-    assert [type(check.check_json('{"x": [1]}')["x"]) for check in checks] == [set, set, frozenset]
-    assert [check.arguments.__name__ for check in checks] == ["one", "same", "other"]
-    with pytest.raises(ArgumentsInvalid, match="same"):
-        checks[1].check({"x": "text"})
-
-
 def named(name: str) -> QueryFunction[Any, Any, Any, Any]:
     return QueryFunction(look, public=True, name=name)
 
@@ -158,8 +140,3 @@ def test_names_that_no_path_could_say_are_refused(name: str) -> None:
     for spelled in (name, f"{name} ", f" {name}", f"{name}\n"):
         with pytest.raises(DeclarationError, match="is not a function name"):
             Registry().add(named(spelled))
-
-
-def test_a_lambda_has_no_name() -> None:
-    with pytest.raises(DeclarationError, match="is not a function name"):
-        Registry().add(QueryFunction(lambda ctx: ctx, public=False))

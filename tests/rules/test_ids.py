@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from penstock.clock import SystemClock, layout_uuid7
 from penstock.errors import IdInvalid
 from penstock.jobs.job import JobId, job_id, job_ids, job_uuid
-from penstock.schema.ids import Id, format_id, format_ids, id_prefix_of, is_id, parse_id
+from penstock.schema.ids import Id, format_id, format_ids, is_id, parse_id
 from penstock.schema.table import Table
 
 BITS = st.integers(0, 2**128 - 1)
@@ -64,11 +64,6 @@ def test_many_are_spelled_as_each_is(prefix: str, ids: list[int]) -> None:
 @given(BITS, BITS)
 def test_ids_are_ordered_as_their_bits_are(first: int, second: int) -> None:
     assert (format_id("x", first) < format_id("x", second)) == (first < second)
-
-
-@given(PREFIXES, PREFIXES, BITS)
-def test_an_id_is_of_one_table(prefix: str, other: str, bits: int) -> None:
-    assert is_id(other, format_id(prefix, bits)) == (other == prefix)
 
 
 @given(PREFIXES, BITS, st.integers(0, 60), st.characters(exclude_characters="0123456789abcdefghjkmnpqrstvwxyz"))
@@ -124,12 +119,6 @@ def test_an_annotation_checks_the_table_of_an_id() -> None:
     assert TypeAdapter(Id[Orders]).validate_python("17") == "17"
 
 
-def test_only_managed_tables_have_a_prefix() -> None:
-    assert id_prefix_of(Booking) == "booking"
-    for target in (Orders, Table, Any, None, "Booking", int):
-        assert id_prefix_of(target) is None
-
-
 @given(BITS)
 def test_a_job_has_an_id_as_rows_have(bits: int) -> None:
     text = job_id(UUID(int=bits))
@@ -137,18 +126,6 @@ def test_a_job_has_an_id_as_rows_have(bits: int) -> None:
     assert job_uuid(text) == UUID(int=bits)
     with pytest.raises(IdInvalid):
         job_uuid(format_id("task", bits))
-
-
-def test_an_annotation_checks_that_an_id_is_of_a_job() -> None:
-    adapter, text = TypeAdapter(JobId | None), job_id(UUID(int=5))
-    for found in (adapter.validate_python(str(text)), adapter.validate_json(f'"{text}"')):
-        assert (found, type(found)) == (text, JobId)
-    assert adapter.dump_json(text) == f'"{text}"'.encode()
-    for wrong in (format_id("booking", 5), "job_", "", text[:-1], text.upper()):
-        with pytest.raises(ValidationError, match="should be an id of a job, like job_"):
-            adapter.validate_python(JobId(wrong))
-    with pytest.raises(ValidationError, match="should be a valid string"):
-        adapter.validate_python(5)
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))

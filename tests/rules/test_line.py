@@ -19,16 +19,6 @@ async def settle() -> None:
         await SystemClock().sleep(0)
 
 
-async def test_things_are_made_up_to_the_size_and_then_waited_for() -> None:
-    line: Line[str] = Line(2, 10)
-    assert [await line.take(), await line.take()] == [None, None]
-    first, second = asyncio.create_task(line.take()), asyncio.create_task(line.take())
-    await settle()
-    line.give("a")
-    line.give(None)
-    assert (await first, await second) == ("a", None)
-
-
 async def test_what_is_free_is_used_again_the_last_first() -> None:
     line: Line[str] = Line(3, 10)
     for _ in range(3):
@@ -48,16 +38,6 @@ async def test_who_waits_too_long_is_told_so() -> None:
         await line.take()
     line.give("a")
     assert await line.take() == "a"
-
-
-async def test_who_goes_away_with_a_thing_on_its_way_passes_it_on() -> None:
-    line: Line[str] = Line(1, 10)
-    await line.take()
-    gone, next_one = asyncio.create_task(line.take()), asyncio.create_task(line.take())
-    await settle()
-    line.give("a")
-    gone.cancel()
-    assert await next_one == "a"
 
 
 class Story:

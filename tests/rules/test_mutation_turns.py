@@ -69,25 +69,6 @@ async def test_conflicts_hold_up_no_other_function_and_no_other_row(other: tuple
     assert [await (await try_begin(Turn(turns, *other))) for _ in range(4)] == [None] * 4
 
 
-async def test_a_call_that_conflicts_in_spite_of_its_turn_has_its_function_queue() -> None:
-    turns = Admission(4)
-    await run(turns, 1, conflict=True, in_a_row=3)
-    assert await Turn(turns, "add", "other").begin() is None
-    await run(turns, 1, conflict=True, in_a_row=3)
-    assert await Turn(turns, "add", "other").begin() in range(1, QUEUES + 1)
-
-
-async def test_calls_that_have_conflicted_are_forgotten_where_there_are_many() -> None:
-    turns = Admission(4)
-    held = Turn(turns, "add", "held")
-    held.end(conflict=True)
-    await held.begin()
-    for number in range(3000):
-        await run(turns, 1, conflict=True, arguments=number)
-    assert len(turns._calls) <= 1000
-    assert "add 'held'" in turns._calls
-
-
 async def test_whoever_starts_again_goes_first() -> None:
     turns = Admission(1)
     first, newcomer, again = (Turn(turns, "add") for _ in range(3))
@@ -100,13 +81,6 @@ async def test_whoever_starts_again_goes_first() -> None:
     await later
 
 
-async def test_nobody_waits_long_for_a_slow_one() -> None:
-    turns = Admission(1)
-    await Turn(turns, "add").begin()
-    async with asyncio.timeout(SOON):
-        await Turn(turns, "add").begin()
-
-
 async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     turns = Admission(1)
     first = Turn(turns, "add")
@@ -116,3 +90,10 @@ async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     first.end(conflict=False)
     await next_one
     assert gives_up.cancelled()
+
+
+async def test_nobody_waits_long_for_a_slow_one() -> None:
+    turns = Admission(1)
+    await Turn(turns, "add").begin()
+    async with asyncio.timeout(SOON):
+        await Turn(turns, "add").begin()

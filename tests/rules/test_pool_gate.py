@@ -114,12 +114,6 @@ def test_keys_rotate_when_there_is_room_for_one() -> None:
     assert order == keys * 2
 
 
-def test_who_runs_the_least_comes_first() -> None:
-    turns = [WaitingKey("a", 9, 3), WaitingKey("b", 9, 0), WaitingKey("c", 9, 1)]
-    assert passage(Gate(), turns, 1, NOW).counts == {"b": 1}
-    assert passage(Gate(), turns, 3, NOW).counts == {"b": 2, "c": 1}
-
-
 @given(lines(), st.integers(1, 20))
 def test_who_waits_for_a_rate_limit_knows_how_long(line: tuple[Gate, list[WaitingKey]], room: int) -> None:
     gate, turns = line

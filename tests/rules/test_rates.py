@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
@@ -44,12 +43,6 @@ def taken(policy: RateLimit, *takes: tuple[timedelta, int]) -> list[bool]:
 
 
 # ----- stories
-
-
-def test_a_window_gives_its_tokens_at_its_start() -> None:
-    after = [30 * SECOND, 30 * SECOND, 59 * SECOND, MINUTE - TICK, *[MINUTE] * 3, 2 * MINUTE - TICK, 2 * MINUTE]
-    given = taken(WINDOW, *((when, 1) for when in after))
-    assert given == [True] * 3 + [False] + [True] * 3 + [False, True]
 
 
 def test_a_policy_declared_anew_takes_over_what_is_left_and_lets_off_what_it_would_not_have_lent() -> None:
@@ -106,30 +99,6 @@ def test_windows_start_where_their_start_says() -> None:
     assert take(policy, before.state, datetime(2020, 1, 1, 12, tzinfo=prague)).retry_after == timedelta(hours=12)
 
 
-def test_refused_tokens_leave_what_is_stored_and_say_when_there_are_enough() -> None:
-    stored = take(BUCKET, None, NOON, 2).state
-    refused = take(BUCKET, stored, NOON, 3)
-    assert refused == Taken(ok=False, state=stored, retry_after=12 * SECOND)
-    assert refused.state is stored
-    assert take(BUCKET, stored, NOON + refused.retry_after, 3).ok
-    full = take(WINDOW, None, NOON + 50 * SECOND, 3).state
-    assert take(WINDOW, full, NOON + 50 * SECOND, 3) == Taken(ok=False, state=full, retry_after=10 * SECOND)
-
-
-def test_tokens_that_are_reserved_say_when_they_will_have_come() -> None:
-    policy = TokenBucket(rate=1, period=SECOND, capacity=2, max_reserved=3)
-    state, waits = None, list[float]()
-    for _ in range(5):
-        found = take(policy, state, NOON, reserve=True)
-        assert found.ok
-        state, waits = found.state, [*waits, found.retry_after / SECOND]
-    assert waits == [0, 0, 1, 2, 3]
-    assert peek(policy, state, NOON) == -3
-    assert take(policy, state, NOON, reserve=True) == Taken(ok=False, state=state, retry_after=SECOND)
-    assert take(policy, state, NOON) == Taken(ok=False, state=state, retry_after=4 * SECOND)
-    assert take(policy, state, NOON + 4 * SECOND).ok
-
-
 def test_tokens_reserved_in_a_window_to_come_count_in_that_window() -> None:
     policy = FixedWindow(rate=10, period=MINUTE)
     used = take(policy, None, NOON, 8).state
@@ -140,35 +109,6 @@ def test_tokens_reserved_in_a_window_to_come_count_in_that_window() -> None:
     second = take(policy, reserved.state, NOON, 6, reserve=True)
     assert (second.ok, second.retry_after) == (False, MINUTE)
     assert take(policy, reserved.state, NOON, 5, reserve=True).retry_after == MINUTE
-
-
-def test_a_reservation_that_would_reach_too_far_waits_for_a_window_of_its_own() -> None:
-    policy = FixedWindow(rate=10, period=MINUTE, max_reserved=5)
-    used = take(policy, None, NOON, 7).state
-    # The three that are left would be lost, so that all eight were the next window's: more than may be reserved.
-    assert take(policy, used, NOON, 8, reserve=True) == Taken(ok=False, state=used, retry_after=MINUTE)
-    assert take(policy, used, NOON, 5, reserve=True).ok
-
-
-def test_nothing_is_reserved_where_nothing_may_be() -> None:
-    policy = replace(BUCKET, max_reserved=0)
-    used = take(policy, None, NOON, 3, reserve=True).state
-    assert take(policy, used, NOON, reserve=True) == take(policy, used, NOON)
-    assert (max_reserved(policy), max_reserved(BUCKET), max_reserved(WINDOW)) == (0, 3, 3)
-
-
-def test_a_clock_that_is_behind_gets_what_is_left_and_brings_nothing() -> None:
-    ahead, behind = NOON + MINUTE, NOON
-    for policy, wait in ((TokenBucket(rate=3, period=MINUTE), 80 * SECOND), (WINDOW, 2 * MINUTE)):
-        state = take(policy, None, ahead, 2).state
-        left = take(policy, state, behind)
-        assert left.ok
-        assert left.state is not None
-        assert left.state.moment == ahead
-        refused = take(policy, left.state, behind)
-        assert (refused.ok, refused.retry_after) == (False, wait)
-        assert peek(policy, left.state, behind) == peek(policy, left.state, ahead) == 0
-        assert take(policy, left.state, behind + wait).ok
 
 
 # ----- for all policies, and all orders of times
@@ -242,7 +182,7 @@ class Given:
         return Fraction(capacity(self.policy) + self.policy.rate * (windows[1] - windows[0]))
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(POLICIES, FORWARD | TIMES)
 def test_no_stretch_of_time_gives_more_than_the_policy_allows(
     policy: RateLimit, takes: list[tuple[Fraction, int, bool]]
@@ -252,14 +192,14 @@ def test_no_stretch_of_time_gives_more_than_the_policy_allows(
     found.check()
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(POLICIES, FORWARD | TIMES)
 @example(FixedWindow(10, MINUTE), [(Fraction(0), 8, True), (Fraction(0), 5, True), (Fraction(1), 7, False)])
 def test_nor_does_it_if_tokens_are_reserved(policy: RateLimit, takes: list[tuple[Fraction, int, bool]]) -> None:
     Given(policy, takes, reserve=True).check()
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(POLICIES, TIMES, st.integers(1, 20), st.booleans())
 def test_the_time_after_which_to_try_again_is_enough_and_no_longer_than_needed(
     policy: RateLimit, takes: list[tuple[Fraction, int, bool]], count: int, reserve: bool
@@ -317,14 +257,11 @@ def test_a_policy_that_cannot_be_is_refused(kind: type[RateLimit]) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"rate": 0}, "rate must be a whole number of at least 1, not 0."),
         ({"rate": 1.5}, "rate must be a whole number"),
-        ({"rate": True}, "rate must be a whole number"),
         ({"capacity": 0}, "capacity must be a whole number of at least 1, not 0."),
         ({"max_reserved": -1}, "max_reserved must be a whole number of at least 0, not -1."),
         ({"period": ZERO}, "period must be a timedelta above zero, not datetime.timedelta(0). Write timedelta"),
-        ({"period": -MINUTE}, "period must be a timedelta above zero"),
         ({"period": 60}, "period must be a timedelta above zero, not 60."),
         ({"period": timedelta(days=40_000)}, "take more than a hundred years to refill. Declare a lower capacity"),
-        ({"max_reserved": 10**9}, "take more than a hundred years to refill"),
     ]
     if kind is FixedWindow:
         refused += [

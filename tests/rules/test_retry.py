@@ -6,17 +6,14 @@ The names rs1 to rs15 and rd2 to rd7 are those of behaviours that are promised o
 from __future__ import annotations
 
 import json
-import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError
-from penstock.jobs.job import NO_OPTIONS
 from penstock.jobs.retry import LONGEST, Exponential, Retry, backoff, wait_after
 from penstock.store.nouns.jobtext import options_of, options_text, retry_form, retry_of, retry_parts
 
@@ -24,12 +21,6 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 CHANCE = st.floats(0, 1, exclude_max=True)
 MIDDLE = 0.5  # the chance with which jitter adds nothing
-BACKOFFS = st.builds(
-    Exponential,
-    initial_backoff=st.floats(0, 1e300),
-    base=st.floats(1, 1e300),
-    max_backoff=st.none() | st.floats(0, 1e9),
-)
 WAITS = st.floats(0, LONGEST) | st.timedeltas(timedelta(0), timedelta(days=365))
 HOW_OFTEN: dict[str, Any] = {
     "max_attempts": st.none() | st.integers(1, 10**6),
@@ -67,16 +58,6 @@ def refused(part: str, declare: Any, *args: Any, **named: Any) -> DeclarationErr
 # ----- the formula of exponential waits
 
 
-def test_the_wait_grows_by_its_base_and_varies_by_half() -> None:
-    policy = Exponential(initial_backoff=0.25, base=2)
-    assert [backoff(policy, attempt, 0.5) for attempt in (1, 2, 3, 4)] == [0.25, 0.5, 1.0, 2.0]
-    assert backoff(policy, 1, 0.0) == 0.125
-    assert backoff(policy, 3, 0.999) == pytest.approx(1.499)
-    assert backoff(Exponential(initial_backoff=2, base=1), 50, 0.5) == 2
-    assert waits(Retry(max_attempts=9), 1, 2, 3, 4) == [0.25, 0.5, 1.0, 2.0], "the policy has the same formula"
-    assert waits(Retry(), 1, 2, chance=0.0) == [0.125, 0.25]
-
-
 def test_no_wait_is_longer_than_was_said_or_than_a_year() -> None:
     assert backoff(Exponential(initial_backoff=10, base=10, max_backoff=60), 3, 0.9) == 60
     assert backoff(Exponential(initial_backoff=10, base=10, max_backoff=0), 3, 0.9) == 0
@@ -84,19 +65,6 @@ def test_no_wait_is_longer_than_was_said_or_than_a_year() -> None:
     assert backoff(Exponential(initial_backoff=0, base=2), 10_000, 0.9) == 0
     assert waits(Retry.linear(LONGEST, max_attempts=None), 1, 2, 10**9) == [LONGEST] * 3
     assert waits(Retry.fixed(LONGEST, jitter=1), 1, chance=0.9) == [LONGEST], "jitter makes it no longer either"
-
-
-@given(BACKOFFS, st.integers(1, 10**6), CHANCE)
-def test_every_wait_is_a_number_within_its_bounds(policy: Exponential, attempt: int, chance: float) -> None:
-    wait = backoff(policy, attempt, chance)
-    assert math.isfinite(wait)
-    assert 0 <= wait <= (LONGEST if policy.max_backoff is None else policy.max_backoff)
-
-
-@given(BACKOFFS, st.integers(1, 100), CHANCE)
-@example(Exponential(0.25, 1e300), 2, 0.0)
-def test_a_later_attempt_never_waits_less(policy: Exponential, attempt: int, chance: float) -> None:
-    assert backoff(policy, attempt, chance) <= backoff(policy, attempt + 1, chance)
 
 
 # ----- what follows a failed attempt
@@ -245,15 +213,6 @@ def test_what_follows_is_an_end_or_a_wait_that_is_not_past(
         assert policy.max_duration is None or NOW - began <= policy.max_duration
 
 
-def test_a_cron_that_is_never_due_again_is_no_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(cron: CronExpression, after: datetime) -> datetime:
-        raise DeclarationError(f"{cron.expression} never comes after {after}.")
-
-    policy = Retry.cron("0 0 29 2 *")
-    monkeypatch.setattr(CronExpression, "next", never)
-    assert wait_after(policy, 1, None, NOW, MIDDLE) is None
-
-
 # ----- as they are stored
 
 
@@ -310,18 +269,6 @@ def test_options_of_other_types_are_of_no_use_and_are_kept_as_they_are(name: str
     )
     assert getattr(options, name) == ("5" if name == "key" else None), "it has a key, which is to be freed"
     assert json.loads(options_text(options) or "") == stored
-
-
-def test_options_of_another_version_are_kept_as_they_are() -> None:
-    stored = {"retry": [3, 0.25, 2.0, None], "colour": "red", "unread": "x"}
-    options = options_of(json.dumps(stored))
-    assert options.retry == Retry(3)
-    assert json.loads(options.unread or "") == {"colour": "red", "unread": "x"}
-    assert json.loads(options_text(options) or "") == stored
-    text = '{"timeout": NaN}'
-    assert json.loads(options_of(text).unread or "") == {"options": text}, "what databases take for no JSON"
-    given = dict.fromkeys(("name", "timeout", "context", "concurrency_key", "key", "until_start", "trace", "task"))
-    assert options_of(json.dumps(given)) == NO_OPTIONS
 
 
 def test_rs1_rs2_rs3_rs4_waits_are_those_of_the_policy() -> None:

@@ -1,4 +1,4 @@
-"""A stored row as pydantic writes and reads it: with its id and creation time, as web frameworks answer with it."""
+"""A stored row as pydantic writes and reads it: with its id and creation time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic import TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-from penstock.functions.signature import Signature
 from penstock.schema.ids import Id
 from penstock.schema.table import Table, definition_of
 
@@ -33,27 +32,6 @@ class Parcel(Table):
     @model_validator(mode="after")
     def check(self) -> Parcel:
         return self
-
-
-class Invoice(Table, source="billing.invoice", key="number", managed=False):
-    number: int
-
-
-class Loud(Table):
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def prepare(cls, given: Any) -> Any:
-        return given
-
-    @model_serializer
-    def write(self) -> dict[str, str]:
-        return {"name": self.name.upper()}
-
-
-class Answer(BaseModel):
-    orders: list[Order]
 
 
 def stored(table: type[Table], **fields: Any) -> Any:
@@ -80,20 +58,6 @@ def test_a_stored_row_is_written_with_its_id_and_creation_time() -> None:
         "customer": "Ada",
     }
     assert PARCEL.model_dump(mode="json")["order"] == DOCUMENT
-
-
-def test_rows_in_answers_of_web_frameworks_have_their_ids() -> None:
-    """FastAPI writes what a route returns with the adapter of its annotation, in one of these ways."""
-    rows = TypeAdapter(list[Order])
-    assert rows.dump_python([ORDER], mode="json", by_alias=True) == [DOCUMENT]
-    assert json.loads(rows.dump_json(rows.validate_python([ORDER]), by_alias=True)) == [DOCUMENT]
-    assert Answer(orders=[ORDER]).model_dump(mode="json") == {"orders": [DOCUMENT]}
-    described = rows.json_schema(mode="serialization")["$defs"]["Order"]
-    assert (described["title"], described["description"]) == ("Order", "What somebody wants.")
-    assert described["required"] == ["id", "creation_time", "customer"]
-    assert described["properties"]["id"].pop("pattern") == "^order_[0-7][0-9a-hjkmnp-tv-z]{25}$"
-    assert described["properties"]["id"] == {"title": "Id", "type": "string"}
-    assert Order.model_json_schema()["required"] == ["customer"]
 
 
 def test_a_row_that_is_not_stored_has_neither() -> None:
@@ -129,15 +93,3 @@ def test_what_was_written_of_a_row_is_read_as_the_same_row(row: Table) -> None:
 def test_a_row_is_not_given_half_of_what_a_stored_row_has(given: dict[str, Any], error: str) -> None:
     with pytest.raises(ValidationError, match=error):
         Order.model_validate({"customer": "Ada", **given})
-
-
-def test_a_row_as_argument_keeps_its_id() -> None:
-    async def take(ctx: Any, order: Order, orders: list[Order]) -> None: ...
-
-    found = Signature(take, "take").check_json(json.dumps({"order": DOCUMENT, "orders": [{"customer": "Ada"}]}))
-    assert found == {"order": ORDER, "orders": [Order(customer="Ada")]}
-
-
-def test_rows_of_other_programs_and_those_with_a_serializer_of_their_own_are_written_as_they_say() -> None:
-    assert stored(Invoice, number=5).model_dump() == {"number": 5}
-    assert stored(Loud, name="ada").model_dump() == {"name": "ADA"}

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from stage.examples import examples
 
 from penstock.changes.readset import Bound
-from penstock.errors import ValueInvalid
 from penstock.live.ranges import TableRanges
 from penstock.schema.fields import Kind
-from penstock.store.sql.statements import Condition
-from penstock.transaction.segments import Range, Segment, after, after_until, between, gt, gte, lt, lte, until
+from penstock.transaction.segments import Segment, after, after_until, until
 
 ORDER = ("a", "b", "id")
 OPTIONAL = (True, True, False)
@@ -112,31 +110,6 @@ def test_after_a_row_that_never_was_nothing_comes_from_outside(
     assert len(found) == len(set(found))
 
 
-@given(STARTS)
-def test_a_segment_asks_as_many_values_as_it_gives(start: Segment) -> None:
-    for null in (None, True, False):
-        if null is not None and len(start.prefix) == len(ORDER):
-            continue
-        conditions, args = start._replace(null=null).conditions(ORDER)
-        assert sum(condition.takes_value for condition in conditions) == len(args)
-
-
-def test_a_segment_in_sql() -> None:
-    segment = Segment((1, None), Bound(5, inclusive=True), Bound(9, inclusive=False))
-    assert segment.conditions(ORDER) == (
-        (Condition("a", "="), Condition("b", "is null"), Condition("id", ">="), Condition("id", "<")),
-        [1, 5, 9],
-    )
-    assert Segment().conditions(ORDER) == ((), [])
-    assert Segment((1,), null=True).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is null"))
-    assert Segment((1,), null=False).conditions(ORDER)[0] == (Condition("a", "="), Condition("b", "is not null"))
-    within = Segment((1, 2), Bound(3, inclusive=False), within=Segment((1,), Bound(1, inclusive=True)))
-    assert within.conditions(ORDER) == (
-        (Condition("a", "="), Condition("b", "="), Condition("id", ">"), Condition("b", ">=")),
-        [1, 2, 3, 1],
-    )
-
-
 @pytest.mark.parametrize("null", [None, True, False])
 def test_what_was_read_is_noted_at_least(null: bool | None) -> None:
     segment = Segment((1,), Bound(2, inclusive=True) if null is None else None, None, null)
@@ -144,30 +117,3 @@ def test_what_was_read_is_noted_at_least(null: bool | None) -> None:
     assert (read.table, read.index, read.columns) == ("note", "by_a", ORDER)
     assert read.prefix == ((1, None) if null else (1,))
     assert (read.lower, read.upper) == (segment.lower, segment.upper)
-
-
-def test_each_word_is_one_bound() -> None:
-    assert gt(5) == Range(lower=(5, False))
-    assert gte(5) == Range(lower=(5, True))
-    assert lt(5) == Range(upper=(5, False))
-    assert lte(5) == Range(upper=(5, True))
-    assert between(1, 5) == gte(1) & lte(5) == lte(5) & gte(1)
-
-
-def test_a_bound_may_be_anything_even_what_is_false() -> None:
-    for value in (0, "", False, None):
-        assert (gt(value) & lt(value)).lower == (value, False)
-        with pytest.raises(ValueInvalid):
-            gt(value) & gte(value)
-
-
-@pytest.mark.parametrize("second", [gt(1), gte(2), between(1, 2), gt(1) & lt(2)])
-def test_two_bounds_of_one_side_are_refused(second: Range) -> None:
-    with pytest.raises(ValueInvalid, match="at most one lower and one upper bound"):
-        gt(0) & second
-    with pytest.raises(ValueInvalid, match="at most one lower and one upper bound"):
-        between(0, 1) & second
-
-
-def test_no_bound_is_neutral() -> None:
-    assert Range() & gt(1) == gt(1) & Range() == gt(1)

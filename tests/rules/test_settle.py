@@ -40,13 +40,6 @@ def test_a_job_that_returned_has_succeeded() -> None:
     assert kept.expires_at == NOW + timedelta(seconds=5)
 
 
-def test_a_job_without_retries_that_raised_has_failed() -> None:
-    found = settled(JobEvent.RAISED, error="ValueError: x", traceback="File …")
-    assert (found.state, found.event, found.error, found.traceback) == (
-        JobState.FAILED, JobEvent.EXHAUSTED, "ValueError: x", "File …",
-    )  # fmt: skip
-
-
 def test_a_job_that_raised_is_tried_until_its_attempts_are_used_up() -> None:
     waits = []
     for attempt in (1, 2):
@@ -56,11 +49,6 @@ def test_a_job_that_raised_is_tried_until_its_attempts_are_used_up() -> None:
     assert waits == [timedelta(seconds=10), timedelta(seconds=20)]
     last = settled(JobEvent.RAISED, replace(JOB, options=Options(retry=RETRY), attempt=3), error="x")
     assert (last.state, last.event, last.attempt) == (JobState.FAILED, JobEvent.EXHAUSTED, 3)
-
-
-def test_an_error_that_is_final_ends_the_job_whatever_is_left() -> None:
-    found = settled(JobEvent.RAISED, replace(JOB, options=Options(retry=RETRY)), retryable=False)
-    assert (found.state, found.event) == (JobState.FAILED, JobEvent.EXHAUSTED)
 
 
 @pytest.mark.parametrize("event", [JobEvent.SNOOZED, JobEvent.HANDED_BACK])
@@ -89,11 +77,6 @@ def test_a_job_lost_once_runs_at_once_and_one_lost_again_waits() -> None:
     mutation = replace(JOB, kind="mutation")
     waits = [settled(JobEvent.LOST, replace(mutation, attempt=n)).run_at - NOW for n in range(1, MAX_LOSSES)]
     assert waits == [timedelta(0), *(timedelta(seconds=seconds) for seconds in (2, 4, 8))]
-
-
-def test_a_canceled_job_ends_canceled() -> None:
-    found = settled(JobEvent.CANCELED, replace(JOB, options=Options(retry=RETRY)))
-    assert (found.state, found.event) == (JobState.CANCELED, JobEvent.CANCELED)
 
 
 def test_every_event_of_a_running_job_has_its_move() -> None:
@@ -160,16 +143,6 @@ def test_only_who_asks_leads_out_of_an_end_and_out_of_success_only_to_its_on_com
     assert frozenset(state for state, event, _ in out if event is JobEvent.RETRIED) == RETRIABLE
 
 
-def test_every_event_moves_something_and_only_a_claim_starts_a_job() -> None:
-    assert {event for _, event, _ in moves()} == set(JobEvent)
-    assert [key for key, to in MOVES.items() if to is JobState.RUNNING] == [
-        (JobState.PENDING, JobEvent.CLAIMED), (JobState.RUNNING, JobEvent.HELD),
-    ]  # fmt: skip
-    assert [event for state, event in MOVES if state is JobState.PENDING] == [
-        JobEvent.CLAIMED, JobEvent.CANCELED, JobEvent.SKIPPED,
-    ]  # fmt: skip
-
-
 def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
     for (state, event), to in MOVES.items():
         assert next_state(state, event, on_complete=False) is to
@@ -199,14 +172,3 @@ def test_the_most_urgent_of_any_moment_comes_first(
 
     before = rank(one, high, ageing) < rank(other, low, ageing)
     assert before == (urgency(one, high) > urgency(other, low))
-
-
-def test_without_ageing_a_higher_priority_comes_first_for_years() -> None:
-    assert rank(NOW + timedelta(days=2900), 1) < rank(NOW, 0)
-    assert rank(NOW, 0) < rank(NOW + timedelta.resolution, 0), "of one priority the oldest"
-
-
-def test_with_ageing_who_has_waited_long_enough_comes_first() -> None:
-    minute = timedelta(minutes=1)
-    assert rank(NOW, 0, minute) < rank(NOW + 6 * minute, 5, minute)
-    assert rank(NOW + 4 * minute, 5, minute) < rank(NOW, 0, minute)

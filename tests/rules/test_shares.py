@@ -1,9 +1,8 @@
-"""How many slots a worker takes or gives back, its share where others want some, and what is reported of a pool."""
+"""How many slots a worker takes or gives back, its share where others want some, and the rates of a pool."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,19 +23,14 @@ FULL: dict[str, int | bool] = {
 }  # fmt: skip
 TOLD: list[tuple[str, dict[str, int | bool], int]] = [
     ("nothing waits", {}, 0),
-    ("as many as wait", {"waiting": 3}, 3),
     ("no more than it has places for", {"waiting": 50, "places": 7}, 7),
     ("only what its free slots are not enough for", {"waiting": 5, "held": 4, "granted": 4, "running": 2}, 3),
-    ("its free slots are enough", {"waiting": 2, "held": 4, "granted": 4}, 0),
     ("it keeps free slots for a while", {"held": 4, "granted": 4}, 0),
     ("and then gives them back", {"held": 4, "granted": 4, "running": 1, "idle": True}, -3),
     ("a paused pool", {"limit": 0, "waiting": 9}, 0),
-    ("paused with free slots", {"limit": 0, "held": 4, "granted": 4, "running": 1}, -3),
     ("a lowered limit", {"limit": 3, "held": 5, "granted": 8, "running": 2, "waiting": 9}, -3),
-    ("lowered by less", {"limit": 7, "held": 5, "granted": 8, "running": 2, "waiting": 9}, -1),
     ("lowered, and all its slots in use", {"limit": 3, "held": 5, "granted": 8, "running": 5, "waiting": 9}, 0),
     ("others want some", {"held": 10, "granted": 10, "running": 7, "holders": 2, "wanted": 9, "waiting": 9}, -3),
-    ("no more than they want", {"held": 10, "granted": 10, "holders": 2, "wanted": 2, "waiting": 9}, -2),
     ("it has its share already", {"held": 5, "granted": 10, "holders": 2, "wanted": 9, "waiting": 9}, 0),
     ("it takes no more than its share", {"held": 2, "granted": 2, "holders": 2, "wanted": 9, "waiting": 99}, 3),
     ("one slot, just taken", {"limit": 1, "held": 1, "granted": 1, "holders": 2, "wanted": 1, "waiting": 9}, 0),
@@ -45,29 +39,19 @@ TOLD: list[tuple[str, dict[str, int | bool], int]] = [
         {"limit": 1, "held": 1, "granted": 1, "holders": 2, "wanted": 1, "waiting": 9, "rested": True},
         -1,
     ),
-    ("one slot that is free", {"limit": 1, "holders": 3, "wanted": 2, "waiting": 9}, 1),
     ("all in use, and its wish is known", {"granted": 10, "waiting": 9, "vacant": 0, "wished": True}, 0),
     ("all in use by others of its group", {"waiting": 9, "vacant": 0}, 9),
     ("one that it gave back for others", {"limit": 1, "holders": 2, "wanted": 1, "waiting": 9, "yielded": True}, 0),
-    ("one that it gave back, and nobody took", {"limit": 1, "waiting": 9, "yielded": True}, 9),
     ("other pools lack some", {"held": 9, "granted": 9, "running": 2, "waiting": 3, "lacking": 3, "spare": True}, -3),
-    (
-        "no more than it can spare",
-        {"held": 9, "granted": 9, "running": 2, "waiting": 3, "lacking": 9, "spare": True},
-        -4,
-    ),
     ("spare for a moment only", {"held": 9, "granted": 9, "running": 2, "lacking": 9}, 0),
     ("spare, and nobody lacks any", {"held": 9, "granted": 9, "running": 2, "spare": True}, 0),
     ("no place for a while, and others want some", {**FULL, "wanted": 9}, -3),
-    ("no more than they want, of what it could not use", {**FULL, "wanted": 1}, -1),
     ("no place for a moment", {**FULL, "wanted": 9, "full": False, "rested": False}, 0),
-    ("no place for a while, and nobody wants any", {**FULL, "granted": 5, "holders": 1, "wanted": 0}, 0),
     (
         "no place, and other pools lack some",
         {**FULL, "granted": 5, "holders": 1, "lacking": 2, "spare": True, "rested": False},
         -2,
     ),
-    ("none to spare", {"held": 9, "granted": 9, "running": 2, "waiting": 7, "lacking": 9, "spare": True}, 0),
 ]
 
 
@@ -156,19 +140,6 @@ def test_rates_count_attempts_and_jobs() -> None:
 def test_where_nothing_has_ended_there_is_no_rate() -> None:
     assert (Tally().failure_rate(), Tally().permanent_failure_rate()) == (None, None)
     assert (Tally(retries=2).failure_rate(), Tally(retries=2).permanent_failure_rate()) == (1.0, None)
-
-
-@pytest.mark.parametrize(
-    ("level", "tells", "reports"),
-    [("debug", True, True), ("info", True, True), ("report", False, True), ("warning", False, False)],
-)
-def test_a_level_says_which_events_are_told(level: Any, tells: bool, reports: bool) -> None:
-    definition = App().workpool("p", log_level=level).definition
-    assert (definition.tells_of_jobs, definition.reports) == (tells, reports)
-
-
-def test_a_pool_reports_unless_it_is_told_otherwise() -> None:
-    assert App().workpool("p").definition.log_level == "report"
 
 
 def test_a_level_that_does_not_exist_is_refused() -> None:

@@ -6,14 +6,12 @@ import enum
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass as make_dataclass
 from typing_extensions import TypedDict
@@ -23,8 +21,6 @@ from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.signature import Signature, check_declaration
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
-from penstock.transaction.pages import Page
-from penstock.values import encode_json
 
 
 class Colour(enum.Enum):
@@ -33,18 +29,6 @@ class Colour(enum.Enum):
 
 class Booking(Table):
     customer: str
-
-
-class Seat(Table, managed=False, source="seats", key=("row", "number")):
-    row: str
-    number: int
-    seal: bytes
-
-
-class Shelf(BaseModel):
-    seats: dict[str, Seat]
-    booking: Booking | None = None
-    shelves: list[Shelf] = []
 
 
 class Item(BaseModel):
@@ -125,24 +109,6 @@ def test_arguments_by_place_and_by_name_become_one_dict() -> None:
             EVERYTHING.check(arguments)
     anything = Signature(untyped, "module:untyped")
     assert anything.check({"value": object, "other": None}) == {"value": object, "other": None}
-
-
-@given(
-    text=st.text(st.characters(exclude_categories=["Cs"])),
-    number=st.integers(-(2**63), 2**63 - 1),
-    real=st.floats(allow_nan=False, allow_infinity=False),
-    data=st.binary(),
-    at=st.datetimes(timezones=st.just(UTC)),
-    wait=st.timedeltas(timedelta(days=-10_000), timedelta(days=10_000)),
-    price=st.decimals(allow_nan=False, allow_infinity=False, places=5),
-    uuid=st.uuids(),
-    sealed=st.builds(Sealed, seal=st.binary()),
-)
-def test_what_a_job_remembers_as_json_is_what_was_given(**arguments: Any) -> None:
-    checked = EVERYTHING.check(arguments)
-    assert checked == arguments
-    if "\0" not in arguments["text"]:
-        assert EVERYTHING.check_json(encode_json(checked, "they")) == arguments
 
 
 @pytest.mark.parametrize(
@@ -244,16 +210,11 @@ def test_a_collection_is_refused_for_its_first_mistake() -> None:
     [
         (int, [0, 2**70], ["1", 1.0, None, True]),
         (dict[str, int], [{}, {"a": 1}], [{"a": "1"}, {1: 1}, []]),
-        (int | None, [1, None], ["1"]),
         (tuple[int, str], [(1, "a")], [[1, "a"], (1,), ("a", 1)]),
-        (Literal["a"], ["a"], ["b", None]),
-        (Colour, [Colour.RED], ["red"]),
         (Booking, [Booking(customer="a")], [{"name": "a"}, Item(name="a"), None, 5]),
         (list[Booking], [[], [Booking(customer="a")]], [[{"name": "a"}], [None], Booking(customer="a")]),
         (Item, [Item(name="a")], [5, "x", None]),
         (SealedNote, [{"seal": b""}], [{"seal": ""}, {}, None]),
-        (Stamp, [Stamp(b"")], [{"seal": b""}, None]),
-        (datetime, [datetime(2030, 1, 1, tzinfo=UTC)], ["2030-01-01", 5]),
         (Id[Booking], ["booking_01jd3k4v5w6x7y8z9a0b1c2d3e"], ["x", 5, "other_01jd3k4v5w6x7y8z9a0b1c2d3e"]),
         (Any, [1, None, object, [object]], []),
         (None, [None], [0, "", False, []]),
@@ -266,46 +227,6 @@ def test_a_result_is_what_its_annotation_says(annotation: Any, good: list[Any], 
     for value in bad:
         with pytest.raises(ResultInvalid, match=r"^module:function returned "):
             signature.check_result(value)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [
-        (int, 2**70),
-        (bytes, b"\0\xff"),
-        (dict[str, datetime], {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
-        (tuple[int, bytes], (1, b"\xff")),
-        (list[Sealed], [Sealed(seal=b"\xff")]),
-        (Stamp, Stamp(b"\xff")),
-        (SealedNote, {"seal": b"\xff"}),
-        (Colour, Colour.RED),
-        (None, None),
-        (Any, {"a": [1, None]}),
-    ],
-)
-def test_a_result_survives_json(annotation: Any, value: Any) -> None:
-    signature = returning(annotation)
-    found = signature.result_of_json(signature.result_json(signature.check_result(value)))
-    assert (found, type(found)) == (value, type(value))
-
-
-def test_rows_survive() -> None:
-    at = datetime(2030, 1, 1, 12, 0, 0, 123457, UTC)
-    booking = Booking.model_validate({"id": "booking_01jd3k4v5w6x7y8z9a0b1c2d3e", "creation_time": at, "customer": "a"})
-    page = Page[Booking](page=[booking], is_done=True, continue_cursor="")
-    shelf = Shelf(seats={"a": Seat(row="a", number=1, seal=b"\xff")}, shelves=[Shelf(seats={}, booking=booking)])
-    value = ({"_id": "mine"}, booking, page, shelf, Booking(customer="not stored"))
-    signature = returning(tuple[dict[str, str], Booking, Page[Booking], Shelf, Booking])
-    found = signature.result_of_json(signature.result_json(value))
-    assert found == value
-    assert found[1].creation_time == at
-    assert type(found[3].seats["a"]) is Seat
-
-
-@pytest.mark.parametrize("value", [object(), "\ud800", {object(): 1}, [lambda: None]])
-def test_a_result_that_json_cannot_say_is_told_so(value: Any) -> None:
-    with pytest.raises(ResultInvalid, match="returned a value that JSON cannot hold"):
-        returning(Any).result_json(value)
 
 
 # ----- declarations
@@ -410,19 +331,8 @@ class Bag(BaseModel):
     size: float
 
 
-class Titled(TypedDict):
-    __pydantic_config__ = ConfigDict(title="titled")  # type: ignore[misc]  # pydantic's own name for it
-
-    size: int
-
-
 @make_dataclass
 class Crate:
-    size: int
-
-
-@dataclass
-class Chest:
     size: int
 
 
@@ -436,9 +346,7 @@ async def pack(
     boxes: list[Box] | None = None,
     either: Box | Bag | None = None,
     marked: Annotated[Box | Bag, Field(discriminator="kind")] | None = None,
-    titled: Titled | None = None,
     crate: Crate | None = None,
-    chest: Chest | None = None,
     shelf: Rack | None = None,
 ) -> None: ...
 
@@ -447,7 +355,7 @@ packing = Signature(pack, "pack")
 
 
 @pytest.mark.parametrize("wrong", [{"size": "1"}, {"size": 1, "colour": "red"}, {"size": 2**70}], ids=str)
-@pytest.mark.parametrize("place", ["box", "boxes", "deep", "either", "marked", "titled", "crate", "chest", "shelf"])
+@pytest.mark.parametrize("place", ["box", "boxes", "deep", "either", "marked", "crate", "shelf"])
 def test_classes_in_arguments_are_as_strict_as_the_arguments_themselves(place: str, wrong: dict[str, Any]) -> None:
     def sent(item: dict[str, Any]) -> str:
         values: dict[str, Any] = {
@@ -470,8 +378,3 @@ def test_a_class_in_arguments_is_as_tolerant_as_its_config_says() -> None:
 
     found = Signature(take, "take").check_json('{"item": {"size": "1", "colour": "red"}, "box": {"size": 1}}')
     assert found == {"item": Tolerant(size=1), "box": Box(size=1)}
-
-
-def test_models_of_arguments_stay_as_they_are_elsewhere() -> None:
-    assert Box.model_validate({"size": "1", "colour": "red"}) == Box(size=1)
-    assert packing.check({"box": {"size": 1}}) == packing.check({"box": Box(size=1)}) == {"box": Box(size=1)}

@@ -1,26 +1,17 @@
-"""SQL: named queries in .sql files, what stands for parameters, and how rows become values of classes."""
+"""SQL: named queries in .sql files, and what stands for parameters."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from penstock import Index, Table
 from penstock.calls.run.sql import prepare_sql
-from penstock.jobs.job import NO_OPTIONS, Options
-from penstock.schema.table import definition_of
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.session import Statement
-from penstock.store.sql.dialect import Dialect, Placeholders, placeholder
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, parse_queries
-from penstock.store.sql.statements import Condition, TableStatements
-from penstock.store.sqlite.access import SqliteAccess
 from penstock.store.sqlite.dialect import SQLITE
 
 SQL = """-- What this file is about is said without a colon at the beginning of a line.
@@ -48,14 +39,6 @@ def dialect() -> Dialect:
 @pytest.fixture
 def queries(dialect: Dialect) -> Mapping[str, Query]:
     return parse_queries(SQL, dialect)
-
-
-def test_each_query_has_its_name_and_its_purpose(queries: Mapping[str, Query]) -> None:
-    assert [(query.name, query.purpose) for query in queries.values()] == [
-        ("find", "one note, whoever wrote it."),
-        ("any", "whether there is a note."),
-        ("later", "none that was is lost."),
-    ]
 
 
 def test_names_become_numbers_the_same_for_the_same_name(queries: Mapping[str, Query]) -> None:
@@ -88,133 +71,9 @@ def test_a_query_is_bounded_unless_it_says_otherwise(queries: Mapping[str, Query
     }
 
 
-SHARED = """
--- hold: notes of some writers, held against others.
-select id, greatest(views, 0) from shop.note where writer = any(:writers::text[]) and id = any(:ids::uuid[])
-for no key update of note skip locked;
-
--- drop: forget a note, and what was said of it.
--- SQLite: there is no DELETE in WITH.
-delete from shop.note where id = :id;
-delete from shop.comment where note = :id and note <> :other;
--- PostgreSQL: one statement for both.
-with gone as (delete from shop.note where id = :id returning id)
-delete from shop.comment c using gone where c.note = gone.id;
-
--- version: a number that changes when others commit.
--- SQLite: PostgreSQL tells of it by notify.
--- Unbounded: as an example.
-pragma data_version;
-"""
-
-
-def test_what_both_stores_share_is_respelled_for_sqlite() -> None:
-    postgres, sqlite = (parse_queries(SHARED, dialect)["hold"].statement.sql for dialect in (POSTGRES, SQLITE))
-    assert postgres == (
-        "select id, greatest(views, 0) from shop.note where writer = any($1::text[]) and id = any($2::uuid[])"
-        " for no key update of note skip locked"
-    )
-    assert sqlite == (
-        "select id, max(views, 0) from shop.note where writer in (select value from json_each(?))"
-        " and id in (select penstock_bytes(value) from json_each(?))"
-    )
-
-
-def test_a_query_has_a_form_in_each_store_or_exists_in_one_only() -> None:
-    postgres, sqlite = (parse_queries(SHARED, dialect) for dialect in (POSTGRES, SQLITE))
-    assert postgres["drop"].statement.sql.startswith("with gone")
-    assert postgres["drop"].then == ()
-    assert sqlite["drop"].statement.sql == "delete from shop.note where id = ?"
-    assert "version" not in postgres
-    assert not sqlite["version"].statement.bounded
-
-
-def test_statements_that_follow_take_values_of_their_own() -> None:
-    (then,) = parse_queries(SHARED, SQLITE)["drop"].then
-    assert then.statement.sql == "delete from shop.comment where note = ? and note <> ?"
-    assert then.args({"id": 5, "other": 6}) == [5, 6]
-
-
 def test_two_queries_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="Two queries are called one"):
         parse_queries("-- one: a.\nselect 1;\n-- one: b.\nselect 2;\n", SQLITE)
-
-
-FRAGMENTS = """
--- {readable}: what a reader may see.
-(writer = :writer
-or not secret)
-
--- mine: notes of a writer.
-select id, '{other}' from note where {readable};
-
--- all: the same of all.
-select count(*) from note where {readable} and text <> '';
-"""
-
-
-def test_a_fragment_stands_in_the_queries_after_it() -> None:
-    found = parse_queries(FRAGMENTS, POSTGRES)
-    assert list(found) == ["mine", "all"]
-    assert found["mine"].statement.sql == "select id, '{other}' from note where (writer = $1 or not secret)"
-    assert found["all"].statement.sql.endswith("where (writer = $1 or not secret) and text <> ''")
-
-
-class Letter(Table):
-    to: str
-    weight: int = 0
-    note: str | None = None
-
-    by_to = Index("to", "weight")
-    by_note = Index("note")
-
-
-CONDITIONS = (Condition("to", "="), Condition("note", "is null"), Condition("weight", ">="), Condition("weight", "<"))
-LETTERS = definition_of(Letter)
-COLUMNS = len(LETTERS.columns)
-STATEMENTS: dict[str, tuple[Callable[[TableStatements], Statement], int]] = {
-    "get": (lambda letters: letters.get(), 1),
-    "insert": (lambda letters: letters.insert(), COLUMNS),
-    "insert some": (lambda letters: letters.insert(("to", "note")), 2),
-    "load": (lambda letters: letters.load(), COLUMNS),
-    "clear": (lambda letters: letters.clear(), 0),
-    "update": (lambda letters: letters.update(("to", "note")), 3),
-    "delete": (lambda letters: letters.delete(), 1),
-    "scan": (lambda letters: letters.scan(CONDITIONS, ("to", "weight"), "asc", limit=5, indexed=True), 4),
-    "scan without end": (lambda letters: letters.scan(CONDITIONS, ("to",), "desc", limit=None, indexed=True), 3),
-    "aggregate": (lambda letters: letters.aggregate(CONDITIONS, "sum", "weight", ()), 3),
-    "groups": (lambda letters: letters.aggregate(CONDITIONS, "count", None, ("to",)), 4),
-}
-
-
-def test_a_placeholder_has_a_number_unless_it_is_a_question_mark() -> None:
-    assert placeholder("$", 12) == "$12"
-    assert placeholder("?", 12) == "?"
-
-
-@pytest.mark.parametrize(
-    ("mark", "put", "names"),
-    [("$", ["$1", "$2", "$1"], ["to", "weight"]), ("?", ["?", "?", "?"], ["to", "weight", "to"])],
-)
-def test_names_are_put_in_the_order_of_the_values(mark: str, put: list[str], names: list[str]) -> None:
-    placeholders = Placeholders(mark)
-    assert [placeholders.put(name) for name in ("to", "weight", "to")] == put
-    assert placeholders.names == names
-
-
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_statements_on_tables_take_their_values_in_the_order_of_the_text(name: str) -> None:
-    make, count = STATEMENTS[name]
-    numbered = make(TableStatements(LETTERS, POSTGRES)).sql
-    nameless = make(TableStatements(LETTERS, SQLITE)).sql
-    assert [word for word in words(numbered) if word[0] == "$"] == [f"${number}" for number in range(1, count + 1)]
-    assert [word for word in words(nameless) if word[0] == "?"] == ["?"] * count
-
-
-def words(sql: str) -> list[str]:
-    for sign in "(),":
-        sql = sql.replace(sign, " ")
-    return sql.replace("::", " ").split()
 
 
 def test_sql_of_users_takes_a_value_for_each_time_that_its_name_occurs() -> None:
@@ -230,58 +89,7 @@ def test_sql_of_users_takes_a_value_for_each_time_that_its_name_occurs() -> None
     )
 
 
-ACCESS = SqliteAccess(None, None, None)  # type: ignore[arg-type]  # it converts values only
-NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Text:
-    said: str
-
-    @classmethod
-    def parse(cls, text: str) -> Text:
-        return cls(text.upper())
-
-
-@dataclass(frozen=True)
-class Plan:
-    name: str
-    paused: bool
-
-
-@dataclass(frozen=True)
-class Kept:
-    id: UUID
-    plan: Plan
-    at: datetime
-    until: datetime | None
-    numbers: tuple[int, ...]
-    text: Text | None
-    options: Options
-    length: int = 0
-    more: str = "none"
-
-
 def rows(sql: str) -> list[sqlite3.Row]:
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
     return connection.execute(sql).fetchall()
-
-
-def test_a_field_is_the_column_of_its_name() -> None:
-    found = rows(
-        f"select 'x' as text, '[1, 2]' as numbers, null as until, '2026-11-29T12:00:00.000000Z' as at, 1 as paused, "
-        f"'p' as name, x'{UUID(int=7).hex}' as id, null as options, 9 as unknown"
-    )
-    assert ACCESS.read(Kept, found, length=lambda row: len(row["name"])) == [
-        Kept(UUID(int=7), Plan("p", paused=True), NOON, None, (1, 2), Text("X"), NO_OPTIONS, 1, "none")
-    ]
-
-
-def test_rows_of_none_give_nothing() -> None:
-    assert ACCESS.read(Plan, []) == []
-
-
-def test_the_order_of_columns_does_not_matter() -> None:
-    for sql in ("select 'p' as name, 0 as paused", "select 0 as paused, 'p' as name"):
-        assert ACCESS.read(Plan, rows(sql)) == [Plan("p", paused=False)]

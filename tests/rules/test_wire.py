@@ -8,7 +8,6 @@ import enum
 import json
 import math
 import struct
-from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any
@@ -26,7 +25,6 @@ from pydantic import (
     SecretStr,
     computed_field,
     field_serializer,
-    model_serializer,
 )
 from pydantic_core import to_json
 from stage.examples import examples
@@ -104,13 +102,10 @@ def test_tags_are_spelled_as_documented(tagged: dict[str, str], value: Any) -> N
     [
         {"$integer": 1},
         {"$integer": "AQ=="},
-        {"$integer": "not base 64!"},
         {"$float": "AAAAAAAA8D8="},  # 1.0, which is sent as a number
         {"$float": 1.5},
         {"$bytes": "A"},
-        {"$bytes": {"$bytes": "AA=="}},
         {"$set": []},
-        {"$": 1},
         {"$integer": "AQAAAAAAAAA=", "x": 1},
         {"x": 1, "$y": 2},
     ],
@@ -176,14 +171,10 @@ def test_floats_that_look_whole_leave_as_clients_know_them() -> None:
     [
         "",
         "{",
-        '{"a":1,}',
         '{"a":NaN}',
         '{"a":"\\ud800"}',
-        '{"a":01}',
-        '{"a":1} {"b":2}',
         '{"a":"\n"}',
         b'{"a":"\xff"}',
-        b'{"a":"\xed\xa0\x80"}',
         '{"a":' + "1" * 5000 + "}",
         "[" * 10_000,
         "\ud800",
@@ -310,13 +301,6 @@ def test_arguments_of_every_kind_arrive_from_the_client(arguments: dict[str, Any
     assert alike(_plain(found), _plain(arguments))
 
 
-@given(ARGUMENTS)
-@settings(max_examples=examples(200))
-def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> None:
-    message = Message(encode_result(arguments, Format.TAGGED))
-    assert alike(_plain(SIGNATURE.check_json(message.arguments(message.value))), _plain(arguments))
-
-
 # ----- what leaves
 
 
@@ -329,19 +313,12 @@ def test_what_leaves_is_taken_back_as_arguments(arguments: dict[str, Any]) -> No
         (math.nan, {"$float": "AAAAAAAA+H8="}, "NaN"),
         (-math.inf, {"$float": "AAAAAAAA8P8="}, "-Infinity"),
         (b"\xfb\xff", {"$bytes": "+/8="}, "+/8="),
-        (memoryview(b"a"), {"$bytes": "YQ=="}, "YQ=="),
-        (True, True, True),
-        ((1, "a"), [1, "a"], [1, "a"]),
         ({3, 1, 2}, [1, 2, 3], [1, 2, 3]),
         (Colour.RED, "red", "red"),
         (Level.LOW, 1, 1),
-        (Counter("aab"), {"a": 2, "b": 1}, {"a": 2, "b": 1}),
         (datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "2024-01-02T03:04:05.000006Z", "2024-01-02T03:04:05.000006Z"),
-        (timedelta(days=1, seconds=1), "P1DT1S", "P1DT1S"),
         (Decimal("1.20"), "1.20", "1.20"),
-        (UUID(int=1), "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000001"),
         (SecretStr("hunter2"), "**********", "**********"),
-        (Id("booking_1"), "booking_1", "booking_1"),
         ({1: "a", UUID(int=0): "b", date(2024, 1, 1): "c", Colour.RED: "d"},)
         + ({"1": "a", str(UUID(int=0)): "b", "2024-01-01": "c", "red": "d"},) * 2,
     ],
@@ -515,22 +492,6 @@ class Account(BaseModel):
         return self.name.upper()
 
 
-class Wrapped(BaseModel):
-    value: int
-
-    @model_serializer
-    def as_text(self) -> dict[str, str]:
-        return {"text": str(self.value)}
-
-
-class Masked(Table):
-    phone: str
-
-    @field_serializer("phone")
-    def last_digits(self, phone: str) -> str:
-        return phone[-2:]
-
-
 def test_models_leave_as_they_declare() -> None:
     account = Account.model_validate(
         {"name": "ada", "limits": [{"price": Decimal("1.5")}], "until": BORN, "extra_field": b"x"}
@@ -545,9 +506,6 @@ def test_models_leave_as_they_declare() -> None:
         "extra_field": tag_bytes(b"x"),
         "shout": "ADA",
     }
-    assert sent({"deep": [Wrapped(value=1)]}) == {"deep": [{"text": "1"}]}
-    row = make_row(Masked, {"id": Id("masked_1"), "creation_time": BORN, "phone": "12345"})
-    assert sent(row) == {"_id": "masked_1", "_creationTime": 1704067200123.457, "phone": "45"}
 
 
 class Node(BaseModel):
@@ -562,17 +520,6 @@ def test_models_that_refer_to_themselves_leave_and_one_that_holds_itself_does_no
     node.next = node
     with pytest.raises(ResultInvalid, match="nested"):
         encode_result(node, Format.CLEAN)
-
-
-def test_what_a_computed_field_raises_is_not_hidden() -> None:
-    class Broken(BaseModel):
-        @computed_field  # type: ignore[prop-decorator]
-        @property
-        def ratio(self) -> float:
-            return 1 / 0
-
-    with pytest.raises(ZeroDivisionError):
-        encode_result(Broken(), Format.CLEAN)
 
 
 async def take_either(

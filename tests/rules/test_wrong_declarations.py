@@ -50,8 +50,6 @@ WRONG_CTX = {
         "is a query written with async def, and takes a MutationCtx. Write ctx: QueryCtx, or declare it with "
         "@app.mutation."
     ),
-    "@app.mutation\nasync def f(ctx: ActionCtx) -> int: ...": "Write ctx: MutationCtx, or declare it with @app.action.",
-    "@app.action\nasync def f(ctx: QueryCtx) -> int: ...": "Write ctx: ActionCtx, or declare it with @app.query.",
     "@app.query\nasync def f(ctx: sync.QueryCtx) -> int: ...": "and takes a sync.QueryCtx. Write ctx: QueryCtx.",
     "@app.query\ndef f(ctx: QueryCtx) -> int: ...": (
         "takes a QueryCtx. Write async def, or take ctx: sync.QueryCtx after from penstock import sync."
@@ -59,16 +57,13 @@ WRONG_CTX = {
     "@app.query\nasync def f(x: int) -> int: ...": (
         "the first parameter of a query is its ctx, not x: int. Write (ctx: QueryCtx, …)."
     ),
-    "@app.mutation\nasync def f(x: int | str) -> int: ...": "a mutation is its ctx, not x: int |",
     "@app.action(batch=5, of=Person)\nasync def f(x: int, people: list[Person]) -> list[int]: ...": "not x: int.",
     "@app.cron('0 9 * * *')\ndef f(x: int) -> None: ...": "does not say whether it is a mutation or an action.",
     "@app.reactive_task(Order)\nasync def f(ctx: TaskCtx[Person]) -> None: ...": (
         "takes TaskCtx[Person]. Write ctx: TaskCtx[Order]."
     ),
-    "@app.reactive_task(Order, batch=5)\nasync def f(ctx: TaskBatchCtx[Person]) -> None: ...": "TaskBatchCtx[Order].",
     "@app.reactive_task(Order)\nasync def f(ctx: ActionCtx) -> None: ...": "does not say what kind of task it is.",
     "@app.reactive_task\nasync def f(ctx: TaskCtx[Order]) -> None: ...": ("@app.reactive_task stands above shop:f ("),
-    "@app.cron\nasync def f(ctx: ActionCtx) -> None: ...": 'Write @app.cron("0 9 * * *").',
     "@app.outbox\n@app.action\nasync def f(ctx: ActionCtx, order: Order) -> None: ...": "without parentheses",
 }
 
@@ -95,23 +90,13 @@ async def by_another_name(ctx: Ctx) -> int: return 1
 @app.query
 async def anything(ctx: Any) -> int: return 1
 @app.query
-async def any_object(ctx: object) -> int: return 1
-@app.query
-async def unannotated(ctx) -> int: return 1
-@app.query
 async def of_a_protocol(ctx: Reads) -> int: return 1
 @app.mutation
 async def one_of_two(ctx: QueryCtx | ActionCtx) -> int: return 1
 @app.action
 async def annotated(ctx: Annotated[ActionCtx, "told"]) -> int: return 1
-@app.query()
-async def in_parentheses(ctx: QueryCtx) -> int: return 1
 @app.internal_mutation()
 async def in_parentheses_too(ctx: MutationCtx) -> int: return 1
-@app.action()
-def and_an_action(ctx: sync.ActionCtx) -> int: return 1
-@app.reactive_task(Order)
-async def of_any_table(ctx: TaskCtx[Any]) -> None: ...
 @app.reactive_task(Order)
 async def of_its_table(ctx: TaskCtx[Order]) -> None: ...
 @app.cron(timedelta(hours=1))
@@ -135,29 +120,19 @@ def test_an_annotation_that_comes_later_in_the_module_is_not_refused(tmp_path: P
 BARE = "(Table, source='t', managed=False, key='id'):\n    id: int"
 WRONG_TABLES = {  # what stands behind `class Wrong`; the line that is named, counted from there; a part of the message
     "(Table):\n    a: str\n    b: int = 'x'": (2, "the default of b, 'x', is not one of its values: Input should be a"),
-    "(Table):\n    a: int = True": (1, "the default of a, True"),
     "(Table):\n    a: str = Field(\n        default=5)": (1, "the default of a, 5"),
-    "(Table):\n    a: Annotated[int, Ge(1)] = 0": (1, "greater than or equal to 1"),
     "(Table):\n    a: Literal['x', 'y'] = 'z'": (1, "Input should be 'x' or 'y'"),
     "(Table):\n    a: datetime = datetime(2026, 1, 1)": (1, "has no time zone"),
     "(Table):\n    a: float = float('nan')": (1, "NaN cannot be stored"),
     "(Table):\n    a: str = '\\0'": (1, "the default of a, '\\x00'"),
-    "(Table):\n    a: int = 2**63": (1, "the default of a"),
     f"{BARE} = 'x'": (1, "the default of id, 'x'"),
-    "(Order):\n    b: int = 'x'": (1, "the default of b"),
-    "(Table):\n    a: str\n\n    by_a = Index('b')": (3, "index by_a names b, which is no field of the table"),
-    "(Table):\n    a: dict[str, int]\n    by_a = Index('a')": (2, "index by_a contains a, which is stored as JSON"),
     "(Table):\n    a: str\n    one = Rules(read=lambda r, i: True)\n    two = Rules(read=lambda r, i: True)": (
         2,
         "has rules",
     ),
-    "(Table):\n    a: str\n    id: str": (0, "the field id is penstock's own"),
-    "(Table):\n    a: object()": (0, ""),
     "(Table):\n    a: OrderedDict[str, int]": (1, "JSON keeps no order of keys"),
     "(Table):\n    a: Literal['\\0']": (1, "A choice of wrong.a"),
-    "(Table):\n    a: Lock": (0, "a field cannot be stored"),
     "(Table, name='pg_x'):\n    a: str": (0, "the name 'pg_x' is reserved"),
-    "(Table, source='t', managed=False, key=5):\n    a: str": (0, "its key 5 is neither"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,14 +21,13 @@ from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Condition, Expression, Not
 from penstock.reactive.standins import Operand, Row, Site, condition_of, term_of
 from penstock.reactive.tracing import Watch
-from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
 from penstock.store.sql.ddl import create_table
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import decode_captures, decode_stored_values
+from penstock.store.sql.values import decode_stored_values
 from penstock.store.sqlite.dialect import SQLITE, number_or_text
 from penstock.store.sqlite.functions import register_functions
 
@@ -382,31 +380,6 @@ def compared(left: Any, operator: str, right: Any) -> Any:
     return {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[operator](left, right)
 
 
-def captured(dialect: Dialect, definition: TableDefinition, row: str) -> str:
-    """The columns of a row as the change feed captures them: a text of JSON."""
-    pairs = []
-    for column in definition.columns:
-        name = f"{row}.{dialect.quote(column.name)}"
-        if dialect is SQLITE:
-            value = (
-                f"case typeof({name}) when 'null' then 'null' when 'integer' then cast({name} as text) "
-                f"when 'real' then case when abs({name}) > 1.7976931348623157e308 "
-                f"then iif({name} > 0, '\"Infinity\"', '\"-Infinity\"') "
-                f"else printf('%!.20e', {name}) end "
-                f"when 'blob' then '\"\\\\x' || lower(hex({name})) || '\"' else json_quote({name}) end"
-            )
-            pairs.append(f"""'"{column.name}":' || ({value})""")
-        else:
-            zoned = column.kind is Kind.DATETIME and (definition.managed or column.name == "until")
-            value = f"timezone('UTC', {name})" if zoned else name
-            if column.kind is Kind.BYTES:
-                value = f"chr(92) || 'x' || encode({name}, 'hex')"
-            pairs.append(f"'{column.name}', {value}")
-    if dialect is SQLITE:
-        return "'{' || " + " || ',' || ".join(pairs) + " || '}'"
-    return f"json_build_object({', '.join(pairs)})::text"
-
-
 # ----- what each of them says
 
 
@@ -449,13 +422,6 @@ def of_stored(dialect: Dialect, definition: TableDefinition, rows: Sequence[Any]
     return [holds(condition, values) for values in found]
 
 
-def of_captured(dialect: Dialect, definition: TableDefinition, rows: Sequence[str], condition: Condition) -> list[bool]:
-    """What Python says of rows as they were captured."""
-    read = [json.loads(row, parse_float=Decimal) for row in rows]
-    names = definition.positions
-    return [holds(condition, decode_captures(dialect, definition, row, names)) for row in read]
-
-
 def with_opposites(conditions: Sequence[Condition]) -> list[Condition]:
     return [one for condition in conditions for one in (condition, Not(condition))]
 
@@ -496,12 +462,6 @@ class LiteThings:
         with closing(self.connect(own=own)) as connection:
             said = [condition_sql(one, self.definition, SQLITE, "r", own=own) for one in conditions]
             return _selected(said, self.definition.name, lambda sql: connection.execute(sql).fetchall())
-
-    def captured(self) -> list[str]:
-        """The rows as a trigger captures them."""
-        with closing(self.connect()) as connection:
-            made = captured(SQLITE, self.definition, "r")
-            return [row for (row,) in connection.execute(f"select {made} from {self.definition.name} r order by id")]
 
     def pairs(self, watches: Sequence[Watch]) -> list[tuple[WatchSql, list[bool]]]:
         """Whether each pair of rows differs in what is watched, to a connection of another program."""
@@ -570,12 +530,6 @@ class PostgresThings:
         return _transposed(
             said, [tuple(row) for row in self.run(self.connection.fetch(_select(said, self.definition.name)))]
         )
-
-    def captured(self) -> list[str]:
-        """The rows as a trigger captures them."""
-        made = captured(POSTGRES, self.definition, "r")
-        found = self.run(self.connection.fetch(f"select {made} from {self.definition.name} r order by id"))
-        return [row[0] for row in found]
 
     def pairs(self, watches: Sequence[Watch]) -> list[tuple[WatchSql, list[bool]]]:
         """Whether each pair of rows differs in what is watched."""

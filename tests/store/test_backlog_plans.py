@@ -1,76 +1,22 @@
-"""The backlog of reactive tasks is counted from their jobs, however many records and finished runs there are.
-
-And what is before a job of a key is found by an index, however many wait there.
-"""
+"""The backlog of reactive tasks is counted from their jobs, however many records and finished runs there are."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import sqlite3
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import asyncpg
-from stage.reactive import Stage, settle, task_row
+from stage.reactive import Stage, task_row
 
 from penstock import Table
-from penstock.store.open import sqlite_path
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.dialect import SQLITE
 
 RECORDS, MOST = 20_000, 10
 
 
 class Parcel(Table, name="counted_parcel"):
     number: int = 0
-
-
-async def test_f26_sqlite_counts_without_reading_records(sqlite_url: str) -> None:
-    """In steps of SQLite's machine: as many with 20,000 records and runs that have ended as with ten."""
-    stage = Stage()
-    stage.task(Parcel)
-    async with stage.open(sqlite_url) as test:
-        await stage.insert(test, *(Parcel() for _ in range(10)))
-        await settle(test)
-        await stage.insert(test, *(Parcel() for _ in range(3)))
-        await test.plan()
-        task = (await task_row(test)).id
-    file = sqlite_path(sqlite_url)
-    few = steps_of_backlog(file)
-    connection = sqlite3.connect(file)
-    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {RECORDS})"
-    connection.execute(
-        "insert into penstock_task_record (task, key, id, generation, live, idle, change, changed_at, due_at)"
-        f" {numbers} select {task}, 'more' || n, randomblob(16), 1, 0, 1, 'enter', '2030', '2030' from n"
-    )
-    connection.execute(
-        "insert into penstock_finished_job (id, pool, function, kind, args, priority, run_at, attempt, enqueued_at,"
-        f" finished_at, expires_at, state, options) {numbers} select randomblob(16), 'default', 'm:f', 'action',"
-        f" '{{}}', 0, '2030', 1, '2030', '2030', '3030', 'success', '{{\"task\":{task}}}' from n"
-    )
-    connection.commit()
-    connection.close()
-    assert steps_of_backlog(file) == few
-
-
-def steps_of_backlog(file: Path) -> int:
-    query = load_queries("records", SQLITE)["backlog"]
-    connection, steps = sqlite3.connect(file), 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    connection.set_progress_handler(count, 1)
-    rows = connection.execute(query.statement.sql, query.args({"most": MOST})).fetchall()
-    connection.set_progress_handler(None, 1)
-    connection.close()
-    assert [row[2] for row in rows] == [3]
-    return steps
 
 
 async def test_f26_postgres_counts_without_reading_records(postgres_url: str) -> None:
@@ -120,80 +66,3 @@ async def rows_read(connection: asyncpg.Connection[Any]) -> dict[str, int]:
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", ()) for node in nodes(child))]
-
-
-# ----- what is before a job of its key
-
-QUEUED = 20_000
-AHEAD = {
-    "scheduled_job_pkey",
-    "scheduled_job_gate",
-    "scheduled_job_blocking",
-    "scheduled_job_next",
-    "running_job_key",
-}
-COMMON = "id, pool, function, kind, args, priority, rank, gated, concurrency_key, run_at, options, attempt, enqueued_at"
-POSTGRES_JOB = "lpad(to_hex(n), 32, '0')::uuid, 'keyed', 'f', 'action', '{}', 0, n, true, KEY, now(), '{}', 1, now()"
-SQLITE_JOB = "cast(printf('%016d', n) as blob), 'keyed', 'f', 'action', '{}', 0, n, 1, 'a', '2030', '{}', 1, '2030'"
-
-
-def postgres_jobs(table: str, key: str, more: dict[str, str], first: int, last: int) -> str:
-    """Inserts jobs by their numbers."""
-    values = POSTGRES_JOB.replace("KEY", key)
-    return (
-        f"insert into penstock.{table} ({COMMON}, {', '.join(more)}) "
-        f"select {values}, {', '.join(more.values())} from generate_series({first}, {last}) n"
-    )
-
-
-async def test_postgres_finds_what_is_before_a_job_by_indexes(postgres_url: str) -> None:
-    async with Stage(Parcel).open(postgres_url):
-        pass
-    query = load_queries("records", POSTGRES)["ahead"]
-    connection = await asyncpg.connect(postgres_url)
-    try:
-        for sql in (
-            postgres_jobs("scheduled_job", "'a'", {"waiting": "true", "place": "n"}, 1, QUEUED),
-            postgres_jobs("scheduled_job", "'b' || n", {"blocks_key": "true"}, QUEUED + 1, QUEUED + 3000),
-            postgres_jobs("running_job", "'c' || n", {"lease": "1", "started_at": "now()"}, 1, 3000),
-            "analyze",
-            f"prepare it as {query.statement.sql}",
-        ):
-            await connection.execute(sql)
-        for how, place in itertools.product(("auto", "force_generic_plan"), (1, QUEUED // 2, QUEUED)):
-            values = {"id": f"'{UUID(int=place)}'", "now": "now()"}
-            execute = f"execute it ({', '.join(query.args(values))})"
-            await connection.execute(f"set plan_cache_mode = {how}")
-            (row,) = await connection.fetch(f"explain (analyze, format json) {execute}")
-            found = await connection.fetch(execute)
-            assert [one[0] for one in found] == ([] if place == 1 else [UUID(int=1)]), (how, place)
-            scans = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if "Relation Name" in node]
-            assert {scan.get("Index Name") for scan in scans} == AHEAD, (how, place)
-            assert all(scan["Actual Rows"] <= 1 and not scan.get("Rows Removed by Filter") for scan in scans)
-    finally:
-        await connection.close()
-
-
-async def test_sqlite_finds_what_is_before_a_job_by_indexes(sqlite_url: str) -> None:
-    """In steps of SQLite's machine: as many for the last of 20,000 jobs as for the second."""
-    async with Stage(Parcel).open(sqlite_url):
-        pass
-    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {QUEUED})"
-    connection = sqlite3.connect(sqlite_path(sqlite_url))
-    connection.execute(
-        f"insert into penstock_scheduled_job ({COMMON}, waiting, place) {numbers} select {SQLITE_JOB}, 1, n from n"
-    )
-    connection.commit()
-    query, steps = load_queries("records", SQLITE)["ahead"], list[int]()
-
-    def count() -> int:
-        steps[-1] += 1
-        return 0
-
-    connection.set_progress_handler(count, 1)
-    for number in (2, QUEUED):
-        steps.append(0)
-        found = connection.execute(query.statement.sql, query.args({"id": b"%016d" % number, "now": "2030"})).fetchall()
-        assert [row[0] for row in found] == [b"%016d" % 1]
-    connection.close()
-    assert steps[1] <= steps[0]

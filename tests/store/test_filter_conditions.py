@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -14,36 +13,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.filters import DEFINITION, OWNED, LiteThings, Thing, changed
+from stage.filters import DEFINITION, OWNED, LiteThings, Thing
 
-from penstock.reactive.tracing import trace_filter, trace_watch
+from penstock.reactive.tracing import trace_filter
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.sql.conditions import ConditionSql, WatchSql, condition_sql, watch_sql
+from penstock.store.sql.conditions import ConditionSql, condition_sql
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sqlite.dialect import SQLITE
-
-HOSTILE = [
-    "'",
-    "''",
-    "\\",
-    "\\'",
-    "$$",
-    "$1",
-    "$x$",
-    "%",
-    "%s",
-    "%I",
-    "{0}",
-    "?",
-    ":a",
-    "--",
-    "/*",
-    ";",
-    "\n",
-    "😀",
-    "\u2028",
-    "E'\\x41'",
-]
 
 
 def sql(
@@ -60,13 +36,6 @@ def test_a_condition_is_plain_sql() -> None:
     assert sql(SQLITE, paid).sql == """((new."status" is 'paid') and ((new."number" > 100) is not true))"""
     assert sql(SQLITE, paid).exact
     assert sql(SQLITE, paid).columns == ("status", "number")
-
-
-def test_a_changed_watch_is_plain_sql() -> None:
-    watch = trace_watch(DEFINITION, ("status", "number"), "Test")
-    for dialect in (POSTGRES, SQLITE):
-        found = watch_sql(watch, DEFINITION, dialect, "{row}")
-        assert found == WatchSql(('({row}."status")', '({row}."number")'), exact=True, columns=("status", "number"))
 
 
 @pytest.mark.parametrize(
@@ -113,74 +82,6 @@ def test_the_largest_filter_fits_into_both(tmp_path: Path) -> None:
 def test_texts_compare_by_code_points_in_columns_of_others() -> None:
     assert 'collate "C"' in sql(POSTGRES, lambda o: o.text > "a", definition=OWNED).sql
     assert "collate binary" in sql(SQLITE, lambda o: o.text > "a", definition=OWNED).sql
-
-
-def test_no_sign_of_a_parameter_or_a_quoted_body_stands_in_it() -> None:
-    for text in HOSTILE:
-        found = sql(
-            POSTGRES, lambda o, text=text: (o.text == text) | o.data.has(text) | (o.data == {text[:0] + "a": text})
-        ).sql
-        assert not set(found) & set("$%{")
-
-
-async def test_hostile_texts_in_the_body_of_a_function(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("create table thing (text text, other text); create table noted (text text)")
-    for setting in ("on", "off"):
-        await connection.execute(f"set standard_conforming_strings = {setting}")
-        for text in HOSTILE:
-            condition = sql(
-                POSTGRES, lambda o, text=text: (o.text == text) & o.text.startswith(text) & o.text.contains(text)
-            ).sql
-            await connection.execute("truncate thing, noted")
-            await connection.execute(
-                "create or replace function note() returns trigger language plpgsql as $$ begin "
-                f"if {condition} then insert into noted values (new.text); end if; return null; end $$"
-            )
-            await connection.execute(
-                "drop trigger if exists t on thing; "
-                "create trigger t after insert on thing for each row execute function note()"
-            )
-            await connection.execute("insert into thing values ($1), ($2)", text, text + "x")
-            assert [row[0] for row in await connection.fetch("select text from noted")] == [text]
-    await connection.close()
-
-
-def test_hostile_texts_in_a_trigger_of_sqlite(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as connection:
-        connection.executescript("create table thing (text text) strict; create table noted (text text)")
-        for text in HOSTILE:
-            found = sql(
-                SQLITE,
-                lambda o, text=text: (o.text == text) & o.text.startswith(text) & o.text.contains(text),
-                alias="{row}",
-            )
-            condition = found.sql.replace("{row}", "new")
-            connection.executescript("delete from thing; delete from noted; drop trigger if exists t")
-            connection.execute(
-                f"create trigger t after insert on thing when {condition} "
-                "begin insert into noted values (new.text); end"
-            )
-            connection.execute("insert into thing values (?), (?)", (text, text + "x"))
-            assert connection.execute("select text from noted").fetchall() == [(text,)]
-
-
-def test_a_filter_on_a_decimal_fires_in_programs_that_do_not_know_its_collation(tmp_path: Path) -> None:
-    things = LiteThings(str(tmp_path / "things.db"))
-    things.store([Thing(price=Decimal("1.5")), Thing(price=Decimal("2.5"))])
-    watch = trace_watch(DEFINITION, ("price", "cost"), "Test")
-    with closing(things.connect(own=False)) as connection:
-        meant = sql(SQLITE, lambda o: (o.price > 2) | o.price.is_none() | o.price.in_([7])).sql
-        different = changed(watch_sql(watch, DEFINITION, SQLITE, "{row}"), "is not")
-        connection.execute(
-            f"create trigger t after update on thing when {meant} and {different} "
-            "begin insert into matched values (0, new.id); end"
-        )
-        connection.execute("update thing set price = price")
-        assert connection.execute("select count(*) from matched").fetchone() == (0,)
-        connection.execute("update thing set price = '3.' || price where id like '%1'")
-        connection.execute("update thing set price = '4' where id like '%0'")
-        assert connection.execute("select count(*) from matched").fetchone() == (2,)
 
 
 def test_a_time_written_by_another_program_is_met_by_python(tmp_path: Path) -> None:

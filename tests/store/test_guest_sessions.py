@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
-from conformance.bench import AGAIN, NOW, cancel, new_job
-from stage.guests import KINDS, Kind, Visit, face, penstock_store, play
+from stage.guests import KINDS, Kind, Visit, face, play
 
-from penstock.clock import SystemClock
-from penstock.config import Config
 from penstock.errors import (
     ConfigError,
     ConstraintViolation,
@@ -24,22 +19,14 @@ from penstock.errors import (
     UniqueViolation,
     ValueInvalid,
 )
-from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import JobId, JobStatus, NewJob
-from penstock.jobs.states import JobState
 from penstock.store.guest.drivers import answer
-from penstock.store.guest.session import finish, guest_session
-from penstock.store.nouns.jobs import Jobs
-from penstock.store.open import make_store
-from penstock.store.session import Session, Statement
+from penstock.store.guest.session import guest_session
+from penstock.store.session import Statement
 
 LONG = "1 MB of %s $1 ?1 :p1 'ž' \\ " * 40_000
 LITERALS = "'100% %s %(p1)s %%' , 'it''s $1 ?1 ? :p1', '-- $1'"
 TOLD = ("100% %s %(p1)s %%", "it's $1 ?1 ? :p1", "-- $1")
 ODD = "a%s %(p1)s $1 ?1 ? :x '\" \\ \u2028 žluťoučký 🐎"
-
-
-T = TypeVar("T")
 
 
 class Colour(StrEnum):
@@ -59,13 +46,6 @@ def url(kind: Kind, request: pytest.FixtureRequest) -> str:
     return found
 
 
-@pytest.fixture
-def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
-    """The same with penstock's tables."""
-    found: str = request.getfixturevalue(f"migrated_{kind.dialect}_url")
-    return found
-
-
 def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
     """Run a story on a connection of a kind."""
 
@@ -74,74 +54,6 @@ def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
             await story(visit)
 
     play(kind.is_async, main())
-
-
-async def inside(visit: Visit, verb: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-    """What a verb of a store does in the transaction of a connection."""
-    session = guest_session(visit.connection)
-    work = verb(cast("Session", session))
-    return await work if session.is_async else finish(work)
-
-
-def jobs_of(url: str) -> Jobs:
-    """The verbs for jobs of the store at a URL, which is not opened."""
-    return make_store(Config(database=url), SystemClock()).jobs
-
-
-def seen_by_penstock(url: str, jobs: Sequence[NewJob]) -> list[JobStatus | None]:
-    """What penstock itself finds of jobs."""
-
-    async def look() -> list[JobStatus | None]:
-        async with penstock_store(url) as store:
-            session = await store.begin_read()
-            found = [await store.jobs.find(session, job.id, NOW) for job in jobs]
-            await session.rollback()
-            return found
-
-    return asyncio.run(look())
-
-
-# ----- jobs
-
-
-def test_jobs_are_there_once_the_transaction_of_the_user_has_committed(kind: Kind, app_url: str) -> None:
-    now = new_job("action", priority=-3, retry=AGAIN, args='{"text": "100% %s $1 ?1 :p1 žluť"}')
-    later, gone = new_job(delay=60), new_job()
-    jobs = jobs_of(app_url)
-    told: list[JobStatus] = []
-
-    async def find(job: NewJob, session: Session) -> JobStatus | None:
-        return await jobs.find(session, job.id, NOW)
-
-    async def story(visit: Visit) -> None:
-        await answer(visit.begin())
-        await inside(visit, lambda session: jobs.enqueue(session, [gone], NOW))
-        assert await inside(visit, partial(find, gone)) is not None
-        await answer(visit.rollback())
-        await answer(visit.begin())
-        await inside(visit, lambda session: jobs.enqueue(session, [now, later], NOW))
-        await inside(visit, lambda session: jobs.request_cancel(session, [later.id], NOW))
-        for job in (now, later):
-            found = await inside(visit, partial(find, job))
-            assert found is not None
-            told.append(found)
-        await answer(visit.commit())
-
-    tell(kind, app_url, story)
-    assert [*told, None] == seen_by_penstock(app_url, [now, later, gone])
-    assert [status.state for status in told] == [JobState.PENDING] * 2
-    assert told[0].args == {"text": "100% %s $1 ?1 :p1 žluť"}
-    assert [str(status.run_at.tzinfo) for status in told] == ["UTC"] * 2
-
-    async def canceled() -> list[JobId]:
-        async with penstock_store(app_url) as store:
-            await store.jobs.cancel_pending(NOW, 10, cancel(NOW))
-            session = await store.begin_read()
-            found = await store.jobs.list(session, JobFilter(state="canceled"), 10, NOW)
-            await session.rollback()
-            return [status.id for status in found]
-
-    assert asyncio.run(canceled()) == [told[1].id]
 
 
 # ----- statements and values

@@ -68,20 +68,6 @@ def test_what_is_no_connection_is_refused_by_its_name(postgres_url: str, sqlite:
             guest_session(thing)
 
 
-def test_a_connection_of_a_class_of_the_users_own_is_known(sqlite_url: str, postgres_url: str) -> None:
-    class Mine(sqlite3.Connection):
-        pass
-
-    class Ours(psycopg.Connection[Any]):
-        pass
-
-    lite = sqlite3.connect(sqlite_file(sqlite_url), factory=Mine)
-    assert sync(lite).fetch(ONE) == [(1,)]
-    lite.close()
-    with Ours.connect(postgres_url) as connection:
-        assert sync(connection).fetch(ONE) == [(1,)]
-
-
 # ----- psycopg
 
 
@@ -185,11 +171,3 @@ async def test_asyncpg_is_told_of_what_it_does_of_values_and_of_its_end(postgres
         await guest_session(connection).fetch(Statement("select pg_terminate_backend(pg_backend_pid())"))
     with pytest.raises(ContextError, match="The asyncpg connection is not open"):
         guest_session(connection)
-
-
-def test_a_verb_that_waits_for_something_else_does_not_run_on_a_sync_connection(sqlite: sqlite3.Connection) -> None:
-    async def waits(_: Any) -> None:
-        await SystemClock().sleep(0)
-
-    with pytest.raises(ContextError, match="awaited something else"):
-        sync(sqlite).run(waits)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import django.db
 import pytest
 import sqlalchemy
 from django.db import transaction
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 from stage.guests import SyncGuestSession, django_connection, library_url
 
@@ -81,31 +76,6 @@ def test_connections_of_sqlalchemy_that_can_run_nothing_are_refused(sqlite_url: 
             guest_session(connection)
 
 
-async def test_a_sync_connection_over_an_async_driver_works_where_sqlalchemy_lets_it(postgres_url: str) -> None:
-    engine = create_async_engine(library_url(postgres_url, "postgresql+asyncpg"), poolclass=NullPool)
-    async with engine.connect() as connection:
-        assert await connection.run_sync(lambda inner: sync(inner).fetch(ONE)) == [(1,)]
-        with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: greenlet_spawn"):
-            sync(connection.sync_connection).fetch(ONE)
-
-
-def test_sessions_of_a_scope_are_taken(sqlite_url: str) -> None:
-    engine = sqlalchemy.create_engine(library_url(sqlite_url, "sqlite+pysqlite"), poolclass=NullPool)
-    scoped = scoped_session(sessionmaker(engine))
-    assert sync(scoped).fetch(ONE) == [(1,)]
-    scoped.remove()
-
-    async def story() -> None:
-        engine = create_async_engine(library_url(sqlite_url, "sqlite+aiosqlite"), poolclass=NullPool)
-        scoped: async_scoped_session[AsyncSession] = async_scoped_session(
-            async_sessionmaker(engine), scopefunc=asyncio.current_task
-        )
-        assert await guest_session(scoped).fetch(ONE) == [(1,)]
-        await scoped.remove()
-
-    asyncio.run(story())
-
-
 # ----- Django
 
 
@@ -133,12 +103,6 @@ def test_what_ran_in_an_atomic_block_goes_with_it(django_one: Any, monkeypatch: 
     assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
 
 
-def test_a_database_that_the_settings_of_django_do_not_name_is_refused(sqlite_url: str) -> None:
-    django_connection(sqlite_url)
-    with pytest.raises(ContextError, match="cannot work in a connection of Django to unknown"):
-        guest_session(django.db.connection)
-
-
 def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
     async def story() -> None:
         session = sync(django_one)
@@ -148,31 +112,3 @@ def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
     asyncio.run(story())
     with ThreadPoolExecutor(1) as thread, pytest.raises(ContextError, match=r"created in thread|created in a thread"):
         thread.submit(guest_session, django_one).result()
-
-
-_ON_PSYCOPG2 = """
-import sys
-from datetime import UTC, datetime
-from uuid import UUID
-from penstock.store.session import Statement
-from penstock.store.guest.session import guest_session
-from stage.guests import SyncGuestSession, django_connection
-sys.modules["psycopg"] = None  # Django would take it
-connection = django_connection(sys.argv[1])
-values = [UUID(int=5), datetime(2026, 1, 1, tzinfo=UTC), b"\\0", "100%", -1, [UUID(int=6)], []]
-sql = "select $1::uuid, $2::timestamptz, $3::bytea, $4::text, $5::smallint, $6::uuid[], $7::text[], '%s'"
-assert SyncGuestSession(guest_session(connection)).fetch(Statement(sql), values) == [(*values, "%s")]
-print(type(connection.connection).__module__)
-"""
-
-
-def test_django_over_the_older_driver_gives_the_same(postgres_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_PSYCOPG2, postgres_url],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.stdout, done.stderr) == ("psycopg2.extensions\n", "")

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
 from typing import Any
 
 import aiosqlite
 import pytest
-from conformance.bench import NOW, new_job
-from pydantic import Field
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from stage.guests import SyncGuestSession, library_url, sqlite_file
 
-from penstock import Index, Table
-from penstock.clock import SystemClock
-from penstock.config import Config
 from penstock.errors import (
     ContextError,
     DatabaseBusy,
 )
-from penstock.schema.table import definition_of
 from penstock.store.guest.session import guest_session
-from penstock.store.open import make_store
-from penstock.store.push import migrate
 from penstock.store.session import Statement
 
 ONE = Statement("select 1")
@@ -96,45 +86,6 @@ def test_who_cannot_write_is_told_why(sqlite: sqlite3.Connection, sqlite_url: st
     with pytest.raises(ContextError, match="is read-only"):
         sync(reader).execute(INSERT)
     reader.close()
-
-
-class Price(Table):
-    amount: Decimal = Field(max_digits=40)
-
-    by_amount = Index("amount")
-
-
-def test_jobs_need_nothing_of_what_penstocks_own_connections_bring(sqlite_url: str) -> None:
-    """No collation, function or pragma of penstock's: a plain connection enqueues beside tables that have them."""
-    store = make_store(Config(database=sqlite_url), SystemClock())
-    job = new_job()
-
-    async def prepare() -> None:
-        await migrate.push(store, [definition_of(Price)], apply=True)
-        await store.close()
-
-    asyncio.run(prepare())
-    connection = sqlite3.connect(sqlite_file(sqlite_url))
-    with pytest.raises(sqlite3.OperationalError, match="no such collation sequence"):
-        connection.execute("select * from price order by amount")
-    for pragma in ("foreign_keys = off", "trusted_schema = off", "recursive_triggers = on", "cell_size_check = on"):
-        connection.execute(f"pragma {pragma}")
-
-    def enqueue(inside: Any) -> Any:
-        return store.jobs.enqueue(inside, [job, new_job(delay=5)], NOW)
-
-    def cancel(inside: Any) -> Any:
-        return store.jobs.request_cancel(inside, [job.id], NOW)
-
-    def find(inside: Any) -> Any:
-        return store.jobs.find(inside, job.id, NOW)
-
-    sync(connection).run(enqueue)
-    sync(connection).run(cancel)
-    connection.commit()
-    found = sync(connection).run(find)
-    assert found is not None
-    connection.close()
 
 
 async def test_a_connection_that_nobody_has_opened_is_refused(sqlite_url: str) -> None:

@@ -25,7 +25,6 @@ from penstock.store.push.migrate import push
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query, load_queries
 from penstock.store.sqlite.dialect import SQLITE
-from penstock.store.sqlite.functions import register_functions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000
@@ -234,20 +233,6 @@ def test_postgres_reads_through_indexes(postgres_plans: str, name: str, how: str
     assert used.keys() <= {"lease", "scheduled_job"}
 
 
-@pytest.mark.parametrize("how", ["for what is asked", "generic"])
-@pytest.mark.parametrize("name", ["look", "due", "under_way"])
-def test_postgres_asks_of_the_job_of_a_cron_by_its_key(postgres_plans: str, name: str, how: str) -> None:
-    """There are few crons; of the job tables, which are large, no more is read than one job."""
-    query = load_queries("crons", POSTGRES)[name]
-    asked = {"names": ["a"], "functions": ["m:f"], "now": NOW, "limit": 100, "ids": [UNKNOWN]}
-    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, how))
-    scans = [node for node in plan if node.get("Relation Name", "cron") != "cron"]
-    assert {scan["Relation Name"] for scan in scans} == {"ready_job", "scheduled_job", "running_job"}
-    assert {scan["Node Type"] for scan in scans} <= {"Index Only Scan", "Index Scan", "Bitmap Heap Scan"}
-    used = {node["Index Name"] for node in plan if "Index Name" in node} - {"cron_next_at"}
-    assert used == {"ready_job_pkey", "scheduled_job_pkey", "running_job_pkey"}
-
-
 def one_partition(table: str) -> str:
     return "finished_job" if table.startswith("finished_job") else table
 
@@ -274,29 +259,6 @@ def test_postgres_claims_without_touching_scheduled_jobs(postgres_plans: str) ->
     assert not any(node["Node Type"] == "Sort" and node["Actual Rows"] > 11 for node in plan), "one is of none of them"
 
 
-def test_postgres_looks_at_few_keys(postgres_plans: str) -> None:
-    """Of 5,000 keys with jobs that wait it compares 32, and of each counts no more jobs than there is room for."""
-    asked, _ = HOT["turns"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query_of(POSTGRES, "turns"), asked, "for what is asked"))
-    touched = sum(
-        node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Index Name") == "scheduled_job_gate"
-    )
-    assert touched < 32 * 10
-
-
-def test_postgres_starts_jobs_and_looks_at_few_others_of_their_keys(postgres_plans: str) -> None:
-    """Those that it starts, and as many once more; however many of the key are about to wait behind them."""
-    asked, _ = HOT["start"]
-    plan = asyncio.run(postgres_plan(postgres_plans, query_of(POSTGRES, "start"), asked, "for what is asked"))
-    read = [
-        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-        for node in plan
-        if node.get("Index Name") in {"scheduled_job_gate", "scheduled_job_next"}
-    ]
-    assert len(read) == 3, "those that wait, those stepped around, and those that are about to wait"
-    assert sum(read) <= 2 * sum(asked["counts"])
-
-
 @pytest.mark.parametrize("how", ["for what is asked", "generic"])
 def test_postgres_counts_a_backlog_no_further_than_it_is_told(postgres_plans: str, how: str) -> None:
     query = load_queries("pools", POSTGRES)["backlog"]
@@ -318,31 +280,6 @@ def test_postgres_follows_the_line_of_keys_no_further_than_it_is_told(postgres_p
     used = {scan["Index Name"] for scan in scans}
     assert used <= {"ready_job_order", "scheduled_job_gate", "running_job_key"}
     assert sum(scan.get("Actual Rows", 0) * scan.get("Actual Loops", 0) for scan in scans) < 100
-
-
-def test_postgres_counts_a_partition_no_further_than_it_is_told(postgres_plans: str) -> None:
-    """A partition of many millions is truncated in a moment; to count it first would take longer than is allowed."""
-    query = load_queries("moves", POSTGRES)["count_day"]
-    asked = {"day": 3, "most": 10}
-    plan = asyncio.run(postgres_plan(postgres_plans, query, asked, "for what is asked"))
-    scans = [node for node in plan if node.get("Relation Name", "").startswith("finished_job")]
-    assert [(scan["Relation Name"], scan["Actual Rows"]) for scan in scans] == [("finished_job_3", 10)]
-
-
-def test_postgres_estimates_a_partition_that_holds_more(postgres_plans: str) -> None:
-    query = load_queries("moves", POSTGRES)["count_day"]
-
-    async def count(most: int, day: int = 3) -> int:
-        connection = await asyncpg.connect(postgres_plans)
-        try:
-            number: int = await connection.fetchval(query.statement.sql, *query.args({"day": day, "most": most}))
-        finally:
-            await connection.close()
-        return number
-
-    exact = FINISHED // 17
-    assert abs(asyncio.run(count(10)) - exact) <= 1
-    assert abs(asyncio.run(count(FINISHED)) - exact) <= 1
 
 
 # ----- SQLite
@@ -421,19 +358,6 @@ def test_sqlite_reads_through_indexes(sqlite_plans: Path, name: str) -> None:
             assert name in LIMITED, "only what is ordered by an index and limited may begin at its end"
     sorts = [step[3] for step in steps if "TEMP B-TREE" in step[3]]
     assert len(sorts) == (name == "list"), "it sorts no more than the few rows it has found"
-
-
-@pytest.mark.parametrize("name", ["look", "due", "under_way"])
-def test_sqlite_asks_of_the_job_of_a_cron_by_its_key(sqlite_plans: Path, name: str) -> None:
-    query = load_queries("crons", SQLITE)[name]
-    connection = sqlite3.connect(sqlite_plans)
-    register_functions(connection)
-    steps = connection.execute(f"explain query plan {query.statement.sql}", [None] * len(query.parameters)).fetchall()
-    connection.close()
-    reads = [step[3] for step in steps if step[3].startswith(("SEARCH", "SCAN"))]
-    assert not [read for read in reads if "SCAN" in read and "json_each" not in read and "CONSTANT" not in read]
-    if name != "under_way":
-        assert any("penstock_cron_next_at" in read for read in reads)
 
 
 def test_sqlite_claims_without_touching_scheduled_jobs(sqlite_plans: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -20,12 +17,11 @@ from stage.examples import examples
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseUnavailable
-from penstock.jobs.job import NewJob
 from penstock.store.open import make_store
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.newjobs import pieces
-from penstock.store.postgres.route import Route, _Connection, servers
+from penstock.store.postgres.route import Route, servers
 from penstock.store.push.migrate import push
 from penstock.store.session import Statement
 from penstock.store.sql.dialect import qualify
@@ -49,57 +45,6 @@ class TestPostgres(StoreSuite):
             return make_store(Config(database=url, **settings), SystemClock())
 
         return make
-
-
-def test_a_call_that_outlives_the_store_ends_with_the_event_loop(postgres_url: str) -> None:
-    """Nothing is left then that could wait for its connection to be closed, so it is cut."""
-
-    async def story() -> asyncio.Task[Any]:
-        store = make_store(Config(database=postgres_url), SystemClock())
-        await store.open()
-        session = await store.begin_read()
-
-        async def call() -> None:
-            try:
-                await session.fetch(TestPostgres.slow)
-            finally:
-                await session.rollback()
-
-        task = asyncio.create_task(call())
-        await asyncio.wait([task], timeout=0.05)
-        await store.close()
-        return task
-
-    task = asyncio.run(story(), debug=True)
-    assert task.cancelled()
-    gc.collect()  # a task that was left behind would say so now, and a warning fails the test
-
-
-async def test_connections_know_the_types_of_arrays_from_each_other(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[set[int]] = []
-    ask = asyncpg.Connection._introspect_types
-
-    async def counted(connection: Any, types: Iterable[int], timeout: float | None) -> Any:  # noqa: ASYNC109 - its name
-        asked.append(set(types))
-        return await ask(connection, types, timeout)
-
-    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
-    monkeypatch.setattr(_Connection, "_known", {})
-    route, ids = Route(postgres_url, 30.0, 30.0), [UUID(int=7), None]
-    for number in range(3):
-        connection = await route.open(10.0, None)
-        try:
-            if number == 0:
-                await connection.execute("create type mood as enum ('calm')")
-            assert await connection.fetchval("select $1::uuid[]", ids) == ids
-            assert await connection.fetchval("select $1::int4range[]", [asyncpg.Range(1, 2)]) == [asyncpg.Range(1, 2)]
-            assert await connection.fetchval("select $1::mood[]", ["calm"]) == ["calm"]
-        finally:
-            await connection.close()
-    of_users = [types for types in asked if max(types) >= 16384]
-    assert (len(asked), len(of_users)) == (5, 3), "only what is not PostgreSQL's own is asked for each time"
 
 
 def test_a_url_names_one_server_or_several() -> None:
@@ -166,32 +111,6 @@ async def test_copies_of_jobs_that_are_alike_are_as_a_statement_writes_them(post
     finally:
         await connection.close()
         await store.close()
-
-
-async def test_while_many_jobs_are_sent_everything_else_has_its_turn(postgres_url: str) -> None:
-    made, seen = 0, list[int]()
-
-    def each() -> Iterator[NewJob]:
-        nonlocal made
-        for made in range(1, 10_001):  # noqa: B007 - it is looked at beside
-            yield new_job()
-
-    async def look() -> None:
-        while True:
-            seen.append(made)
-            await SystemClock().sleep(0)
-
-    store = make_store(Config(database=postgres_url), SystemClock())
-    await store.open()
-    await push(store, [])
-    session, looking = await store.begin_write(), asyncio.create_task(look())
-    try:
-        await store.jobs.enqueue_alike(session, each(), NOW)
-    finally:
-        looking.cancel()
-        await session.rollback()
-        await store.close()
-    assert len(set(seen)) > 10_000 * 100 // (64 * 1024), "after each piece of 64 KiB"
 
 
 def test_pieces_hold_all_rows_and_are_neither_small_nor_large() -> None:

@@ -14,10 +14,9 @@ import pytest
 from pydantic import Field
 from stage.pushes import closing, push
 
-from penstock import Index, Table, UserTable
-from penstock.errors import DataError, DeclarationError, SchemaMismatch
+from penstock import Index, Table
+from penstock.errors import DataError, SchemaMismatch
 from penstock.schema.table import definition_of
-from penstock.store.nouns.catalog import Change
 from penstock.store.push import migrate
 from penstock.store.push.migrate import load_migrations
 from penstock.store.sql.statements import TableStatements
@@ -83,20 +82,6 @@ async def test_a_plan_prints_everything_and_writes_nothing(
         assert await sql('select count(*) from "booking"') == [(0,)]
         monkeypatch.setattr(type(store.catalog), "lock", None)
         assert (await push(store, Booking)).empty, "and a second one takes no lock"
-
-
-async def test_a_database_of_an_earlier_release_gets_the_migrations_that_it_lacks(store: Store, sql: Sql) -> None:
-    prefix = "penstock." if "postgres" in store.dialect.name else "penstock_"
-    async with closing(store):
-        await push(store, Booking)
-        for lacking in ((), ("api_key", "audit", "migration_file")):  # one that has the tables, and one that lacks them
-            for table in lacking:
-                await sql(f"drop table {prefix}{table}")
-            await sql(f"delete from {prefix}migration where name <> '0001_initial'")
-            done = await push(store, Booking)
-            assert list(done.migrations) == list(load_migrations(store.dialect.name)[1:])
-            assert await sql(f"select count(*) from {prefix}api_key, {prefix}audit") == [(0,)]
-            await settled(store, Booking)
 
 
 async def test_names_that_sql_uses_itself(store: Store, sql: Sql) -> None:
@@ -171,27 +156,6 @@ async def test_new_columns_fill_old_rows_with_their_defaults(store: Store, sql: 
         assert {name: fields[name] for name in expected} == expected
         await insert(sql, 2, customer="as the previous version inserts")
         assert (await push(store, Before)).empty
-
-
-async def test_columns_no_longer_declared_are_left_alone_or_refused(store: Store, sql: Sql) -> None:
-    class WithoutPhone(Table, name="booking"):
-        customer: str
-        status: Literal["pending", "paid", "gone"] = "pending"
-
-    class WithoutCustomer(Table, name="booking"):
-        phone: str | None = None
-
-    async with closing(store):
-        await push(store, Booking)
-        plan = await push(store, WithoutPhone)
-        assert plan.empty
-        assert [note.split(" is ")[0] for note in plan.notes] == ["booking.phone", "Index booking_by_customer"]
-        problems = await refused(store, WithoutCustomer)
-        assert [problem["column"] for problem in problems] == ["customer", "status"]
-        await sql("drop index booking_by_customer")
-        await sql('alter table "booking" drop column "customer"')
-        await sql('alter table "booking" drop column "status"')
-        await push(store, WithoutCustomer)
 
 
 async def test_a_new_table_with_the_columns_of_one_that_is_gone_is_asked_about(
@@ -342,26 +306,6 @@ async def test_a_table_is_tightened_once_its_rows_allow_it_and_loosened_again(st
         ]  # fmt: skip
 
 
-async def test_redundant_indexes_are_reported(store: Store) -> None:
-    class Twice(Table):
-        a: str
-        b: str
-        by_a = Index("a")
-        by_a_and_b = Index("a", "b")
-
-    class Theirs(UserTable, source="twice", key="id", managed=False):
-        id: str
-        a: str
-        b: str
-        by_a = Index("a")
-        by_a_and_b = Index("a", "b")
-
-    async with closing(store):
-        plan = await push(store, Twice)
-        assert plan.redundant == (("twice", Twice.by_a, Twice.by_a_and_b),)
-        assert (await push(store, Theirs)).redundant == (), "its owner decides"
-
-
 # ----- tables of other programs
 
 
@@ -382,31 +326,6 @@ async def test_a_table_of_another_program_must_be_there_and_is_never_changed(sto
         await sql("drop table invoice")
         await sql('create view invoice as select 1 as "Number", 2.0 as total')
         await settled(store, Invoice)
-
-
-async def test_a_table_in_a_schema(postgres_store: Store, sqlite_store: Store) -> None:
-    class Far(Table, source="shop.Order", key="number", managed=False):
-        number: int
-
-    async with closing(postgres_store, sqlite_store):
-        (problem,) = await refused(postgres_store, Far)
-        assert problem["table"] == "shop.Order"
-        async with postgres_store.catalog.lock() as lock:
-            await lock.apply(Change("shop", ("create schema shop", 'create table shop."Order" (number int)')))
-        assert (await push(postgres_store, Far)).sql == ()
-        with pytest.raises(DeclarationError, match="no schemas"):
-            await push(sqlite_store, Far)
-
-
-async def test_what_another_program_has_made_is_not_taken_over(store: Store, sql: Sql) -> None:
-    async with closing(store):
-        await sql("create table booking (number integer primary key, customer text)")
-        (problem,) = await refused(store, Booking)
-        assert "managed=False" in problem["fix"]
-        await sql("drop table booking")
-        await sql("create view booking as select 1 as id")
-        (problem,) = await refused(store, Booking)
-        assert "is a view" in problem["what"]
 
 
 # ----- penstock's own migrations

@@ -1,9 +1,8 @@
-"""The two dialects of SQL say the same: same names, same parameters, a purpose above each, and each one prepares."""
+"""The two dialects of SQL say the same: the same parameters, and each one prepares."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -24,24 +23,7 @@ from penstock.store.sqlite.dialect import SQLITE
 from penstock.store.sqlite.functions import register_functions
 
 NOUNS = sorted(path.stem for path in Path(str(files("penstock.store.nouns"))).glob("*.sql"))
-# Queries that are read in order, or by each store in a way of its own.
-PARTED = {
-    ("catalog", "tables"), ("changes", "begin"), ("changes", "first_since"), ("gates", "start"), ("moves", "claim"),
-    ("outboxes", "backlog"), ("outboxes", "list"), ("tasks", "ended"), ("tasks", "record"),
-}  # fmt: skip
 DIALECTS = {"sqlite": SQLITE, "postgres": POSTGRES}
-HEADER = re.compile(r"^-- ([a-z_]+): (.+)$", re.MULTILINE)
-FORM = re.compile(r"^-- (SQLite|PostgreSQL):(.*)$", re.MULTILINE)
-
-
-def comments(noun: str) -> dict[str, str]:
-    """The lines of comment of each query, by its name."""
-    text = (files("penstock.store.nouns") / f"{noun}.sql").read_text()
-    parts = re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]
-    return {
-        HEADER.match(part)[1]: "\n".join(line for line in part.splitlines() if line.startswith("--"))  # type: ignore[index]
-        for part in parts
-    }
 
 
 def statements(noun: str, dialect: Dialect) -> Iterator[Query]:
@@ -54,22 +36,6 @@ def statements(noun: str, dialect: Dialect) -> Iterator[Query]:
 def bare(query: Query) -> str:
     """Its SQL without texts."""
     return re.sub(r"'[^']*'", "", query.statement.sql)
-
-
-@pytest.mark.parametrize("noun", NOUNS)
-def test_each_query_says_what_it_is_for_and_each_form_why_it_differs(noun: str) -> None:
-    for name, text in comments(noun).items():
-        purpose = text.splitlines()[0].partition(": ")[2]
-        assert purpose[0].islower(), name
-        assert purpose.endswith((".", ")")) or text.count("\n"), name
-        assert len(purpose.split()) > 2, name
-        reasons = [reason.strip() for _, reason in FORM.findall(text)]
-        assert not reasons or any(len(reason.split()) > 2 for reason in reasons), name
-    text = (files("penstock.store.nouns") / f"{noun}.sql").read_text()
-    for part in re.split(r"(?m)^(?=-- [a-z_]+: )", text)[1:]:
-        forms = FORM.split(part)[3::3]
-        said = {SQLITE.translate(" ".join(re.sub("--.*", "", form).split())) for form in forms}
-        assert len(said) != 1 or len(forms) < 2, f"two forms that say the same are one: {part}"
 
 
 @pytest.mark.parametrize("noun", NOUNS)
@@ -102,40 +68,6 @@ def test_each_query_prepares(tmp_path: Path, postgres_url: str) -> None:
         await connection.close()
 
     asyncio.run(prepare())
-
-
-def test_the_columns_of_a_query_have_one_name_on_both_stores(tmp_path: Path, postgres_url: str) -> None:
-    """Rows are read by name. A query that SQLite refuses without real values is left out here."""
-    file = tmp_path / "pairs.db"
-    migrate(f"sqlite:///{file}")
-    connection = sqlite3.connect(file, isolation_level=None)
-    register_functions(connection)
-    lite: dict[tuple[str, str], list[str]] = {}
-    for noun in NOUNS:
-        for name, query in load_queries(noun, SQLITE).items():
-            connection.execute("begin")
-            with contextlib.suppress(sqlite3.Error):
-                columns = connection.execute(query.statement.sql, [0] * len(query.parameters)).description or ()
-                lite[noun, name] = [column[0] for column in columns]
-            connection.execute("rollback")
-    connection.close()
-    migrate(postgres_url)
-
-    async def compare() -> list[tuple[str, str, list[str], list[str]]]:
-        server, compared = await asyncpg.connect(postgres_url), []
-        for noun in NOUNS:
-            for name, query in load_queries(noun, POSTGRES).items():
-                columns = [one.name for one in (await server.prepare(query.statement.sql)).get_attributes()]
-                own = lite.get((noun, name), [])
-                if len(columns) > 1 and len(own) > 1 and (noun, name) not in PARTED:
-                    compared.append((noun, name, sorted(columns), sorted(own)))
-        await server.close()
-        return compared
-
-    compared = asyncio.run(compare())
-    assert len(compared) > 40
-    differing = [(noun, name, set(one) ^ set(other)) for noun, name, one, other in compared if one != other]
-    assert not differing, "\n".join(map(str, differing))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)

@@ -1,22 +1,20 @@
-"""What SQLite alone can do to a table that is captured: programs of others, values of any type, REPLACE, cascades."""
+"""What SQLite alone can do to a table that is captured: programs of others, values of any type, REPLACE."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 import struct
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import pytest
 from pydantic import Field
-from stage.feed import NOW, Reader, check, feed, opened, write
+from stage.feed import NOW, opened, write
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
@@ -27,11 +25,9 @@ from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import sqlite_path
 from penstock.store.push.migrate import push
-from penstock.store.sqlite.capture import triggers
 from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount, note text)"
-TTL = timedelta(seconds=60)
 PAID = Interest(name="paid", table="orders", key=["id"], matches="{row}.status = 'paid'", after=["amount"])
 ALL = Interest(name="all", table="orders", key=["id"], before=["amount"], after=["amount"])
 
@@ -124,11 +120,6 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "texts that a collation takes for one have changed": Case(
-        ("insert into orders values ('a', 'x')", "update orders set amount = 'X'", "update orders set id = 'A'"),
-        [("enter", '["a"]'), ("change", '["a"]'), ("delete", '["a"]'), ("enter", '["A"]')],
-        "create table orders (id text collate nocase primary key, amount text collate nocase)",
-    ),
     "of a row that REPLACE takes away no trigger tells": Case(
         (
             "create unique index by_note on orders (note)",
@@ -156,23 +147,6 @@ CASES = {
         [(kind, f'["x","\\u005cx0{n}"]') for kind, n in (("enter", 1), ("change", 1), ("delete", 1), ("enter", 2))],
         "create table orders (a text, b blob, amount, primary key (a, b)) without rowid",
         Interest(name="all", table="orders", key=["a", "b"]),
-    ),
-    "foreign keys cascade": Case(
-        (
-            "pragma foreign_keys = on",
-            "insert into person values (1), (2)",
-            "insert into orders values (7, 1), (8, 2)",
-            "update person set id = 3 where id = 1",
-            "delete from person where id = 2",
-        ),
-        [("enter", "[7]"), ("enter", "[8]"), ("change", "[7]"), ("delete", "[8]")],
-        "create table person (id integer primary key);"
-        "create table orders (id integer primary key,"
-        " amount integer references person on delete cascade on update cascade)",
-    ),
-    "a delete without a condition is told row by row": Case(
-        ("insert into orders (id) values (1), (2)", "delete from orders"),
-        [("enter", "[1]"), ("enter", "[2]"), ("delete", "[1]"), ("delete", "[2]")],
     ),
     **{
         f"a condition holds {sql}": Case(
@@ -307,52 +281,3 @@ async def test_a_new_column_is_noticed_where_every_column_counts(sqlite_url: str
         other.execute("update orders set colour = 'red'")
         told = await kinds(store)
         assert told == [("lost", None), ("enter", 1), ("enter", 1), ("change", 1)], "the column may have been written"
-
-
-def test_triggers_are_made_of_what_every_sqlite_has() -> None:
-    made = triggers("penstock", 1, {1: PAID}, ["id", "status", "amount", "note"])
-    assert sorted(made) == [f"_penstock_change_1_{event}" for event in ("delete", "insert", "update")]
-    assert not any("is distinct from" in text or "->>" in text for text in made.values()), (
-        "those came with 3.38 and 3.39"
-    )
-
-
-# ----- several processes
-
-_PROCESS = """
-import json, sqlite3, sys
-path, writer, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-connection = sqlite3.connect(path, isolation_level=None, timeout=60)
-for n in range(1, count + 1):
-    connection.execute("begin immediate")
-    saw = dict(connection.execute("select writer, max(n) from entry group by writer").fetchall())
-    connection.execute("insert into entry values (?, ?, ?)", (writer, n, json.dumps(saw)))
-    connection.execute("update tally set n = n + 1 where id = ?", (n % 5,))
-    connection.execute("rollback" if n % 7 == 0 else "commit")
-"""
-
-
-async def test_several_processes_write_and_nothing_is_missed(sqlite_url: str) -> None:
-    count = 60
-    async with feed(sqlite_url) as store:
-        reader = Reader(store, await store.leases.take("reader", TTL, NOW), 7)
-        commands = [
-            [sys.executable, "-c", _PROCESS, str(sqlite_path(sqlite_url)), str(n), str(count)] for n in range(4)
-        ]
-        running = [subprocess.Popen(command) for command in commands]  # noqa: ASYNC220 - they only start here
-        try:
-            while any(process.poll() is None for process in running):
-                await reader.step()
-                await store.changes.rotate(NOW, 5)
-            assert [process.wait() for process in running] == [0] * 4
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
-        while not await reader.step():
-            pass
-        entries = {(writer, n) for writer in range(4) for n in range(1, count + 1) if n % 7}
-        counted = [sum(1 for _, n in entries if n % 5 == number) for number in range(5)]
-        check(reader.changes, entries, {(id_, n) for id_ in range(5) for n in range(1, counted[id_] + 1)})
-        await store.changes.rotate(NOW, 10_000)
-        assert await changes(store) == []

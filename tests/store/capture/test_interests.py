@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -19,7 +19,7 @@ from penstock.store.postgres import catalog
 from penstock.store.store import Store
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.interests import PostgresInterests
+    pass
 
 ORDERS = "create table orders (id integer primary key, status text)"
 ALL = Interest(name="all", table="orders", key=["id"], after=["status"])
@@ -27,10 +27,6 @@ SWAP = (
     "create table orders_new (id integer primary key, status text)",
     "alter table orders rename to orders_old",
     "alter table orders_new rename to orders",
-)
-PARTED = (
-    "create table orders (id integer primary key, status text) partition by range (id)",
-    "create table first partition of orders for values from (0) to (10)",
 )
 PATIENCE = 30.0
 
@@ -58,36 +54,6 @@ async def test_of_tables_that_were_swapped_only_the_new_one_is_captured(database
         assert await kinds(store) == [("enter", 1), ("lost", None), ("enter", 2)]
         await run_sql(database_url, "drop table orders_old")
         assert await states(store) == ["ok"], "nothing of it was left there"
-
-
-async def test_a_partition_in_the_place_of_another_is_noticed(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
-        await run_sql(postgres_url, *PARTED)
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "alter table orders detach partition first")
-        assert await states(store) == ["ok"]
-        await run_sql(postgres_url, "create table second partition of orders for values from (0) to (10)")
-        assert await states(store) == ["missing"], "truncating it is not captured"
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "truncate first", "truncate second")
-        assert await kinds(store) == [("lost", None), ("truncate", None)]
-        assert await states(store) == ["ok"]
-
-
-async def test_a_table_that_becomes_a_partition_of_the_new_one_is_captured_once(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
-        await run_sql(postgres_url, ORDERS)
-        await store.interests.declare([ALL], NOW)
-        await run_sql(
-            postgres_url,
-            "alter table orders rename to first",
-            PARTED[0],
-            "alter table orders attach partition first for values from (0) to (10)",
-        )
-        assert await states(store) == ["missing"]
-        await store.interests.declare([ALL], NOW)
-        await run_sql(postgres_url, "insert into orders values (1, 'a')")
-        assert await kinds(store) == [("lost", None), ("enter", 1)]
 
 
 # ----- rights
@@ -143,30 +109,3 @@ async def test_a_table_in_use_is_not_waited_for_to_check_an_interest(postgres_ur
         finally:
             await other.close()
         assert await store.interests.list() == []
-
-
-# ----- releases that start at the same time
-
-
-async def test_an_interest_that_another_release_replaces_as_it_is_added_is_added_again(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On SQLite adding and looking are one transaction."""
-    async with opened(postgres_url) as store, opened(postgres_url) as other:
-        await run_sql(postgres_url, ORDERS)
-        interests, replaced = cast("PostgresInterests", store.interests), list[int]()
-        run = interests._run
-
-        async def overtaken(query_name: str, /, **values: Any) -> Any:
-            found = await run(query_name, **values)
-            if query_name == "add" and not replaced:
-                replaced.extend(row[0] for row in found)
-                newer = replace(ALL, after=[])
-                await other.interests.replace([newer], await other.interests.add([newer], NOW), NOW)
-            return found
-
-        monkeypatch.setattr(interests, "_run", overtaken)
-        (number,) = await interests.add([ALL], NOW)
-        assert replaced
-        assert number not in replaced
-        assert number in {row.id for row in await interests.list()}

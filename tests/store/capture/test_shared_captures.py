@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,9 +13,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.errors import DeclarationError
-from penstock.store.postgres import interests as postgres_interests
 from penstock.store.session import Row, Statement
-from penstock.store.sqlite import interests as sqlite_interests
 from penstock.store.store import Store
 
 ORDERS = "create table orders (id integer primary key, status text, amount integer, note text)"
@@ -197,79 +193,3 @@ async def test_one_that_does_not_fit_the_table_any_more_keeps_no_other_from_bein
         assert (await changes(store, broken))[-1].kind == "lost"
         assert await states(store) == ["ok"] * 3
         assert "lost" not in [one.kind for one in await changes(store, fine)]
-
-
-async def test_a_trigger_that_is_dropped_with_a_column_is_mended_for_the_others(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
-        await run_sql(postgres_url, ORDERS)
-        broken, fine = await store.interests.declare([PAID, ALL], NOW)
-        await run_sql(postgres_url, "alter table orders drop column status cascade", "insert into orders values (1)")
-        assert await states(store) == ["missing", "missing"]
-        with pytest.raises(DeclarationError):
-            await store.interests.mend(broken)
-        assert await store.interests.mend(fine)
-        assert await states(store) == ["missing", "ok"]
-        await run_sql(postgres_url, "insert into orders values (2)")
-        assert [one.kind for one in await changes(store, fine)] == ["enter", "lost", "enter"]
-
-
-# ----- what declaring many costs
-
-
-async def test_triggers_are_made_once_for_all_interests_that_are_declared_together(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await run_sql(database_url, ORDERS)
-    many = [replace(PAID, name=f"n{number}") for number in range(9)]
-    async with opened(database_url) as store:
-        made = list[int]()
-
-        def count(module: ModuleType, name: str) -> None:
-            make = getattr(module, name)
-
-            def counted(*args: Any) -> Any:
-                made.append(len(args[1 if store.dialect.schemas else 2]))
-                return make(*args)
-
-            monkeypatch.setattr(module, name, counted)
-
-        if store.dialect.schemas:
-            count(postgres_interests, "try_out")
-            count(postgres_interests, "install")
-        else:
-            count(sqlite_interests, "triggers")
-        await store.interests.check(many, NOW)
-        assert made == [9], "in a trial"
-        await store.interests.declare(many, NOW)
-        assert made == [9, 9]
-        assert await states(store) == ["ok"] * 9
-
-
-async def test_only_the_table_is_looked_up_whose_triggers_were_made(postgres_url: str) -> None:
-    def lookups(node: dict[str, Any]) -> int:
-        own = node["Actual Loops"] if (node.get("Relation Name"), node.get("Alias")) == ("pg_class", "c") else 0
-        return int(own) + sum(lookups(each) for each in node.get("Plans", ()))
-
-    tables = [f"orders_{number}" for number in range(5)]
-    await run_sql(postgres_url, *(f"create table {name} (id integer primary key)" for name in tables))
-    async with opened(postgres_url) as store:
-        interests = [Interest(name=name, table=name, key=("id",)) for name in tables]
-        number, *_ = await store.interests.declare(interests, NOW)
-        statement = postgres_interests._INSTALLED.format(number=number)
-        session = await store.begin_write()
-        try:
-            ((plan,),) = await session.fetch(Statement(f"explain (analyze, format json) {statement}"))
-        finally:
-            await session.rollback()
-        assert lookups(json.loads(plan)[0]["Plan"]) == 1
-
-
-async def test_what_is_kept_of_one_does_not_grow_with_those_that_share_its_triggers(sqlite_url: str) -> None:
-    await run_sql(sqlite_url, ORDERS)
-    kept = "select length(installed) from penstock_interest where name = 'n0'"
-    async with opened(sqlite_url) as store:
-        sizes = []
-        for count in (1, 10):
-            await store.interests.declare([replace(PAID, name=f"n{number}") for number in range(count)], NOW)
-            sizes.append((await rows(store, kept))[0][0])
-        assert sizes[0] == sizes[1]

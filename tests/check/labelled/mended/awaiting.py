@@ -1,7 +1,7 @@
 """A workshop: calls that nobody awaits, in the forms that hide them, beside those that something awaits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Awaitable, Iterator
 from datetime import datetime
 from functools import partial
 
@@ -30,49 +30,6 @@ def bike_of(ctx: MutationCtx, bike: Id[Bike]) -> Awaitable[Bike | None]:
 def bikes_of(ctx: MutationCtx, bikes: list[Id[Bike]]) -> Iterator[Awaitable[Bike | None]]:
     for bike in bikes:
         yield ctx.db.get(Bike, bike)
-
-
-async def bikes_later(ctx: MutationCtx, bikes: list[Id[Bike]]) -> AsyncIterator[Bike | None]:
-    for bike in bikes:
-        yield ctx.db.get(Bike, bike)  # expect: PEN001
-        yield await ctx.db.get(Bike, bike)
-
-
-@app.internal_mutation
-async def forgets(ctx: MutationCtx, bike: Id[Bike], bikes: list[Id[Bike]]) -> None:
-    asyncio.gather(repair(ctx, bike), repair(ctx=ctx, bike=bike))  # expect: PEN001
-    asyncio.gather(*(repair(ctx, one) for one in bikes))  # expect: PEN001
-    asyncio.create_task(repair(ctx, bike))  # expect: PEN001
-    bike_of(ctx, bike)  # expect: PEN001
-    list(bikes_of(ctx, bikes))  # expect: PEN001
-    repair(ctx=ctx, bike=bike)  # expect: PEN001
-    partial(repair, ctx)(bike)  # expect: PEN001
-    get = partial(ctx.db.get, Bike)
-    get(bike)  # expect: PEN001
-    fix = lambda one: repair(ctx, one)  # noqa: E731
-    print(fix(bike))  # expect: PEN001
-    rows = [ctx.db.get(Bike, one) for one in bikes]  # expect: PEN001
-    print(sum(bool(bike_of(ctx, one)) for one in bikes))  # expect: PEN001
-    print(sum(ctx.db.query(Bike).count() for _ in bikes))  # expect: PEN001
-    print(any(ctx.db.get(Bike, one) for one in bikes))  # expect: PEN001
-    print(sorted(bikes, key=lambda one: ctx.db.get(Bike, one)))  # expect: PEN001
-    print(list(filter(lambda one: ctx.db.get(Bike, one), bikes)))  # expect: PEN001
-    for row in (ctx.db.get(Bike, one) for one in bikes):  # expect: PEN001
-        print(row)
-
-    def inner(one: Id[Bike]) -> Awaitable[Bike | None]:
-        return ctx.db.get(Bike, one)
-
-    async def later(one: Id[Bike]) -> Bike | None:
-        return ctx.db.get(Bike, one)  # expect: PEN001
-
-    inner(bike)  # expect: PEN001
-    print(await later(bike))
-    total = 0
-    total += ctx.db.query(Bike).count()  # expect: PEN001
-    assert ctx.db.get(Bike, bike)  # expect: PEN001
-    print(*map(get, bikes))
-    pair = (ctx.db.get(Bike, bike), 1)  # expect: PEN001
 
 
 @app.internal_mutation

@@ -2,7 +2,7 @@
 
 
 from fleet.tables import Parcel, Van, app
-from penstock import AccessDenied, Id, NotSignedIn, QueryCtx, public, signed_in
+from penstock import AccessDenied, Id, QueryCtx, public, signed_in
 
 
 async def is_driver(ctx: QueryCtx, van: Id[Van]) -> bool:
@@ -12,32 +12,6 @@ async def is_driver(ctx: QueryCtx, van: Id[Van]) -> bool:
 
 
 driver = signed_in & is_driver
-LEVELS = {"driver": driver, "all": public}
-
-
-@app.query(access=LEVELS["all"])
-async def depots(ctx: QueryCtx) -> list[str]:
-    return [van.depot for van in await ctx.db.query(Van).take(50)]
-
-
-@app.query
-async def asks_itself(ctx: QueryCtx, van: Id[Van]) -> Van | None:
-    identity = await ctx.auth.get_user_identity()
-    if identity is None:
-        raise NotSignedIn
-    return await ctx.db.get(Van, van)
-
-
-@app.query
-async def asks_by_guard(ctx: QueryCtx, van: Id[Van]) -> Van | None:
-    if not await is_driver(ctx, van):
-        raise AccessDenied
-    return await ctx.db.get(Van, van)
-
-
-@app.query(access=None)
-async def asks_nobody(ctx: QueryCtx, van: Id[Van]) -> Van | None:  # expect: PEN006
-    return await ctx.db.get(Van, van)
 
 
 async def _is_receiver(ctx: QueryCtx, parcel: Id[Parcel], email: str) -> bool:

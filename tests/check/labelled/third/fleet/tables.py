@@ -1,7 +1,7 @@
 import datetime
 from enum import StrEnum
 
-from penstock import App, Id, Index, Retry, Table, TokenBucket
+from penstock import App, Id, Index, Retry, Table
 
 app = App(require_access=True)
 
@@ -55,7 +55,6 @@ class Trip(Table):
     by_day_and_km = Index("day", "km")
 
 
-limit = app.rate_limit("calls", TokenBucket(rate=3, period=datetime.timedelta(minutes=1)))
 texts = app.workpool("texts", max_parallelism=4, retry_actions_by_default=True)
 maps = app.workpool("maps", max_parallelism=2)
 paced = app.workpool("paced", max_parallelism=1, default_retry=Retry.linear(datetime.timedelta(seconds=30)))  # expect: PEN018

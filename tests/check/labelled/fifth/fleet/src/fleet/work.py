@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 
 import requests
-from penstock import JobId, SyncTaskCtx, interval, sync
+from penstock import JobId, interval, sync
 
 from fleet import driving
-from fleet.base import Fine, Trip, Vehicle, app, garage, police
+from fleet.base import Fine, Trip, Vehicle, app, police
 
 session = requests.Session()
-
-
-@app.internal_mutation
-def store(ctx: sync.MutationCtx, plate: str, cents: int) -> None:
-    ctx.db.insert(Fine(plate=plate, cents=cents))
 
 
 @app.internal_mutation
@@ -66,38 +61,6 @@ def plan(ctx: sync.ActionCtx, stops: list[str]) -> list[str]:
     return ctx.run_action(route, stops)
 
 
-@app.internal_action
-def plan_twice(ctx: sync.ActionCtx, stops: list[str]) -> list[str]:
-    return ctx.run_action(plan, ctx.run_action(plan, stops))  # expect: PEN010
-
-
-@app.internal_action
-def store_then_ask(ctx: sync.ActionCtx, plate: str) -> None:
-    ctx.run_mutation(store, plate, 5_000)
-    _file_soon(ctx, plate)  # expect: PEN016
-
-
-def _file_soon(ctx: sync.ActionCtx, plate: str) -> None:
-    police.enqueue(ctx, file_complaint_once, plate)
-
-
-@app.internal_action
-def stop_trip(ctx: sync.ActionCtx, trip: str) -> None:
-    ctx.run_mutation(driving.stop_well, trip, 0)  # expect: PEN008
-
-
-@app.internal_mutation
-def stop_first_trips(ctx: sync.MutationCtx, depot: str) -> None:
-    trips = [trip.id for trip in ctx.db.query(Trip).with_index(Trip.by_driver, driver=depot).take(5)]
-    garage.with_options(on_complete=stopped, context=trips).enqueue(ctx, plan, [depot])
-
-
-@app.internal_mutation
-def stopped(ctx: sync.MutationCtx, work_id, result, context) -> None:
-    for trip in context:
-        driving.stop_well(ctx, trip, 0)
-
-
 app.crons.declare("police", interval(hours=6), ask_police)
 app.crons.declare("tidy", interval(hours=1), driving.christen, {"plate": "x"})  # expect: PEN008
 
@@ -112,9 +75,3 @@ def send_to_erp(trip: Trip) -> None:
         session.post("https://erp.example.com", json={"km": trip.km}, headers={"Idempotency-Key": trip.id}, timeout=5)
     except Exception:  # expect: PEN019
         pass
-
-
-@app.reactive_task(Fine, filter=lambda fine: ~fine.paid)
-def pay(ctx: SyncTaskCtx[Fine]) -> None:
-    fine = ctx.get_document()
-    requests.post("https://bank.example.com", json={"cents": fine.cents}, timeout=5)  # expect: PEN017

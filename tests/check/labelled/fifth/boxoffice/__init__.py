@@ -1,1 +1,0 @@
-"""A box office: seats are held, sold and refunded."""

@@ -1,3 +1,0 @@
-"""What the server offers."""
-
-from . import desk, public
