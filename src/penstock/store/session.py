@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError
-from penstock.schema.table import TableDefinition
+from penstock.schema.table import Table, TableDefinition
+
+Key = tuple[type[Table], Any]  # of a row
 
 PIECE_ROWS = 256
 QUEUES = 8  # of write transactions that conflict
@@ -76,6 +78,9 @@ class Session(OpenTransaction, Protocol):
 
         It reads in pieces of `PIECE_ROWS`, and no further than the one that brings it beyond `most_bytes`.
         """
+
+    async def change(self, key: Key, statement: Statement, args: Sequence[Any] = ()) -> None:
+        """Change a row by a statement that no index and no trigger can refuse: now, or before whatever comes next."""
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

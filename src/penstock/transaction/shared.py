@@ -11,12 +11,11 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from penstock.errors import Conflict, ContextError, TryAgain
-from penstock.schema.table import Table, definition_of
-from penstock.store.session import Row, Session, Statement
+from penstock.schema.table import definition_of
+from penstock.store.session import Key, Row, Session, Statement
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
-Key = tuple[type[Table], Any]
 Change = tuple[Key, Statement, Sequence[Any]]
 
 _SAVEPOINT = "part"
@@ -173,12 +172,11 @@ class Part:
         args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
-    def change(self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]) -> None:
-        """Keep back a change of the row with a key, whose outcome is known beforehand."""
+    async def change(self, key: Key, statement: Statement, args: Sequence[Any] = ()) -> None:
+        """Keep back a change of a row, whose outcome is known beforehand."""
         self._use()
-        name = (statements.definition.table, key)
-        self._own.append((name, statement, args))
-        self._keys.add(name)
+        self._own.append((key, statement, args))
+        self._keys.add(key)
 
     def forget_rows(self) -> None:
         self._shared.rows.clear()

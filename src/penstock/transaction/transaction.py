@@ -120,14 +120,11 @@ class Transaction:
             return await self._remembering(self.shared.row(statements, key))
         return await self.fetch(statements.get(), statements.key_args(key))
 
-    async def change_row(
+    def change_row(
         self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Change the row with a key, by a statement that no index or trigger can refuse."""
-        if self.shared is not None:
-            self.shared.change(statements, key, statement, args)
-        else:
-            await self.execute(statement, args)
+        return self._remembering(self.session.change((statements.definition.table, key), statement, args))
 
     def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
         """Remember rows as they are now, so that they need not be read by their keys."""

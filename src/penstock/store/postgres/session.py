@@ -19,14 +19,16 @@ from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overlo
 from penstock.schema.table import TableDefinition
 from penstock.store.postgres.connections import Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
-from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, call_after_end
+from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Key, Row, Statement, call_after_end
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
 BEGIN_INTERNAL = "begin isolation level read committed"
+_FAILED = "rollback"  # left open after an error
 _MOST_STALE = 10  # connections in a row that turn out to be gone; then the database is
 _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
@@ -36,16 +38,19 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
     lock = "" if queue is None else connections.dialect.qualify(_lock(queue))
     stale = 0
     while True:
-        connection, lingers = await connections.acquire_lingering()
+        connection, left = await connections.acquire_lingering()
         pooled = connections.route.pooled  # where a transaction that lingers would keep others waiting
-        session = PostgresSession(connections, connection, lingering=how is BEGIN_READ and not pooled)
+        session = PostgresSession(connections, connection, how, lingers=not pooled)
         try:
             if pooled:
                 await _begin_pooled(session, connections, how)
                 if lock:
                     await session.begin(lock)
+            elif left == how == BEGIN_WRITE:
+                if lock:
+                    await session.begin(lock)
             else:
-                await session.begin(f"rollback; {how}; {lock}" if lingers else f"{how}; {lock}")
+                await session.begin(f"rollback; {how}; {lock}" if left else f"{how}; {lock}")
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
@@ -76,17 +81,20 @@ async def _begin_pooled(session: PostgresSession, connections: Connections, how:
 class PostgresSession:
     """A transaction that has begun.
 
-    If it is `lingering`, its rollback is left to the next user of the connection (see `Connections.release`).
+    If it `lingers`, the rollback of a snapshot is left to the next user of the connection, and the commit of a write
+    begins the next one (see `Connections.release`). Changes are kept back then, and sent with what comes next.
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at", "shown")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_how", "_kept", "_lingers", "asked_at", "shown")
 
-    def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
+    def __init__(self, connections: Connections, connection: Connection, how: str, *, lingers: bool) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
+        self._how = how
+        self._lingers = lingers
+        self._kept: list[str] = []  # the texts of changes
         self._doubtful = False
         self._ended = False
-        self._lingering = lingering
         self.asked_at: float | None = None
         self.shown: Snapshot | None = None  # on a replica: what is known to be shown; those in `open` may be, too
         connections.watch(self)
@@ -119,6 +127,22 @@ class PostgresSession:
         status: str = await self._ask("execute", statement.sql, *args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
+
+    async def change(self, key: Key, statement: Statement, args: Sequence[Any] = ()) -> None:  # noqa: ARG002 - whichever row it is
+        """Run a statement that nothing can refuse, if it can be kept back together with what comes next."""
+        connection = self._use()
+        prepared = connection.prepared.get(statement.sql) if self._lingers else None
+        if prepared is None and self._lingers and len(connection.prepared) < MOST_PREPARED:
+            name = f"penstock_{len(connection.prepared)}"
+            prepared = await self._ask("prepare", statement.sql, name=name)
+            connection.prepared[statement.sql] = prepared
+        text = None if prepared is None else spell(prepared.get_name(), args)
+        if text is None:
+            await self.execute(statement, args)
+            return
+        self._kept.append(text)
+        if len(self._kept) >= MOST_KEPT:
+            await self._send_kept()
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows, without waiting for each."""
@@ -220,15 +244,17 @@ class PostgresSession:
             self._end(broken=True)
             raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
         self.asked_at = self._connections.now
+        chains = self._lingers and self._how is BEGIN_WRITE
         try:
-            status = await connection.execute("commit")
+            status = await connection.execute("; ".join([*self._kept, "commit and chain" if chains else "commit"]))
         except BaseException as error:
             meant = self._translate(error)
-            self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
+            broken = self._doubtful or not isinstance(error, asyncpg.PostgresError)
+            self._end(broken=broken, left=_FAILED if self._kept and not broken else "")
             if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
                 meant = uncertain(error)
             raise meant from error
-        self._end(broken=False)
+        self._end(broken=False, left=self._how if chains and status == "COMMIT" else _FAILED if chains else "")
         if status != "COMMIT":
             raise ContextError(
                 "The transaction had failed before its commit, and was rolled back.",
@@ -242,8 +268,8 @@ class PostgresSession:
         self._ended = True
         # The caller of an unawaited statement has still to read its answer, and may yet use the connection.
         broken = self._doubtful or self.asked_at is not None or connection.is_closed() or is_dropped()
-        if broken or self._lingering:
-            self._end(broken=broken, lingering=not broken)
+        if broken or (self._lingers and self._how is BEGIN_READ):
+            self._end(broken=broken, left="" if broken else self._how)
             return
         self.asked_at = self._connections.now
         broken = True
@@ -266,11 +292,17 @@ class PostgresSession:
         if self._ended:
             raise call_after_end()
 
+    async def _send_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        await self._plain("; ".join(kept))
+
     def _plain(self, sql: str) -> Coroutine[Any, Any, None]:
         return self._ask("execute", sql)
 
     async def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
         """Call a method of the connection, which is watched until it answers."""
+        if self._kept:
+            await self._send_kept()
         connection = self._use()
         self.asked_at = self._connections.now
         try:
@@ -296,9 +328,10 @@ class PostgresSession:
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)
 
-    def _end(self, *, broken: bool, lingering: bool = False) -> None:
+    def _end(self, *, broken: bool, left: str = "") -> None:
         self._ended = True
+        self._kept.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._connections.unwatch(self)
-            self._connections.release(connection, broken=broken, lingering=lingering)
+            self._connections.release(connection, broken=broken, left=left)

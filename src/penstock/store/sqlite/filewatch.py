@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-
 _MODIFIED, _GONE = 0x2, 0x400 | 0x800  # IN_MODIFY; IN_DELETE_SELF, IN_MOVE_SELF
 _ENOUGH = 64 * 1024  # bytes of events to read at once
 
