@@ -26,7 +26,7 @@ from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.session import Row, Session, Statement
+from penstock.store.session import Change, Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
 from penstock.store.store import Store
 from penstock.transaction.shared import Part
@@ -120,11 +120,14 @@ class Transaction:
             return await self._remembering(self.shared.row(statements, key))
         return await self.fetch(statements.get(), statements.key_args(key))
 
-    def change_row(
-        self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
-    ) -> Coroutine[Any, Any, None]:
-        """Change the row with a key, by a statement that no index or trigger can refuse."""
-        return self._remembering(self.session.change((statements.definition.table, key), statement, args))
+    def fetch_range(
+        self, read: RangeRead, statement: Statement, args: Sequence[Any]
+    ) -> Coroutine[Any, Any, Sequence[Row]]:
+        """Run a statement that reads rows of a range, and nothing else."""
+        return self._remembering(self.session.fetch_range(read, statement, args))
+
+    def change_row(self, change: Change) -> Coroutine[Any, Any, None]:
+        return self._remembering(self.session.change(change))
 
     def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
         """Remember rows as they are now, so that they need not be read by their keys."""

@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 
 from penstock.changes.position import Snapshot
+from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
@@ -22,7 +23,7 @@ from penstock.store.postgres.errors import REFUSALS, is_connection_lost, transla
 from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
-from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Key, Row, Statement, call_after_end
+from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Change, Row, Statement, call_after_end, is_concerned
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -92,7 +93,7 @@ class PostgresSession:
         self._connection: Connection | None = connection
         self._how = how
         self._lingers = lingers
-        self._kept: list[str] = []  # the texts of changes
+        self._kept: list[tuple[Change, str]] = []  # with the text of each
         self._doubtful = False
         self._ended = False
         self.asked_at: float | None = None
@@ -114,8 +115,13 @@ class PostgresSession:
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
+        if self._kept:
+            await self._send_kept()
+        return await self._fetch(statement, args)
+
+    async def _fetch(self, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
         try:
-            found: Sequence[Row] = await self._ask("fetch", statement.sql, *args)
+            found: Sequence[Row] = await self._call("fetch", statement.sql, *args)
         except PenstockError as error:
             if not is_unreadable(error.__cause__):
                 raise
@@ -128,9 +134,15 @@ class PostgresSession:
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
-    async def change(self, key: Key, statement: Statement, args: Sequence[Any] = ()) -> None:  # noqa: ARG002 - whichever row it is
-        """Run a statement that nothing can refuse, if it can be kept back together with what comes next."""
-        connection = self._use()
+    async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+        """Run a statement that reads rows of a range; changes of other rows are kept back further."""
+        if self._kept and is_concerned(read, (change for change, _text in self._kept)):
+            await self._send_kept()
+        return await self._fetch(statement, args)
+
+    async def change(self, change: Change) -> None:
+        """Change a row: together with what comes next, if that can be."""
+        connection, statement, args = self._use(), change.statement, change.args
         prepared = connection.prepared.get(statement.sql) if self._lingers else None
         if prepared is None and self._lingers and len(connection.prepared) < MOST_PREPARED:
             name = f"penstock_{len(connection.prepared)}"
@@ -140,7 +152,7 @@ class PostgresSession:
         if text is None:
             await self.execute(statement, args)
             return
-        self._kept.append(text)
+        self._kept.append((change, text))
         if len(self._kept) >= MOST_KEPT:
             await self._send_kept()
 
@@ -246,7 +258,7 @@ class PostgresSession:
         self.asked_at = self._connections.now
         chains = self._lingers and self._how is BEGIN_WRITE
         try:
-            status = await connection.execute("; ".join([*self._kept, "commit and chain" if chains else "commit"]))
+            status = await connection.execute(self._texts("commit and chain" if chains else "commit"))
         except BaseException as error:
             meant = self._translate(error)
             broken = self._doubtful or not isinstance(error, asyncpg.PostgresError)
@@ -293,16 +305,23 @@ class PostgresSession:
             raise call_after_end()
 
     async def _send_kept(self) -> None:
-        kept, self._kept = self._kept, []
-        await self._plain("; ".join(kept))
+        texts, self._kept = self._texts(), []
+        await self._call("execute", texts)
+
+    def _texts(self, *more: str) -> str:
+        return "; ".join([*(text for _change, text in self._kept), *more])
 
     def _plain(self, sql: str) -> Coroutine[Any, Any, None]:
         return self._ask("execute", sql)
 
     async def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
-        """Call a method of the connection, which is watched until it answers."""
+        """Call a method of the connection, after the changes that are kept back."""
         if self._kept:
             await self._send_kept()
+        return await self._call(verb, *args, **options)
+
+    async def _call(self, verb: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the connection, which is watched until it answers."""
         connection = self._use()
         self.asked_at = self._connections.now
         try:
