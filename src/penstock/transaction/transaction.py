@@ -315,16 +315,16 @@ class Transaction:
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
         jobs, cancels, told = len(self.jobs), len(self.cancels), len(self.committed)
-        await self.session.savepoint(name)
+        await self._remembering(self.session.savepoint(name))
         try:
             yield
+            await self._remembering(self.session.release(name))
         except BaseException:
             del self.jobs[jobs:]
             del self.cancels[cancels:]
             del self.committed[told:]
             await self._undo(name)
             raise
-        await self.session.release(name)
 
     async def _undo(self, savepoint: str) -> None:
         """Undo all since a savepoint. Its reads stay noted: its failure may depend on them."""

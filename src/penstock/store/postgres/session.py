@@ -247,6 +247,7 @@ class PostgresSession:
         await self._plain(f"release savepoint {name}")
 
     async def rollback_to(self, name: str) -> None:
+        self._kept.clear()  # all of them since the savepoint
         await self._plain(f"rollback to savepoint {name}; release savepoint {name}")
 
     async def commit(self) -> None:
