@@ -19,7 +19,7 @@ from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
 from penstock.store.postgres.connections import Connections, is_dropped
-from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.errors import REFUSALS, had_no_effect, is_connection_lost, translate, uncertain
 from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
@@ -264,7 +264,7 @@ class PostgresSession:
             meant = self._translate(error)
             broken = self._doubtful or not isinstance(error, asyncpg.PostgresError)
             self._end(broken=broken, left=_FAILED if self._kept and not broken else "")
-            if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
+            if self._doubtful and isinstance(error, Exception) and not had_no_effect(error):
                 meant = uncertain(error)
             raise meant from error
         self._end(broken=False, left=self._how if chains and status == "COMMIT" else _FAILED if chains else "")
