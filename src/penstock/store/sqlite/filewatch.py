@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-_MODIFIED, _GONE = 0x2, 0x400 | 0x800  # IN_MODIFY; IN_DELETE_SELF, IN_MOVE_SELF
+_MODIFIED = 0x2  # IN_MODIFY
 _ENOUGH = 64 * 1024  # bytes of events to read at once
 
 
@@ -28,7 +28,7 @@ class FileWatch:
         self._descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise _failure(path)
-        if libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MODIFIED | _GONE) < 0:
+        if libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MODIFIED) < 0:
             error = _failure(path)
             os.close(self._descriptor)
             raise error
