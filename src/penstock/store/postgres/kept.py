@@ -47,18 +47,18 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _quoted(value: object) -> str:
+def _quote_plain(value: object) -> str:
     return f"'{value}'"
 
 
 _SPELLINGS: Mapping[type, Callable[[Any], str | None]] = {
     bool: lambda value: "true" if value else "false",
-    int: _quoted,
-    float: _quoted,
+    int: _quote_plain,
+    float: _quote_plain,
     str: _quote,
     bytes: lambda value: f"e'\\\\x{value.hex()}'",
-    Decimal: _quoted,
-    UUID: _quoted,
-    date: _quoted,
-    datetime: lambda value: None if value.tzinfo is None else _quoted(value.isoformat()),
+    Decimal: _quote_plain,
+    UUID: _quote_plain,
+    date: _quote_plain,
+    datetime: lambda value: None if value.tzinfo is None else _quote_plain(value.isoformat()),
 }
