@@ -166,7 +166,7 @@ def _is_final(error: TryAgain, *, for_ever: bool, late: bool) -> bool:
 
 
 class Admission:
-    """Admits the runs of one process, of which at most `most` run at the same time.
+    """Admits the runs of one process: all of them, or fewer at the same time once they have conflicted.
 
     Each conflict halves the limit of calls with the same arguments; each success raises it a little. Calls with a low
     limit queue: they go one after another across all processes, in the order of the database's lock queue. So calls for
