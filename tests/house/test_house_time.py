@@ -70,6 +70,7 @@ _PURPOSES = {
         "services/worker/worker": {"Worker._claim"},
         "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
         "services/worker/slots": {"Slots.balance"},
+        "store/postgres/connections": {"Connections.acquire_lingering", "Connections.release"},
         "store/postgres/heads": {"Heads.after", "Heads.learn", "Heads.now", "Heads.until_whole"},
         "store/postgres/signals": {"PostgresSignals._look", "PostgresSignals.until_fed", "PostgresSignals.wrote"},
     },

@@ -30,8 +30,10 @@ async def run(turns: Admission, times: int, *, conflict: bool, arguments: object
     return queue
 
 
-async def test_as_many_as_allowed_run_at_once_and_the_next_waits_its_turn() -> None:
-    turns = Admission(3)
+async def test_all_run_at_once_until_one_conflicts_and_then_the_next_waits_its_turn() -> None:
+    turns = Admission(6)
+    assert [(await try_begin(Turn(turns, "add"))).done() for _ in range(9)] == [True] * 9
+    await run(turns, 1, conflict=True)
     calls = [Turn(turns, "add") for _ in range(4)]
     begun = [await try_begin(call) for call in calls]
     assert [turn.done() for turn in begun] == [True, True, True, False]
@@ -83,6 +85,7 @@ async def test_whoever_starts_again_goes_first() -> None:
 
 async def test_one_who_gives_up_waiting_passes_the_turn_on() -> None:
     turns = Admission(1)
+    await run(turns, 1, conflict=True)
     first = Turn(turns, "add")
     await first.begin()
     gives_up, next_one = await try_begin(Turn(turns, "add")), await try_begin(Turn(turns, "add"))

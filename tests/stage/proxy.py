@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from penstock.clock import SystemClock
 
 LISTEN = b"LISTEN "
-COMMIT = b"Q\0\0\0\x0bcommit\0"
+COMMIT = b"commit and chain\0"  # the end of a statement
 Moment = Literal["before", "after"]
 
 

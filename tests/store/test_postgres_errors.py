@@ -10,7 +10,7 @@ import pytest
 from stage import ledger
 
 from penstock.errors import ConfigError, ContextError, DatabaseUnavailable, DataError, PenstockError, ValueInvalid
-from penstock.store.postgres.errors import is_connection_lost, translate, was_not_sent
+from penstock.store.postgres.errors import had_no_effect, is_connection_lost, translate
 
 
 def error_of(state: str, message: str) -> asyncpg.PostgresError:
@@ -79,7 +79,7 @@ def test_what_the_driver_refuses_is_a_value_or_a_misuse_or_a_connection_that_is_
             await call
         meant = translate(caught.value)
         assert isinstance(meant, PenstockError)
-        assert was_not_sent(caught.value) or isinstance(meant, ValueInvalid)
+        assert had_no_effect(caught.value) or isinstance(meant, ValueInvalid)
         assert is_connection_lost(caught.value) == isinstance(meant, DatabaseUnavailable)
         return type(meant)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from penstock.changes.readset import RangeRead
 from penstock.errors import ContextError
-from penstock.schema.table import TableDefinition
+from penstock.schema.table import Table, TableDefinition
 
 PIECE_ROWS = 256
 QUEUES = 8  # of write transactions that conflict
 EVERY_QUEUE = 0
+_EXACT = (str, int, bool)  # types whose values databases compare as Python does
 
 
 def not_open() -> ContextError:
@@ -53,6 +55,39 @@ class Statement:
     of: TableDefinition | None = field(default=None, compare=False)  # the table whose rows it gives
 
 
+class Change(NamedTuple):
+    """A change of one row, by a statement that no index and no trigger can refuse."""
+
+    of: TableDefinition
+    key: Any
+    statement: Statement
+    args: Sequence[Any]
+    images: Sequence[Row]  # the row before it and after it, where there is one
+
+    @property
+    def row(self) -> tuple[type[Table], Any]:
+        """The row, by its table and its key."""
+        return self.of.table, self.key
+
+
+def is_concerned(read: RangeRead, changes: Iterable[Change]) -> bool:
+    """Whether rows that are changed may lie in a range: none of what is compared exactly is known to differ."""
+    wanted: list[tuple[int, Any]] | None = None
+    for change in changes:
+        if change.of.name != read.table:
+            continue
+        if wanted is None:
+            columns = zip(read.columns, read.prefix, strict=False)
+            wanted = [(change.of.positions[name], value) for name, value in columns if type(value) in _EXACT]
+        for image in change.images:
+            for place, value in wanted:
+                if (found := image[place]) != value and type(found) is type(value):
+                    break
+            else:
+                return True
+    return False
+
+
 class OpenTransaction(Protocol):
     """A database transaction that somebody else ends: a session's, or one of the user's own (see `store.guest`)."""
 
@@ -76,6 +111,12 @@ class Session(OpenTransaction, Protocol):
 
         It reads in pieces of `PIECE_ROWS`, and no further than the one that brings it beyond `most_bytes`.
         """
+
+    async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+        """Run a statement that reads rows of a range, and nothing else."""
+
+    async def change(self, change: Change) -> None:
+        """Change a row: now, or before anything reads it."""
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

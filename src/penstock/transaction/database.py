@@ -12,7 +12,7 @@ from penstock.changes.readset import RangeRead
 from penstock.errors import ConstraintViolation, RowNotFound, UniqueViolation, ValueInvalid
 from penstock.schema.ids import Id, RowId, format_id
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.session import Row, Statement
+from penstock.store.session import Change, Row, Statement
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import check_index_keys, read_row, unique_violation, validate_row
 from penstock.transaction.rules import CallersRule, Verb, rule_of
@@ -142,12 +142,12 @@ class DatabaseWriter(DatabaseReader):
         """
         read, rule = await self._rules(table, "delete")
         async with self._scope.lock:
-            statements, key, _ = await self._existing(table, row_id, read, rule)
+            statements, key, old = await self._existing(table, row_id, read, rule)
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
             args = statements.key_args(key)
             if definition.managed:
-                await self._transaction.change_row(statements, key, statements.delete(), args)
+                await self._transaction.change_row(Change(definition, key, statements.delete(), args, (old,)))
             else:
                 async with self._transaction.branch():
                     await self._transaction.execute(statements.delete(), args)
@@ -178,7 +178,7 @@ class DatabaseWriter(DatabaseReader):
         transaction.count_write(definition.name, values)
         async with self._scope.lock:
             if not statements.unique_columns:
-                await transaction.change_row(statements, row_id, statements.insert(), values)
+                await transaction.change_row(Change(definition, row_id, statements.insert(), values, (values,)))
             elif not await transaction.execute(statements.insert(), values):
                 raise unique_violation(definition)
             self._note(definition, row_id, values)
@@ -251,31 +251,31 @@ class DatabaseWriter(DatabaseReader):
             self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
             args += statements.key_args(key)
-            new = await self._update(statements, key, names, args, new, rule)
-            self._note(definition, key, new)
+            change = Change(definition, key, statements.update(names), args, (old, new))
+            after = await self._update(statements, names, change, rule)
+            self._note(definition, key, after)
+            return read_row(statements, after)
         return read_row(statements, new)
 
     async def _update(
         self,
         statements: TableStatements,
-        key: Any,
         names: tuple[str, ...],
-        args: list[Any],
-        new: list[Any],
+        change: Change,
         rule: CallersRule | None,
-    ) -> list[Any]:
-        transaction, definition, statement = self._transaction, statements.definition, statements.update(names)
+    ) -> Row:
+        transaction, definition = self._transaction, statements.definition
         if not definition.managed:
-            return list(await self._send_user_owned(statements, statement, args, rule))
+            return await self._send_user_owned(statements, change.statement, change.args, rule)
         if statements.unique_columns.isdisjoint(names):
-            await transaction.change_row(statements, key, statement, args)
-            return new
+            await transaction.change_row(change)
+            return change.images[-1]
         try:
             async with transaction.branch():
-                await transaction.execute(statement, args)
+                await transaction.execute(change.statement, change.args)
         except UniqueViolation as error:
             raise unique_violation(definition, names) from error
-        return new
+        return change.images[-1]
 
     # ----- shared steps
 

@@ -278,7 +278,10 @@ class Scan(Generic[T]):
         if noted:
             self._transaction.note_range(read)  # before the read, as it may fail
         async with self._scope.lock:
-            rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
+            if self._where is ALL:
+                rows = await self._transaction.fetch_range(read, statement, (*args, limit))
+            else:
+                rows = await self._transaction.fetch(statement, (*args, *self._where.args, limit))
             if self._scope.writable and len(rows) <= _FEW:
                 self._transaction.know(self._statements.definition, rows)
         if noted and rows and len(rows) == limit:

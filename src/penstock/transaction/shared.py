@@ -7,17 +7,17 @@ savepoint once it needs one. Each sees what those before it have done, as if the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, TypeVar
 
+from penstock.changes.readset import RangeRead
 from penstock.errors import Conflict, ContextError, TryAgain
-from penstock.schema.table import Table, definition_of
-from penstock.store.session import Row, Session, Statement
+from penstock.schema.table import Table
+from penstock.store.session import Change, Row, Session, Statement, is_concerned
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
 Key = tuple[type[Table], Any]
-Change = tuple[Key, Statement, Sequence[Any]]
 
 _SAVEPOINT = "part"
 _UNKNOWN: Any = object()
@@ -37,7 +37,7 @@ class Shared:
         # generations of records of reactive tasks, by task and key; read before the session began
         self.generations: Mapping[tuple[int, str], int | None] = {}
         self.statements = 0  # the number of statements sent
-        self._kept_back: list[Change] = []
+        self.kept_back: list[Change] = []
         self._keys: set[Key] = set()
 
     def part(self, *, careful: bool) -> Part:
@@ -54,49 +54,49 @@ class Shared:
         self.rows.update({(table, definition.key_at(row)): row for row in rows})
 
     def keep_back(self, changes: Sequence[Change], keys: set[Key]) -> None:
-        self._kept_back += changes
+        self.kept_back += changes
         self._keys |= keys
 
     def keeps_back(self, key: Key) -> bool:
         return key in self._keys
 
     async def send_all(self) -> None:
-        if self._kept_back:
-            changes, self._kept_back = self._kept_back, []
+        if self.kept_back:
+            changes, self.kept_back = self.kept_back, []
             self._keys = set()
             await self.send(changes)
 
     async def send(self, changes: Sequence[Change]) -> None:
-        together: dict[tuple[str, Statement], list[Sequence[Any]]] = {}
+        together: dict[tuple[str, Statement], list[Change]] = {}
         by: dict[Key, Statement] = {}
         if self._ordered:
             changes = await self._send_in_order(changes)
-        for key, statement, args in changes:
-            if by.setdefault(key, statement) is not statement:
+        for change in changes:
+            if by.setdefault(change.row, change.statement) is not change.statement:
                 await self._send_together(together)
-                together, by = {}, {key: statement}
-            together.setdefault((definition_of(key[0]).name, statement), []).append(args)
+                together, by = {}, {change.row: change.statement}
+            together.setdefault((change.of.name, change.statement), []).append(change)
         await self._send_together(together)
 
     async def _send_in_order(self, changes: Sequence[Change]) -> list[Change]:
         others: list[Change] = []
         following: list[tuple[Statement, Sequence[Any]]] = []
         for change in changes:
-            (table, _key), statement, args = change
-            if definition_of(table).name in self._ordered:
-                following.append((statement, args))
+            if change.of.name in self._ordered:
+                following.append((change.statement, change.args))
             else:
                 others.append(change)
         for statement, group in groupby(following, key=lambda one: one[0]):
             await self.surely(self.session.execute_many(statement, [args for _statement, args in group]))
         return others
 
-    async def _send_together(self, changes: dict[tuple[str, Statement], list[Sequence[Any]]]) -> None:
+    async def _send_together(self, changes: dict[tuple[str, Statement], list[Change]]) -> None:
         names = [name for name, _statement in changes]
         self.reordered.update(name for name in names if names.count(name) > 1)
-        for (name, statement), rows in changes.items():
+        for (name, statement), found in changes.items():
+            rows = [change.args for change in found]
             if len(rows) == 1:
-                await self.surely(self.session.execute(statement, rows[0]))
+                await self.surely(self.session.change(found[0]))
             elif statement.many is not None:
                 last = {row[-1]: row for row in rows}  # one statement changes the same columns each time
                 lists = [list(values) for values in zip(*last.values(), strict=True)]
@@ -173,12 +173,11 @@ class Part:
         args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
-    def change(self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]) -> None:
-        """Keep back a change of the row with a key, whose outcome is known beforehand."""
+    async def change(self, change: Change) -> None:
+        """Keep back a change of a row, whose outcome is known beforehand."""
         self._use()
-        name = (statements.definition.table, key)
-        self._own.append((name, statement, args))
-        self._keys.add(name)
+        self._own.append(change)
+        self._keys.add(change.row)
 
     def forget_rows(self) -> None:
         self._shared.rows.clear()
@@ -190,6 +189,12 @@ class Part:
             return await self._write(lambda: self._session.fetch(statement, args))
         await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch(statement, args))
+
+    async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+        """Run a statement that reads rows of a range; changes of other rows are kept back further."""
+        if self._careful or is_concerned(read, chain(self._shared.kept_back, self._own)):
+            await self._send(anyway=self._careful)
+        return await self._read(lambda: self._session.fetch_range(read, statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
         return await self._write(lambda: self._session.execute(statement, args))

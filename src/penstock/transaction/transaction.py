@@ -26,7 +26,7 @@ from penstock.jobs.job import NewJob, Work
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.store.session import Row, Session, Statement
+from penstock.store.session import Change, Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
 from penstock.store.store import Store
 from penstock.transaction.shared import Part
@@ -120,14 +120,14 @@ class Transaction:
             return await self._remembering(self.shared.row(statements, key))
         return await self.fetch(statements.get(), statements.key_args(key))
 
-    async def change_row(
-        self, statements: TableStatements, key: Any, statement: Statement, args: Sequence[Any]
-    ) -> None:
-        """Change the row with a key, by a statement that no index or trigger can refuse."""
-        if self.shared is not None:
-            self.shared.change(statements, key, statement, args)
-        else:
-            await self.execute(statement, args)
+    def fetch_range(
+        self, read: RangeRead, statement: Statement, args: Sequence[Any]
+    ) -> Coroutine[Any, Any, Sequence[Row]]:
+        """Run a statement that reads rows of a range, and nothing else."""
+        return self._remembering(self.session.fetch_range(read, statement, args))
+
+    def change_row(self, change: Change) -> Coroutine[Any, Any, None]:
+        return self._remembering(self.session.change(change))
 
     def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
         """Remember rows as they are now, so that they need not be read by their keys."""
@@ -315,16 +315,16 @@ class Transaction:
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
         jobs, cancels, told = len(self.jobs), len(self.cancels), len(self.committed)
-        await self.session.savepoint(name)
+        await self._remembering(self.session.savepoint(name))
         try:
             yield
+            await self._remembering(self.session.release(name))
         except BaseException:
             del self.jobs[jobs:]
             del self.cancels[cancels:]
             del self.committed[told:]
             await self._undo(name)
             raise
-        await self.session.release(name)
 
     async def _undo(self, savepoint: str) -> None:
         """Undo all since a savepoint. Its reads stay noted: its failure may depend on them."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import TypeVar
 from zlib import crc32
 
@@ -165,7 +166,7 @@ def _is_final(error: TryAgain, *, for_ever: bool, late: bool) -> bool:
 
 
 class Admission:
-    """Admits the runs of one process; at most `most` of a function at the same time.
+    """Admits the runs of one process: all of them, or fewer at the same time once they have conflicted.
 
     Each conflict halves the limit of calls with the same arguments; each success raises it a little. Calls with a low
     limit queue: they go one after another across all processes, in the order of the database's lock queue. So calls for
@@ -175,22 +176,20 @@ class Admission:
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
-        self._functions: dict[str, _Limit] = {}
+        self.conflicted: dict[str, _Limit] = {}  # functions that have; all others have no limits
         self._calls: dict[str, _Limit] = {}  # that have conflicted, by function and arguments
-        self._conflicted: set[str] = set()  # functions
 
-    def limits(self, function: str, arguments: object) -> dict[str, _Limit]:
-        """The limits that hold for a call, by their names: first that of calls like it, if one has conflicted."""
-        own = f"{function} {arguments!r}" if function in self._conflicted else ""
+    def limits(self, function: str, own: str) -> Mapping[str, _Limit]:
+        """The limits of a function, by their names: first that of calls like this one, if one has conflicted."""
         limits = {own: self._calls[own]} if own in self._calls else {}
-        return limits | {function: self._functions.setdefault(function, _Limit(self._most))}
+        return limits | {function: self.conflicted[function]}
 
-    def watch(self, function: str, arguments: object) -> None:
-        """Have calls like this one, which has conflicted, get a limit of their own."""
-        self._conflicted.add(function)
+    def watch(self, function: str, own: str) -> None:
+        """Have a function that has conflicted, and calls like this one, get limits."""
+        self.conflicted.setdefault(function, _Limit(self._most))
         if len(self._calls) >= _MOST_CALLS:
             self._calls = {name: limit for name, limit in self._calls.items() if limit.is_used}
-        self._calls.setdefault(f"{function} {arguments!r}", _Limit(self._most))
+        self._calls.setdefault(own, _Limit(self._most))
 
 
 class Turn:
@@ -198,14 +197,14 @@ class Turn:
 
     def __init__(self, admission: Admission, function: str, arguments: object = "") -> None:
         self._admission = admission
-        self._of = function, arguments
+        self._function, self._arguments = function, arguments
         self._held: list[_Limit] = []
         self.conflicts = 0  # in a row
 
     async def begin(self) -> int | None:
         """Wait for admission; the database queue that the run joins, or None."""
         try:
-            for limit in self._admission.limits(*self._of).values():
+            for limit in self._limits().values():
                 await limit.begin(again=self.conflicts > 0)
                 self._held.append(limit)
         except BaseException:
@@ -216,19 +215,28 @@ class Turn:
     def end(self, *, conflict: bool) -> None:
         self.conflicts += conflict
         if conflict:
-            self._admission.watch(*self._of)
-        for name, limit in self._admission.limits(*self._of).items():
-            if not conflict or name != self._of[0] or self.conflicts >= _ITS_OWN:
+            self._admission.watch(self._function, self._own)
+        for name, limit in self._limits().items():
+            if not conflict or name != self._function or self.conflicts >= _ITS_OWN:
                 limit.note(conflict=conflict)
         self._leave()
 
     @property
     def queue(self) -> int | None:
-        limits = self._admission.limits(*self._of)
+        limits = self._limits()
         if any(limit.limit < _LOST for limit in limits.values()):
             return EVERY_QUEUE
         queued = [name for name, limit in limits.items() if limit.queue_size]
         return 1 + crc32(queued[-1].encode()) % QUEUES if queued else None
+
+    def _limits(self) -> Mapping[str, _Limit]:
+        if self._function not in self._admission.conflicted:
+            return {}
+        return self._admission.limits(self._function, self._own)
+
+    @cached_property
+    def _own(self) -> str:
+        return f"{self._function} {self._arguments!r}"
 
     def _leave(self) -> None:
         while self._held:
@@ -249,7 +257,8 @@ class _Limit:
 
     @property
     def _is_free(self) -> bool:
-        return self._running < max(self.limit, min(_QUEUED, self._most))
+        # Without conflicts there is no limit: then the calls wait for connections, which costs less.
+        return self.limit >= self._most or self._running < max(self.limit, min(_QUEUED, self._most))
 
     async def begin(self, *, again: bool) -> None:
         if self._is_free and (again or not self._waiting):

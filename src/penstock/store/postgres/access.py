@@ -13,7 +13,7 @@ from penstock.schema.table import TableDefinition
 from penstock.store.nouns.noun import Access, Values
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
-from penstock.store.postgres.errors import is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.errors import had_no_effect, is_connection_lost, translate, uncertain
 from penstock.store.postgres.session import BEGIN_INTERNAL, BEGIN_READ, begin
 from penstock.store.postgres.spelling import key_text
 from penstock.store.session import OpenTransaction, Row, writing
@@ -73,7 +73,7 @@ async def run(
         broken = is_connection_lost(error) or not isinstance(error, asyncpg.PostgresError)
         if is_connection_lost(error):
             connections.drop_free()
-        if once and not was_not_sent(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
+        if once and not had_no_effect(error) and (is_connection_lost(error) or isinstance(error, TimeoutError)):
             raise uncertain(error) from error
         raise translate(error) from error
     finally:

@@ -30,6 +30,7 @@ _CLOSE_WAIT = 5.0
 _LAST_WAIT = 1.0  # for connections that are being closed when the store closes, or the event loop ends
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
+_OLD = "rollback"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
@@ -56,7 +57,7 @@ class Connections:
         # The server stops a slow statement by itself; after these seconds one that does not answer at all is given up.
         self.answer_timeout = statement_timeout + _ANSWER_LATER
         self._line: Line[Connection] = Line(size, wait)
-        self._lingering: set[Connection] = set()
+        self._lingering: dict[Connection, tuple[str, float]] = {}  # what was left open, and since when
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[Any]] = set()
         self._closed = self._ended = False
@@ -101,8 +102,8 @@ class Connections:
             DatabaseUnavailable: The database cannot be reached.
         """
         while True:
-            connection, lingers = await self.acquire_lingering()
-            ended = not lingers
+            connection, left = await self.acquire_lingering()
+            ended = not left
             try:
                 ended = ended or await _end_snapshot(connection)
             finally:
@@ -111,12 +112,15 @@ class Connections:
             if ended:
                 return connection
 
-    async def acquire_lingering(self) -> tuple[Connection, bool]:
-        """Acquire a connection, and say whether a snapshot is still open on it, which its new holder ends."""
+    async def acquire_lingering(self) -> tuple[Connection, str]:
+        """Acquire a connection, with what its new holder has to end: how the transaction that was left open began.
+
+        One that has done nothing may be used, so its time is not much older than its first statement.
+        """
         connection = await self._acquire()
-        lingers = connection in self._lingering
-        self._lingering.discard(connection)
-        return connection, lingers
+        left, since = self._lingering.pop(connection, ("", 0.0))
+        is_old = left and self._clock.monotonic() - since > _LINGER
+        return connection, _OLD if is_old else left
 
     async def _acquire(self) -> Connection:
         if self._closed:
@@ -129,7 +133,7 @@ class Connections:
             raise
         if connection is not None and not connection.is_closed():
             return connection
-        self._lingering.discard(connection)
+        self._lingering.pop(connection, None)
         try:
             if self._end is None:
                 self._end = self._close_at_the_end()
@@ -139,11 +143,11 @@ class Connections:
             self._line.give(None)
             raise
 
-    def release(self, connection: Connection, *, broken: bool = False, lingering: bool = False) -> None:
+    def release(self, connection: Connection, *, broken: bool = False, left: str = "") -> None:
         """Give a connection back. A broken one is closed in a task of its own, so that no caller waits for its server.
 
-        On a `lingering` one a snapshot is still open. Its next user ends it together with beginning, which saves a
-        round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
+        A transaction may be `left` open, named by how it began. Its next user ends it together with beginning, or uses
+        it, which saves a round trip (see `acquire_lingering`); if nobody does within a moment, it is ended here.
         """
         if is_dropped():
             connection.terminate()
@@ -151,8 +155,8 @@ class Connections:
             self._line.give(None)
             self._drop(connection)
             return
-        if lingering:
-            self._lingering.add(connection)
+        if left:
+            self._lingering[connection] = left, self._clock.monotonic()
             if self._linger_timer is None:
                 self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
         self._line.give(connection)
@@ -178,7 +182,7 @@ class Connections:
     def drop_free(self) -> None:
         """Drop all free connections: one of them was found broken, so the database has probably restarted."""
         for connection in self._line.drop_free():
-            self._lingering.discard(connection)
+            self._lingering.pop(connection, None)
             connection.terminate()
 
     async def close(self) -> None:
@@ -216,7 +220,7 @@ class Connections:
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, so that its statement in the database is stopped too."""
-        self._lingering.discard(connection)
+        self._lingering.pop(connection, None)
         if self._ended:  # of a call that outlived the store
             connection.terminate()
         if not connection.is_closed():
@@ -233,7 +237,7 @@ class Connections:
         """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
         self._linger_timer = None
         for connection in self._line.take_free(self._lingering.__contains__):
-            self._lingering.discard(connection)
+            self._lingering.pop(connection, None)
             self._beside(_end_snapshot(connection), partial(self._release_ended, connection))
         if self._lingering:  # on their way to one who waited in line, and may go away
             self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)

@@ -47,8 +47,10 @@ def _only_reads(error: BaseException) -> bool:
     return only_reads(getattr(error, "sqlstate", None), str(error))
 
 
-def was_not_sent(error: BaseException) -> bool:
-    """Whether a statement never left for the database: its connection had been lost before, or was busy."""
+def had_no_effect(error: BaseException) -> bool:
+    """Whether a statement did nothing: it never left for the database, or came to a server that only reads."""
+    if _only_reads(error):
+        return True
     if isinstance(error, asyncpg.InternalClientError):
         return "cannot switch to state" in str(error)
     return isinstance(error, asyncpg.InterfaceError)

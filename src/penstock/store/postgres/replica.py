@@ -142,7 +142,9 @@ class PostgresReplica:
         session: PostgresSession | None = None
         try:
             async with _patience():
-                session = PostgresSession(self._connections, await self._connections.acquire(), lingering=True)
+                session = PostgresSession(
+                    self._connections, await self._connections.acquire(), BEGIN_READ, lingers=True
+                )
                 end, running = await self._wait_for(session, flushed, seen)
                 await session.begin(BEGIN_READ)
                 (last,) = await _fetch(session, self._queries["shown"])

@@ -48,6 +48,10 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
 
     _known: ClassVar[dict[int, Any]] = {}
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.prepared: dict[str, Any] = {}  # statements with a name, by their SQL (see `kept`)
+
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:  # noqa: ASYNC109 - its
         wanted, known = set(typeoids), self._known
         if not wanted <= known.keys():

@@ -14,19 +14,22 @@ from typing import Any
 import asyncpg
 
 from penstock.changes.position import Snapshot
+from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
 from penstock.store.postgres.connections import Connections, is_dropped
-from penstock.store.postgres.errors import REFUSALS, is_connection_lost, translate, uncertain, was_not_sent
+from penstock.store.postgres.errors import REFUSALS, had_no_effect, is_connection_lost, translate, uncertain
+from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
-from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Row, Statement, call_after_end
+from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Change, Row, Statement, call_after_end, is_concerned
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
 BEGIN_INTERNAL = "begin isolation level read committed"
+_FAILED = "rollback"  # left open after an error
 _MOST_STALE = 10  # connections in a row that turn out to be gone; then the database is
 _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
@@ -36,16 +39,19 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
     lock = "" if queue is None else connections.dialect.qualify(_lock(queue))
     stale = 0
     while True:
-        connection, lingers = await connections.acquire_lingering()
+        connection, left = await connections.acquire_lingering()
         pooled = connections.route.pooled  # where a transaction that lingers would keep others waiting
-        session = PostgresSession(connections, connection, lingering=how is BEGIN_READ and not pooled)
+        session = PostgresSession(connections, connection, how, lingers=not pooled)
         try:
             if pooled:
                 await _begin_pooled(session, connections, how)
                 if lock:
                     await session.begin(lock)
+            elif left == how == BEGIN_WRITE:
+                if lock:
+                    await session.begin(lock)
             else:
-                await session.begin(f"rollback; {how}; {lock}" if lingers else f"{how}; {lock}")
+                await session.begin(f"rollback; {how}; {lock}" if left else f"{how}; {lock}")
         except DatabaseUnavailable:
             connections.drop_free()
             stale += 1
@@ -76,17 +82,20 @@ async def _begin_pooled(session: PostgresSession, connections: Connections, how:
 class PostgresSession:
     """A transaction that has begun.
 
-    If it is `lingering`, its rollback is left to the next user of the connection (see `Connections.release`).
+    If it `lingers`, the rollback of a snapshot is left to the next user of the connection, and the commit of a write
+    begins the next one (see `Connections.release`). Changes are kept back then, and sent with what comes next.
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_lingering", "asked_at", "shown")
+    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_how", "_kept", "_lingers", "asked_at", "shown")
 
-    def __init__(self, connections: Connections, connection: Connection, *, lingering: bool) -> None:
+    def __init__(self, connections: Connections, connection: Connection, how: str, *, lingers: bool) -> None:
         self._connections = connections
         self._connection: Connection | None = connection
+        self._how = how
+        self._lingers = lingers
+        self._kept: list[tuple[Change, str]] = []  # with the text of each
         self._doubtful = False
         self._ended = False
-        self._lingering = lingering
         self.asked_at: float | None = None
         self.shown: Snapshot | None = None  # on a replica: what is known to be shown; those in `open` may be, too
         connections.watch(self)
@@ -106,8 +115,13 @@ class PostgresSession:
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         """Run a statement; its rows."""
+        if self._kept:
+            await self._send_kept()
+        return await self._fetch(statement, args)
+
+    async def _fetch(self, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
         try:
-            found: Sequence[Row] = await self._ask("fetch", statement.sql, *args)
+            found: Sequence[Row] = await self._call("fetch", statement.sql, *args)
         except PenstockError as error:
             if not is_unreadable(error.__cause__):
                 raise
@@ -119,6 +133,28 @@ class PostgresSession:
         status: str = await self._ask("execute", statement.sql, *args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
+
+    async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+        """Run a statement that reads rows of a range; changes of other rows are kept back further."""
+        if self._kept and is_concerned(read, (change for change, _text in self._kept)):
+            await self._send_kept()
+        return await self._fetch(statement, args)
+
+    async def change(self, change: Change) -> None:
+        """Change a row: together with what comes next, if that can be."""
+        connection, statement, args = self._use(), change.statement, change.args
+        prepared = connection.prepared.get(statement.sql) if self._lingers else None
+        if prepared is None and self._lingers and len(connection.prepared) < MOST_PREPARED:
+            name = f"penstock_{len(connection.prepared)}"
+            prepared = await self._ask("prepare", statement.sql, name=name)
+            connection.prepared[statement.sql] = prepared
+        text = None if prepared is None else spell(prepared.get_name(), args)
+        if text is None:
+            await self.execute(statement, args)
+            return
+        self._kept.append((change, text))
+        if len(self._kept) >= MOST_KEPT:
+            await self._send_kept()
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows, without waiting for each."""
@@ -211,6 +247,7 @@ class PostgresSession:
         await self._plain(f"release savepoint {name}")
 
     async def rollback_to(self, name: str) -> None:
+        self._kept.clear()  # all of them since the savepoint
         await self._plain(f"rollback to savepoint {name}; release savepoint {name}")
 
     async def commit(self) -> None:
@@ -220,15 +257,17 @@ class PostgresSession:
             self._end(broken=True)
             raise DatabaseUnavailable("The connection to the database was lost before the commit.", fix="Try again.")
         self.asked_at = self._connections.now
+        chains = self._lingers and self._how is BEGIN_WRITE
         try:
-            status = await connection.execute("commit")
+            status = await connection.execute(self._texts("commit and chain" if chains else "commit"))
         except BaseException as error:
             meant = self._translate(error)
-            self._end(broken=self._doubtful or not isinstance(error, asyncpg.PostgresError))
-            if self._doubtful and isinstance(error, Exception) and not was_not_sent(error):
+            broken = self._doubtful or not isinstance(error, asyncpg.PostgresError)
+            self._end(broken=broken, left=_FAILED if self._kept and not broken else "")
+            if self._doubtful and isinstance(error, Exception) and not had_no_effect(error):
                 meant = uncertain(error)
             raise meant from error
-        self._end(broken=False)
+        self._end(broken=False, left=self._how if chains and status == "COMMIT" else _FAILED if chains else "")
         if status != "COMMIT":
             raise ContextError(
                 "The transaction had failed before its commit, and was rolled back.",
@@ -242,8 +281,8 @@ class PostgresSession:
         self._ended = True
         # The caller of an unawaited statement has still to read its answer, and may yet use the connection.
         broken = self._doubtful or self.asked_at is not None or connection.is_closed() or is_dropped()
-        if broken or self._lingering:
-            self._end(broken=broken, lingering=not broken)
+        if broken or (self._lingers and self._how is BEGIN_READ):
+            self._end(broken=broken, left="" if broken else self._how)
             return
         self.asked_at = self._connections.now
         broken = True
@@ -266,10 +305,23 @@ class PostgresSession:
         if self._ended:
             raise call_after_end()
 
+    async def _send_kept(self) -> None:
+        texts, self._kept = self._texts(), []
+        await self._call("execute", texts)
+
+    def _texts(self, *more: str) -> str:
+        return "; ".join([*(text for _change, text in self._kept), *more])
+
     def _plain(self, sql: str) -> Coroutine[Any, Any, None]:
         return self._ask("execute", sql)
 
     async def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the connection, after the changes that are kept back."""
+        if self._kept:
+            await self._send_kept()
+        return await self._call(verb, *args, **options)
+
+    async def _call(self, verb: str, *args: Any, **options: Any) -> Any:
         """Call a method of the connection, which is watched until it answers."""
         connection = self._use()
         self.asked_at = self._connections.now
@@ -296,9 +348,10 @@ class PostgresSession:
         self._doubtful |= isinstance(error, asyncio.CancelledError | TimeoutError) or is_connection_lost(error)
         return translate(error)
 
-    def _end(self, *, broken: bool, lingering: bool = False) -> None:
+    def _end(self, *, broken: bool, left: str = "") -> None:
         self._ended = True
+        self._kept.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
             self._connections.unwatch(self)
-            self._connections.release(connection, broken=broken, lingering=lingering)
+            self._connections.release(connection, broken=broken, left=left)

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+from penstock.changes.readset import RangeRead
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.session import PIECE_ROWS, Row, Statement, call_after_end
+from penstock.store.session import PIECE_ROWS, Change, Row, Statement, call_after_end
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
@@ -77,6 +78,14 @@ class SqliteSession:
             return connection.execute(statement.sql, args).rowcount
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise self._meaning(error) from error
+
+    async def fetch_range(self, _read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
+        """Run a statement that reads rows of a range."""
+        return await self.fetch(statement, args)
+
+    async def change(self, change: Change) -> None:
+        """Change a row."""
+        await self.execute(change.statement, change.args)
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""

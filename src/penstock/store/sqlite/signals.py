@@ -1,7 +1,7 @@
 """Wake-ups on SQLite: within the process at once, between processes by looking at the file's version.
 
 Owns one connection that only looks. SQLite counts the commits of others for each connection; reading that count
-takes a few microseconds and no lock.
+takes a few microseconds and no lock. Where the kernel tells of writes to the log, there is a look after each of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from penstock.changes.position import Position
 from penstock.clock import Clock
@@ -17,15 +18,21 @@ from penstock.errors import PenstockError
 from penstock.observe.logs import event as log_event
 from penstock.store.nouns.changes import BACKSTOP, BY_ITSELF
 from penstock.store.sql.queries import Query
+from penstock.store.sqlite.filewatch import FileWatch
 
 _LOOK_EVERY = 0.03  # seconds; on a slow processor all looks take about 1 % of it
+# Where the kernel tells of writes to the log: seconds from one look to the next. A write comes before its commit shows.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
 _AGAIN_AFTER = 0.5
 
 
 class SqliteSignals:
     """See `store.Signals`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[sqlite3.Connection]], version: Query, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, connect: Callable[[], Awaitable[sqlite3.Connection]], version: Query, clock: Clock
+    ) -> None:
+        self._log = Path(f"{path}-wal")
         self._connect = connect
         self._version = version.statement.sql
         self._clock = clock
@@ -70,14 +77,31 @@ class SqliteSignals:
             await self._clock.sleep(_AGAIN_AFTER)
 
     async def _look(self) -> None:
-        connection = await self._connect()
-        seen: int | None = None
+        connection, log, seen = await self._connect(), None, 0
+        rest = pause = _FIRST_PAUSE
         try:
             while True:
                 version: int = connection.execute(self._version).fetchone()[0]
                 if version != seen:
                     self.notify()
+                if log is None and (log := self._watch_log()) is None:
+                    await self._clock.sleep(_LOOK_EVERY)
+                elif log.changed.is_set():  # its commit shows a little later
+                    log.listen()
+                    await self._clock.sleep(rest)
+                    rest, pause = min(rest * 2, _LOOK_EVERY), _FIRST_PAUSE
+                else:
+                    pause = _LONGEST_PAUSE if version != seen else min(pause * 2, _LONGEST_PAUSE)
+                    rest = _FIRST_PAUSE
+                    await self._clock.wait(log.changed, pause)
                 seen = version
-                await self._clock.sleep(_LOOK_EVERY)
         finally:
+            if log is not None:
+                log.close()
             connection.close()
+
+    def _watch_log(self) -> FileWatch | None:
+        try:
+            return FileWatch(self._log)
+        except OSError:  # the looks go on
+            return None

@@ -73,7 +73,9 @@ class SqliteStore(Store):
         self.leases = SqliteLeases(access, self.jobs, Extensions(path, self.dialect.schema), clock)
         self._add_shared(access, SqliteAccess(self.begin_read, self.begin_write, self.dialect), ends)
         self.catalog = SqliteCatalog(path, config.database_wait, self.dialect)
-        self.signals = SqliteSignals(lambda: self._connect(read_only=True), self._queries["version"], self._machine)
+        self.signals = SqliteSignals(
+            path, lambda: self._connect(read_only=True), self._queries["version"], self._machine
+        )
 
     async def open(self, *, look: bool = False, for_leases: bool = False) -> None:  # noqa: ARG002 - which need all
         """Open the file, creating it if need be; to `look` only, it stays in the journal mode that it is in."""

@@ -1,0 +1,177 @@
+"""Changes are sent late, and with others; whatever reads in between finds what a list in Python has."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import pytest
+from stage.examples import examples
+
+from penstock import App, Id, Index, MutationCtx, Table, gte
+from penstock.clock import Random, random_of
+from penstock.testing import TestApp
+
+app = App()
+crew = app.workpool("crew")
+STORIES = 40
+NUMBERS = itertools.count()
+VERBS = [
+    "insert",
+    "insert",
+    "patch",
+    "move",
+    "delete",
+    "herd",
+    "name",
+    "from",
+    "heavy",
+    "all",
+    "get",
+    "inner",
+    "undone",
+]
+TEXTS = ["", "a", "a'b", "\\", "\\'", "é", "e\u0301", "💶", "$1", "a\nb", ";--", "A"]
+
+
+class Sheep(Table):
+    herd: int
+    name: str | None
+    number: int
+    weight: float = 0.0
+
+    by_herd = Index("herd", "name", "number")
+    by_weight = Index("weight")
+
+
+class Step(NamedTuple):
+    """What one call of a ctx does."""
+
+    verb: str
+    herd: int
+    name: str | None
+    number: int  # of each one there is
+    weight: float
+
+
+def story(dice: Random) -> list[Step]:
+    return [
+        Step(
+            dice.choice(VERBS),
+            dice.randint(0, 3),
+            dice.choice([None, *TEXTS]),
+            next(NUMBERS),
+            dice.choice([0.0, 1.5, 1e300]),
+        )
+        for _ in range(dice.randint(1, 8))
+    ]
+
+
+class Flock:
+    """The rows as they should be, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+
+    def of(self, herd: int) -> list[list[Any]]:
+        """Those of a herd, in the order of its index."""
+        own = [row for row in self.rows if row[0] == herd]
+        return sorted(own, key=lambda row: (row[1] is not None, (row[1] or "").encode(), row[2]))
+
+    def do(self, step: Step) -> Any:
+        verb, herd, name, number, weight = step
+        first = next(iter(self.of(herd)), None)
+        if verb == "insert":
+            self.rows.append([herd, name, number, weight])
+        elif verb in {"patch", "inner"} and first:
+            first[3] = weight
+        elif verb == "move" and first:
+            first[:2] = [(herd + 1) % 4, name]
+        elif verb == "delete" and first:
+            self.rows.remove(first)
+        elif verb in {"herd", "get"}:
+            return [[*row] for row in self.of(herd)][: 1 if verb == "get" else None]
+        elif verb == "name":
+            return [[*row] for row in self.of(herd) if row[1] == name]
+        elif verb == "from":
+            return [[*row] for row in self.of(herd) if row[1] is not None and row[1].encode() >= (name or "").encode()]
+        elif verb == "heavy":
+            return sum(row[3] == weight for row in self.rows)
+        elif verb == "all":
+            return sorted(([*row] for row in self.rows), key=repr)
+        return None
+
+
+async def do(ctx: MutationCtx, step: Step) -> Any:
+    verb, herd, name, number, weight = step
+    sheep, by = ctx.db.query(Sheep), Sheep.by_herd
+    ranges = {
+        "herd": sheep.with_index(by, herd=herd),
+        "name": sheep.with_index(by, herd=herd, name=name),
+        "from": sheep.with_index(by, herd=herd, name=gte(name or "")),
+        "all": sheep,
+    }
+    found: Any = [] if verb == "get" else None
+    if verb in ranges:
+        found = [values(row) for row in await ranges[verb].collect()]
+    elif verb == "heavy":
+        found = await sheep.with_index(Sheep.by_weight, weight=weight).count()
+    elif verb == "insert":
+        await ctx.db.insert(Sheep(herd=herd, name=name, number=number, weight=weight))
+    elif row := await ranges["herd"].first():
+        found = await change(ctx, step, row.id)
+    return sorted(found, key=repr) if verb == "all" else found
+
+
+async def change(ctx: MutationCtx, step: Step, first: Id[Sheep]) -> Any:
+    verb, herd, name, _, weight = step
+    if verb == "patch":
+        await ctx.db.patch(Sheep, first, weight=weight)
+    elif verb == "move":
+        await ctx.db.patch(Sheep, first, herd=(herd + 1) % 4, name=name)
+    elif verb == "delete":
+        await ctx.db.delete(Sheep, first)
+    elif verb == "get":
+        return [values(await ctx.db.get(Sheep, first))]
+    elif verb == "inner":
+        await ctx.run_mutation(weigh, first, weight)
+    elif verb == "undone":
+        with pytest.raises(ZeroDivisionError):
+            await ctx.run_mutation(weigh, first, weight, fails=True)
+    return None
+
+
+def values(row: Any) -> list[Any]:
+    return [row.herd, row.name, row.number, row.weight]
+
+
+@app.internal_mutation
+async def weigh(ctx: MutationCtx, row_id: Id[Sheep], weight: float, fails: bool = False) -> None:
+    await ctx.db.patch(Sheep, row_id, weight=weight + fails)
+    if fails:
+        await ctx.db.delete(Sheep, row_id)
+        raise ZeroDivisionError
+
+
+@app.mutation
+async def live(ctx: MutationCtx, number: int) -> list[Any]:
+    """Do the steps of a story; what they found."""
+    return [await do(ctx, step) for step in stories[number]]
+
+
+stories: list[list[Step]] = []
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("seed", range(examples(15)))
+async def test_what_is_kept_back_is_seen_by_all_that_reads_it(database_url: str, seed: int) -> None:
+    dice, flock = random_of(seed), Flock()
+    stories[:] = [story(dice) for _ in range(STORIES)]
+    alone, shared = range(STORIES // 2), range(STORIES // 2, STORIES)
+    async with TestApp(app, database_url) as backend:
+        found = [await backend.run_mutation(live, number) for number in alone]
+        jobs = await crew.enqueue_batch(backend, live, [{"number": number} for number in shared])
+        await backend.run_until_idle()
+        found += [(await backend.job(job)).result for job in jobs]  # type: ignore[union-attr]  # it is there
+    for number, steps in enumerate(stories):
+        assert found[number] == [flock.do(step) for step in steps], steps
