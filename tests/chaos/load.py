@@ -18,8 +18,7 @@ from stage.patroni import PROGRAMS, Patroni, patroni
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.processes import Process
 from stage.proxy import Proxy
-from stage.replicas import Replica, replicated
-from stage.server import Server, server
+from stage.server import Replica, Server, replicated, server
 
 from penstock.clock import SystemClock
 

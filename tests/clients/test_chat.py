@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, expect
 from stage.chromium import browser, quiet_page
 from stage.clients import CHAT, ChatServer, Server, client, serving
 from stage.needs import program
-from stage.wire import Wire
+from stage.sockets import Wire
 
 pytestmark = pytest.mark.long
 

@@ -7,9 +7,8 @@ from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
-from stage.chromium import browser, quiet_page
-from stage.dashboards import HOSTILE, axe, check
-from stage.listening import listening
+from stage.chromium import HOSTILE, axe, browser, check, quiet_page
+from stage.sockets import listening
 
 from penstock import App, Id, Index, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.testing import TestApp

@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import browser, quiet_page
-from stage.dashboards import HOSTILE, axe, check
-from stage.listening import listening
-from stage.provider import provider
+from stage.chromium import HOSTILE, axe, browser, check, quiet_page
+from stage.identities import provider
+from stage.sockets import listening
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Route

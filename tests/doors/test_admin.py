@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stage import mailroom
-from stage.desk import (
+from stage import deliveries
+from stage.admin import (
     BY_FILTER,
     CHANGES,
     READS,
@@ -41,7 +41,7 @@ from penstock.server.requests import Refused
 def _clean() -> Iterator[None]:
     yield
     failing.clear()
-    mailroom.failing.clear()
+    deliveries.failing.clear()
 
 
 # ----- who may enter
@@ -351,12 +351,12 @@ async def test_outboxes_of_other_programs_are_not_rebuilt_and_a_reset_that_fails
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        desk(database_url, mailroom.app) as own,
+        desk(database_url, deliveries.app) as own,
         desk(database_url, stranger, clock=own.backend.clock) as other,
-        desk(database_url, mailroom.app, clock=own.backend.clock, max_rows_written=3) as limited,
+        desk(database_url, deliveries.app, clock=own.backend.clock, max_rows_written=3) as limited,
     ):
-        await mailroom.put_and_fail(own.backend)
-        mailroom.failing.add("clear")
+        await deliveries.put_and_fail(own.backend)
+        deliveries.failing.add("clear")
         for admin, verb, words, status, code, said in (
             (other, "rebuild", {"outbox": "counts"}, 409, "NotRebuildable", "has no declaration in this program"),
             (own, "rebuild", {"outbox": "post"}, 409, "NotRebuildable", "declares no reset"),
@@ -389,12 +389,12 @@ async def test_messages_that_no_json_can_say_are_shown_and_a_page_of_large_ones_
         "null": None,
         **{f"[{number}, {large}]": [number, "x" * 200_000] for number in range(60)},
     }
-    mailroom.failing.add("talk")
-    async with desk(sqlite_url, mailroom.app, max_argument_bytes=2**24) as admin:
-        await mailroom.hand_over(admin.backend)
+    deliveries.failing.add("talk")
+    async with desk(sqlite_url, deliveries.app, max_argument_bytes=2**24) as admin:
+        await deliveries.hand_over(admin.backend)
         for payload in payloads:
             await send(admin.backend, "talks", payload, "a/b/é\u202e")
-        await mailroom.hand_over(admin.backend)
+        await deliveries.hand_over(admin.backend)
         page = await admin.get("outbox/messages", outbox="talks", limit=1000)
         rest = await admin.get("outbox/messages", outbox="talks", limit=1000, after=page["next"])
         found = page["messages"] + rest["messages"]

@@ -18,10 +18,10 @@ import pytest
 import rich.console
 from doors.cli_fixtures import Console
 from race.test_workers import make_worker
-from stage import desk, mailroom, noisy
-from stage.desk import on
-from stage.forks import Fork
+from stage import admin, deliveries, noisy
+from stage.admin import on
 from stage.outboxes import OutboxStage
+from stage.processes import Fork
 
 from penstock import ActionCtx, App, Table, TaskFilter
 from penstock.api.pools.activity import Look, look
@@ -93,15 +93,15 @@ class Terminal:
 
 
 NOTHING = "error: Nothing was done.\n"
-DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
-DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")
+DROP = ("--app", "stage.deliveries", "outbox", "drop", "post")
+DELETE = ("--app", "stage.admin:app", "tasks", "delete", "ship")
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    mailroom.failing.clear()
+    deliveries.failing.clear()
     yield
-    mailroom.failing.clear()
+    deliveries.failing.clear()
 
 
 @pytest.fixture
@@ -116,20 +116,20 @@ def shop(stage: Console, database_url: str) -> Console:
     """The same, with letters that have failed, and orders that wait."""
 
     async def order(test: TestApp) -> None:
-        await test.run_mutation(desk.put, ["a", "b", "c"])
+        await test.run_mutation(admin.put, ["a", "b", "c"])
         await test.plan()
 
-    on(mailroom.app, database_url, mailroom.put_and_fail)
-    on(desk.app, database_url, order)
+    on(deliveries.app, database_url, deliveries.put_and_fail)
+    on(admin.app, database_url, order)
     return stage
 
 
 def outboxes(url: str) -> dict[str, Any]:
-    return {one.name: one for one in on(mailroom.app, url, mailroom.app.outboxes.list)}
+    return {one.name: one for one in on(deliveries.app, url, deliveries.app.outboxes.list)}
 
 
 def rows(url: str) -> dict[str, int]:
-    counted: dict[str, int] = on(desk.app, url, lambda test: desk.app.tasks.count(test, TaskFilter(task="ship")))
+    counted: dict[str, int] = on(admin.app, url, lambda test: admin.app.tasks.count(test, TaskFilter(task="ship")))
     return counted
 
 

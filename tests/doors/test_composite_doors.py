@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import Console
+from stage.admin import on
 from stage.composite import ORDERS, RATES, TENANTS, Order, Rate, Side, Tenant, prepare
-from stage.crews import run_sql
-from stage.desk import on
+from stage.stories import run_sql
 
 from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
 from penstock.cli import data as tables

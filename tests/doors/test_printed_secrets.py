@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import BaseModel
-from stage.provider import provider
+from stage.identities import provider
 from starlette.requests import Request
 
 import penstock

@@ -13,10 +13,8 @@ import httpx
 import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
-from stage.household import ADMIN, house
-from stage.listening import listening
-from stage.provider import Provider, provider
-from stage.sockets import SocketClient, socket_client
+from stage.identities import ADMIN, Provider, house, provider
+from stage.sockets import SocketClient, listening, socket_client
 from stage.waits import SOON
 
 from penstock import (
@@ -37,7 +35,7 @@ from penstock.errors import Overloaded, Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.testing import TestApp, TestClock
 
-MODULE = "stage.household"
+MODULE = "stage.identities"
 SECOND = timedelta(seconds=1)
 
 

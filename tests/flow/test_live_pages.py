@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from stage.composite import prepare
 from stage.examples import examples
 from stage.outboxes import run_sql, sql
-from stage.paging import PagedList, Subscription
 from stage.stories import Tell, one_backend, tell_in
+from stage.watching import PagedList, Subscription
 
 from penstock import (
     App,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.told import events
+from stage.logs import events
 
 from penstock import (
     ActionCtx,

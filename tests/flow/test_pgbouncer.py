@@ -12,7 +12,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 from stage import ledger
-from stage.administrators import administrator
+from stage.databases import administrator
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.processes import processes
 from stage.waits import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stage.programs import run_example
+from stage.processes import run_example
 
 
 def test_an_erp_gets_each_paid_order_as_it_is(database_url: str) -> None:

@@ -28,8 +28,8 @@ from stage.composite import (
     Tenant,
     prepare,
 )
-from stage.crews import run_sql
 from stage.reactive import Stage
+from stage.stories import run_sql
 
 from penstock import (
     App,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from stage.programs import run_example
+from stage.processes import run_example
 
 SAID = {
     "workpools/counter": ["The counter stands at 200; 200 jobs"],

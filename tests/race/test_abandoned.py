@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
-from stage.databases import connected
+from stage.databases import administrator, connected, end_all_connections
 from stage.waits import until
 
 from penstock import App, MutationCtx, QueryCtx, Table

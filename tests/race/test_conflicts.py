@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
-from stage.databases import connected
+from stage.databases import administrator, connected, end_all_connections
+from stage.logs import events
 from stage.processes import processes
 from stage.proxy import Moment, Proxy
 from stage.server import server
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock.app import Backend

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage.logs import events
 from stage.server import server
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock import App, Id, MutationCtx, QueryCtx, Table

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from stage import reacting
-from stage.crews import Crew, crew
 from stage.databases import connected
 from stage.reacting import Done, Item, booking, held_within, sent
+from stage.stories import Crew, crew
 from stage.storms import held
 from stage.waits import until
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from stage.databases import connected
+from stage.logs import events
 from stage.reactive import Stage
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock import (

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stage.needs import program
-from stage.processes import TESTS
-from stage.programs import EXAMPLES
+from stage.processes import EXAMPLES, TESTS
 from stage.waits import until
 
 
@@ -166,7 +165,7 @@ class Receiver(Broker):
     """The receiver of webhooks of the examples, which keeps what it got in a file."""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "stage.receiving", str(self.port), str(self.folder)]
+        return [sys.executable, "-m", "stage.sinks", "receive", str(self.port), str(self.folder)]
 
     def environment(self) -> dict[str, str]:
         given = (str(TESTS), str(EXAMPLES / "outbox"), os.environ.get("PYTHONPATH"))

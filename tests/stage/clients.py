@@ -18,8 +18,7 @@ from typing import Any, Literal
 import httpx
 from stage.brokers import free_port
 from stage.needs import THEN, lack, program
-from stage.processes import TESTS, Command, Process
-from stage.programs import EXAMPLES
+from stage.processes import EXAMPLES, TESTS, Command, Process
 from stage.waits import SOON, until
 
 Kind = Literal["node", "react", "python", "http"]

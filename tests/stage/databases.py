@@ -1,4 +1,4 @@
-"""Databases of tests, made by the hundred: empty ones, and copies of one that has tables already."""
+"""Databases of tests, made by the hundred: empty, or copies of one that has tables already; and their administrator."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
+import pytest
+from stage.waits import until
 
 from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import make_store
-from penstock.store.push.migrate import push
+from penstock.store.push import migrate
 from penstock.store.sql.dialect import qualify
+from penstock.store.store import Store
 from penstock.testing import TestApp
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
@@ -119,7 +122,7 @@ def make_tables(url: str, *tables: type[Table]) -> None:
     async def main() -> None:
         store = make_store(Config(database=url), SystemClock())
         await store.open()
-        await push(store, [definition_of(table) for table in tables])
+        await push(store, *tables)
         await store.close()
 
     asyncio.run(main())
@@ -139,3 +142,55 @@ def as_user(url: str, user: str) -> str:
     """The URL of a database for another user, whose password is "secret" if it is asked for."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))
+
+
+__all__ = ["postgres_url", "sqlite_url"]
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres_url: str) -> str:
+    """URL of a database with penstock's own tables."""
+    return migrated_postgres_url
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite_url: str) -> str:
+    """The same, of a SQLite file."""
+    return migrated_sqlite_url
+
+
+@asynccontextmanager
+async def administrator(url: str) -> AsyncIterator[Any]:
+    """A connection beside those of penstock."""
+    connection = await asyncpg.connect(url, server_settings={"application_name": "administrator"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def end_all_connections(admin: Any) -> None:
+    """End every connection of penstock's to this database, and wait until they are gone; it may have others by then."""
+    mine = "where datname = current_database() and application_name = 'penstock'"
+    ended = await admin.fetch(f"select pid, pg_terminate_backend(pid) from pg_stat_activity {mine}")
+
+    async def gone() -> bool:
+        pids = [row["pid"] for row in ended]
+        return bool(await admin.fetchval("select count(*) = 0 from pg_stat_activity where pid = any($1)", pids))
+
+    await until(gone)
+
+
+@asynccontextmanager
+async def closing(*stores: Store) -> AsyncIterator[None]:
+    """Close the stores at the end, in the event loop that has used them."""
+    try:
+        yield
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def push(store: Store, *tables: type[Table], apply: bool = True) -> migrate.Plan:
+    """Push tables."""
+    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)

@@ -14,10 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.livetables import Plan, make_plan, make_table, page_options, run_plan, scan_of
-from stage.livewrites import Writer, other_program
-from stage.paging import PagedList, Subscription
+from stage.livetables import Plan, Writer, make_plan, make_table, other_program, page_options, run_plan, scan_of
 from stage.stories import tell_in
+from stage.watching import PagedList, Subscription
 
 from penstock import App, Page, PaginationOptions, PenstockError, QueryCtx, public
 from penstock.clock import Random, SystemClock, random_of

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, which it may stop and start again."""
+"""A PostgreSQL server of a test's own, which it may stop and start again, and a streaming replica of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 from stage.needs import THEN, lack
+from stage.waits import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the wheel's own
@@ -167,3 +169,74 @@ def copy_database(source: Server, target: Server) -> None:
     """Dump the database of one server, and restore it on another."""
     dump = source.program("pg_dump", "--dbname", source.url)
     target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)
+
+
+_STREAMS = "wal_level = replica\nmax_wal_senders = 4\nfsync = off\n"
+
+
+class Replica(Server):
+    """A standby that replays what its primary streams."""
+
+    async def pause(self) -> None:
+        """Replay nothing from now on."""
+        await self._do("select pg_wal_replay_pause()")
+        while await self._do("select pg_get_wal_replay_pause_state()") != "paused":
+            pass
+
+    async def resume(self) -> None:
+        """Replay again."""
+        await self._do("select pg_wal_replay_resume()")
+
+    async def kill(self) -> None:
+        """Kill its first process, at which the others end by themselves."""
+        os.kill(self._handle.get_pid(), signal.SIGKILL)
+
+    async def revive(self) -> None:
+        """Start it after `kill`, once its other processes have ended."""
+
+        async def has_started() -> bool:
+            with suppress(subprocess.CalledProcessError):
+                await self.start()
+                return True
+            return False
+
+        await until(has_started)
+
+    async def follow(self, primary: Server) -> None:
+        """Wait until it has replayed all that is durable on its primary."""
+        connection = await asyncpg.connect(primary.url)
+        place = await connection.fetchval("select pg_current_wal_flush_lsn()::text")
+        await connection.close()
+        while not await self._do(f"select pg_last_wal_replay_lsn() >= '{place}'"):
+            pass
+
+    def promote(self) -> None:
+        """Make it a primary."""
+        self.pg_ctl("promote")
+
+    async def _do(self, sql: str) -> object:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetchval(sql)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def replicated(settings: str = "") -> Iterator[tuple[Server, Replica]]:
+    """A primary and its replica for the time of a block; `settings` are lines of their `postgresql.conf`."""
+    with server(_STREAMS + settings) as primary:
+        folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        shutil.chown(folder, primary.system_user)
+        socket = parse_qs(urlsplit(primary.url).query)["host"][0]
+        place = ("-h", socket, "-U", "postgres", "-D", str(folder))
+        primary.run("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        (folder / ".s.PGSQL.5432.lock").unlink(missing_ok=True)  # of the primary, whose socket is in its folder
+        handle = handle_of(folder, cleanup_mode=None)
+        replica = Replica(handle)
+        try:
+            yield primary, replica
+        finally:
+            replica.pg_ctl("stop", "-m", "immediate")
+            handle.cleanup()
+            shutil.rmtree(folder, ignore_errors=True)

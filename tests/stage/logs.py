@@ -1,4 +1,4 @@
-"""What penstock logs of pools, as a log on disk has it, and the queries of its monitors in Python."""
+"""Log events, as records and as lines on disk, and the queries of penstock's monitors of pools in Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from statistics import fmean
 from typing import Any
+
+import pytest
 
 from penstock.clock import Clock
 from penstock.observe.logs import JsonFormatter
@@ -112,3 +114,8 @@ def _value(term: str, row: dict[str, Any]) -> float | None:
         return float(choice[2] if _holds(choice[1], row) else choice[3])
     field, _, divisor = term.partition(" / ")
     return None if row[field] is None else row[field] / float(divisor or 1)
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """The facts of the events of a name, in order."""
+    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]

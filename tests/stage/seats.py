@@ -1,4 +1,4 @@
-"""Seats, and a query that counts them; `python -m stage.theatre watch <url>` watches it and says each answer."""
+"""Seats, and a query that counts them; `python -m stage.seats watch <url>` watches it and says each answer."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ ONCE = Retry(max_attempts=1)
 NAMES = ("post", "files", "sorted", "counts", "talks")
 
 
-class Letter(Table, name="letter_of_mailroom"):
+class Letter(Table, name="letter_of_deliveries"):
     name: str
     town: str = "Brno"
 
 
-class Count(Table, name="count_of_mailroom"):
+class Count(Table, name="count_of_deliveries"):
     letters: int
 
 
