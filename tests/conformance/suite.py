@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from conformance.api_keys import ApiKeys
-from conformance.audit import Audit
 from conformance.callmachine import CallsInAnyOrder
-from conformance.catalog import Catalog
-from conformance.changes import Changes
+from conformance.changes import Changes, Declaring
 from conformance.crons import Crons
-from conformance.dashboard_sessions import DashboardSessions
-from conformance.declaring import Declaring
+from conformance.doors import ApiKeys, Audit, DashboardSessions, Logbook, Requests
 from conformance.gatemachine import GatesInAnyOrder
-from conformance.gates import Gates
 from conformance.interests import Interests
-from conformance.isolation import Isolation
 from conformance.jobs import Jobs
-from conformance.keys import Keys
-from conformance.leases import Leases
-from conformance.locks import Locks
-from conformance.logbook import Logbook
+from conformance.keys import Keys, Rates
+from conformance.locks import Leases, Locks
 from conformance.machine import AnyOrder
 from conformance.moves import Moves
 from conformance.outboxcare import OutboxCare
 from conformance.outboxes import Outboxes
-from conformance.pools import Pools
-from conformance.rates import Rates
+from conformance.pools import Gates, Pools
 from conformance.records import Records
-from conformance.requests import Requests
-from conformance.sessions import Sessions
-from conformance.signals import Signals
+from conformance.sessions import Catalog, Isolation, Sessions, Signals
 from conformance.taskmachine import TasksInAnyOrder
 from conformance.tasks import Tasks
 from conformance.tokens import Tokens
