@@ -224,8 +224,6 @@ def _read_result(job: Job) -> Job:
 
 
 class CallsInAnyOrder(AnyOrder):
-    """The moves of jobs that tell of their end, in any order."""
-
     @WHILE_SHRINKING
     def test_any_order_of_moves_of_jobs_with_an_on_complete_does_as_the_model_says(self) -> None:
         self.run_machine(CallMachine, self.machine_examples)
@@ -255,13 +253,10 @@ class CalledJob(ModelJob):
 
     @property
     def state(self) -> str:
-        """Its state as seen from outside."""
         return super().state if self.ending is None else "completing"
 
 
 class CallModel(Model):
-    """What a store should remember."""
-
     def __init__(self) -> None:
         super().__init__()
         self.jobs: dict[UUID, CalledJob] = {}  # type: ignore[assignment] # all of them are
@@ -327,7 +322,6 @@ class CallModel(Model):
             self._end(known, settlement.ending)
 
     def retry(self, job: ModelJob, now: datetime) -> bool:
-        """Make a job pending again if it has failed or was canceled; whether it was so."""
         known = self.jobs[job.id]
         if known.ending is not None or not super().retry(job, now):
             return False

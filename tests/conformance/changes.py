@@ -22,8 +22,6 @@ READER = "reader"
 
 
 class Changes(Suite):
-    """`store.nouns.Changes`."""
-
     # ----- reading
 
     @story
@@ -225,7 +223,6 @@ class Changes(Suite):
 
 
 async def reading(bench: Bench) -> tuple[int, Position]:
-    """A reader of all notes, from the end on, and its lease and position."""
     await declare(bench, note("all"))
     assert await bench.store.changes.register(READER, NOW)
     lease = await bench.lease()
@@ -235,13 +232,11 @@ async def reading(bench: Bench) -> tuple[int, Position]:
 
 
 async def move(bench: Bench, lease: int, before: Position, batch: Batch) -> bool:
-    """Move the reader on to the end of a batch."""
     work = partial(bench.store.changes.move, name=READER, lease=lease, before=before, after=batch.position)
     return await bench.writing(lambda session: work(session, now=after(1)))
 
 
 async def rest(bench: Bench, name: str, lease: int) -> list[Any]:
-    """All that a reader has still to read; it is not moved."""
     position = await bench.store.changes.take(name, lease)
     assert position is not None
     found: list[Any] = []
@@ -253,18 +248,15 @@ async def rest(bench: Bench, name: str, lease: int) -> list[Any]:
 
 
 async def rotate(bench: Bench) -> None:
-    """Look after the room of the feed for some hours."""
     for hour in range(1, 9):
         await bench.store.changes.rotate(after(hour * 4000), 100)
 
 
 async def kept(bench: Bench) -> list[Any]:
-    """What the feed still holds."""
     return keys(await bench.store.changes.read(BEGINNING, 100))
 
 
 def keys(batch: Batch) -> list[Any]:
-    """The keys of changes, in order."""
     return [one.key_values()[0] for one in batch.changes]
 
 
@@ -373,10 +365,8 @@ class Declaring(Suite):
 
 
 async def numbered(bench: Bench) -> dict[int, str]:
-    """How interests stand, by their numbers."""
     return {row.id: row.state for row in await bench.store.interests.list()}
 
 
 async def declared(bench: Bench, name: str, interest: Interest) -> None:
-    """Have a task declared with an interest."""
     await task_of(bench, name=name, spec=replace(SPEC, interest=interest.digest))

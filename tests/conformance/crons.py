@@ -26,8 +26,6 @@ SCOPE = CronScope(["a", "b", "c"], ["conformance:function"])
 
 
 class Crons(Suite):
-    """`store.nouns.Crons`."""
-
     # ----- plans
 
     @story
@@ -195,7 +193,6 @@ TEMPLATE = new_job(retry=AGAIN, args='{"n": 1}', on_complete="conformance:told")
 
 
 async def refuse(_crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
-    """Fails if it is asked."""
     raise AssertionError("it was asked")
 
 
@@ -204,8 +201,6 @@ async def _create(crons: store.Crons, created: CronPlan, session: Session) -> bo
 
 
 async def _decide(bench: Bench, name: str, job: NewJob) -> None:
-    """Run a cron now."""
-
     async def decide(crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
         ((kept, _),) = crons
         return [CronMove(replace(kept, job_id=job.id, planned_at=NOW), job)]

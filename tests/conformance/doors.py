@@ -21,8 +21,6 @@ ONE = RequestKey("a session", 3, -(2**63))
 
 
 class Requests(Suite):
-    """`store.nouns.Requests`."""
-
     @story
     async def test_a_request_is_recorded_once_with_its_result_for_a_day(self, bench: Bench) -> None:
         requests = bench.store.requests
@@ -72,8 +70,6 @@ class Requests(Suite):
 
 
 class ApiKeys(Suite):
-    """`store.nouns.ApiKeys`."""
-
     @story
     async def test_a_key_is_found_by_its_hash_until_it_is_revoked(self, bench: Bench) -> None:
         keys, until = bench.store.api_keys, NOW + timedelta(days=90)
@@ -88,8 +84,6 @@ class ApiKeys(Suite):
 
 
 class Audit(Suite):
-    """`store.nouns.Audit`."""
-
     @story
     async def test_acts_are_kept_in_order_with_their_outcomes(self, bench: Bench) -> None:
         audit, first, second = bench.store.audit, UUID(int=1), UUID(int=2)
@@ -108,8 +102,6 @@ class Audit(Suite):
 
 
 class DashboardSessions(Suite):
-    """`store.nouns.DashboardSessions`."""
-
     @story
     async def test_a_session_is_found_until_it_expires_and_taken_once(self, bench: Bench) -> None:
         sessions, until = bench.store.dashboard_sessions, NOW + timedelta(hours=1)
@@ -136,8 +128,6 @@ def event(number: int, function: str = "shop:pay", level: int = 20, words: str =
 
 
 class Logbook(Suite):
-    """`store.nouns.StoredLogbook`."""
-
     @story
     async def test_numbers_of_many_processes_add_up_by_the_minute(self, bench: Bench) -> None:
         book = bench.store.logbook

@@ -165,7 +165,6 @@ class GateMachine(JobMachine):
 
     @rule(which=INDEX, rooms=_ROOMS, late=st.sampled_from([False, False, False, True]))
     def claim(self, which: int, rooms: list[int], *, late: bool) -> None:
-        """A worker looks for work, now and then one that has not heard yet of a change of the limits."""
         self._claim(self._some_lease(which), rooms, late=late)
 
     def _claim(self, lease: int, rooms: list[int], *, late: bool) -> None:
@@ -265,8 +264,6 @@ class GateMachine(JobMachine):
 
 
 class GatesInAnyOrder(AnyOrder):
-    """The moves of jobs that pass gates, in any order."""
-
     @WHILE_SHRINKING
     def test_any_order_of_moves_through_gates_does_as_the_model_says(self) -> None:
         self.run_machine(GateMachine, self.machine_examples // 2)  # of which each step is several
@@ -310,8 +307,6 @@ class ModelGate:
 
 
 class GateModel(Model):
-    """What a store should remember of jobs that pass a gate."""
-
     def __init__(self) -> None:
         super().__init__()
         self.jobs: dict[UUID, GatedJob] = {}  # type: ignore[assignment] # all of them are
@@ -319,7 +314,6 @@ class GateModel(Model):
         self.holders: dict[tuple[str, str], UUID] = {}
 
     def declare(self, pool: PoolDefinition) -> None:
-        """Make a pool known, or what has changed of it."""
         gate = self.gates.setdefault(pool.name, ModelGate(pool))
         gate.epoch += gate.declared != pool
         gate.declared = pool
@@ -354,7 +348,6 @@ class GateModel(Model):
         return sorted(found, key=lambda job: (-job.priority, job.run_at, job.id))
 
     def running(self, pool: str, key: str) -> int:
-        """How many jobs of a key run, whoever has them."""
         return sum((job.pool, job.key, job.place) == (pool, key, "running") for job in self.jobs.values())
 
     def line_of_keys(self, pool: str) -> list[str]:
@@ -431,7 +424,6 @@ class GateModel(Model):
     # ----- moves
 
     def promote(self, now: datetime) -> list[ModelJob]:
-        """Move due jobs to ready, or to their gate."""
         due = super().promote(now)
         for job in due:
             if isinstance(job, GatedJob) and job.gated:
@@ -439,14 +431,12 @@ class GateModel(Model):
         return due
 
     def settle(self, lease: int, settlement: Settlement) -> bool:
-        """Settle a job if it runs under a lease; whether it did."""
         settled = super().settle(lease, settlement)
         if settled and settlement.frees_key:
             self._free(self.jobs[settlement.id])
         return settled
 
     def cancel(self, job: ModelJob, settlement: Settlement) -> None:
-        """End a pending job that is to be canceled."""
         super().cancel(job, settlement)
         self._free(self.jobs[job.id])
 
@@ -465,7 +455,6 @@ class GateModel(Model):
 
 
 def tokens(policy: RateLimit, starts: Sequence[datetime], now: datetime) -> Fraction:
-    """What is left of a rate limit after all that has started."""
     full = Fraction(policy.rate if policy.capacity is None else policy.capacity)
     left, before = full, None
     for moment in starts:

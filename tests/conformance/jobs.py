@@ -42,8 +42,6 @@ _OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Listening:
-    """A session that remembers the statements it is given."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self.heard: list[str] = []
@@ -59,8 +57,6 @@ class Listening:
 
 
 class Jobs(Suite):
-    """`store.nouns.Jobs`: enqueueing, claiming, looking and pruning."""
-
     # ----- enqueue
 
     @story

@@ -6,17 +6,7 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
-from conformance.bench import (
-    KEEP,
-    NOW,
-    Bench,
-    Suite,
-    after,
-    ended,
-    new_job,
-    patiently,
-    story,
-)
+from conformance.bench import KEEP, NOW, Bench, Suite, after, ended, new_job, patiently, story
 from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent
@@ -30,8 +20,6 @@ from penstock.store.store import Store
 
 
 class Keys(Suite):
-    """`store.nouns.Keys`."""
-
     @story
     async def test_a_key_is_free_when_its_on_complete_has_run(self, bench: Bench) -> None:
         await bench.store.pools.declare([PoolDefinition("p", 100)])
@@ -85,7 +73,6 @@ class Keys(Suite):
 
 
 def keyed(key: str = "k", **asked: Any) -> NewJob:
-    """A job with a key."""
     return new_job(**{"pool": "p", "key": key, **asked})
 
 
@@ -102,7 +89,6 @@ async def hold(bench: Bench, job: NewJob) -> bool:
 
 
 async def holder(bench: Bench, key: str = "k") -> KeyHolder | None:
-    """Who has a key of the pool."""
     return await bench.reading(lambda session: bench.store.keys.holder(session, "p", key))
 
 
@@ -112,13 +98,11 @@ async def free(bench: Bench, job: NewJob) -> bool:
 
 
 async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
-    """Put a job in the place of another."""
     known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
     return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
 
 
 async def within(bench: Bench, lease: int, settlement: Settlement) -> None:
-    """Settle a job in a transaction."""
     assert await bench.writing(lambda session: bench.store.jobs.settle_within(session, lease, settlement))
 
 
@@ -126,8 +110,6 @@ POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
 
 
 class Rates(Suite):
-    """`store.nouns.Rates`."""
-
     @story
     async def test_what_is_left_is_kept_for_each_name_and_key(self, bench: Bench) -> None:
         rates, state = bench.store.rates, RateState(-9_000_000_000, 1_000_000_000, after(1.5))
@@ -198,11 +180,9 @@ def _one_taken(now: datetime) -> RateState:
 
 
 async def keep(bench: Bench, name: str, key: str, state: RateState) -> None:
-    """Keep what is left of a rate limit."""
     row = RateRow(name, key, POLICY, state)
     await bench.writing(lambda session: bench.store.rates.keep(session, [row]))
 
 
 async def peek(bench: Bench, name: str, key: str) -> RateState | None:
-    """What is left of a rate limit."""
     return await bench.reading(lambda session: bench.store.rates.peek(session, name, key))

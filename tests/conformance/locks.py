@@ -22,8 +22,6 @@ _attempts = itertools.count(1)
 
 
 class Locks(Suite):
-    """`store.nouns.Locks`."""
-
     @story
     async def test_a_lock_is_held_until_it_is_given_back_or_runs_out(self, bench: Bench) -> None:
         locks, attempt = bench.store.locks, new_attempt()
@@ -178,28 +176,22 @@ class Locks(Suite):
 
 
 def new_attempt() -> UUID:
-    """A number of somebody who asks."""
     return UUID(int=next(_attempts))
 
 
 async def take(bench: Bench, key: str, holder: str = "ada", now: datetime = NOW, store: Store | None = None) -> LockRow:
-    """Ask for a lock; whose it is."""
     return await (store or bench.store).locks.take(key, new_attempt(), holder, LEASE, now)
 
 
 async def check(bench: Bench, key: str, fence: int) -> bool:
-    """Whether a lock has this holder."""
     return await bench.writing(lambda session: bench.store.locks.check(session, key, fence))
 
 
 async def listed(bench: Bench, limit: int = 100) -> list[LockRow]:
-    """All locks."""
     return await bench.reading(lambda session: bench.store.locks.list(session, limit))
 
 
 class Leases(Suite):
-    """`store.nouns.Leases`."""
-
     @story
     async def test_each_lease_has_a_number_of_its_own_that_rises(self, bench: Bench) -> None:
         numbers = [await bench.lease() for _ in range(3)]

@@ -52,8 +52,6 @@ WHILE_SHRINKING = pytest.mark.timeout(600)  # for a short order in which the two
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Does each step to the model and to the store, and compares."""
-
     bench: Bench
     runner: asyncio.Runner
     model: Model
@@ -352,8 +350,6 @@ class JobMachine(RuleBasedStateMachine):
         self.model.leases[self.runner.run(self.bench.lease(self.now))] = self.now + TTL
 
     def _write(self, write: Callable[[Session], Awaitable[T]], *, kept: bool = True) -> T:
-        """Write in a transaction, which may be undone."""
-
         async def run() -> T:
             session = await self.bench.store.begin_write()
             try:
@@ -432,8 +428,6 @@ class JobMachine(RuleBasedStateMachine):
 
 
 class AnyOrder(Suite):
-    """The moves of jobs and leases in any order."""
-
     machine_examples = 40
     machine_steps = 40
 
@@ -466,8 +460,6 @@ _FAILURES = {JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDO
 
 @dataclass
 class ModelJob:
-    """A job as the model knows it."""
-
     new: NewJob
     run_at: datetime
     place: str
@@ -487,26 +479,21 @@ class ModelJob:
 
     @property
     def id(self) -> UUID:
-        """Its id."""
         return self.new.id
 
     @property
     def priority(self) -> int:
-        """Its priority."""
         return self.new.priority
 
     @property
     def state(self) -> str:
-        """Its state as seen from outside."""
         return "pending" if self.place in {"ready", "scheduled", "waiting"} else self.place
 
     @property
     def history(self) -> tuple[Any, ...]:
-        """What a store tells of how it went."""
         return self.started_at, self.finished_at, self.result, self.error, self.traceback
 
     def starts(self, lease: int, now: datetime) -> None:
-        """It is claimed."""
         self.place, self.lease, self.started_at, self.attempt = "running", lease, now, self.attempt + 1
 
     def writes(self, said: Settlement) -> None:
@@ -520,15 +507,12 @@ class ModelJob:
 
 
 class Model:
-    """What a store should remember."""
-
     def __init__(self) -> None:
         self.jobs: dict[UUID, ModelJob] = {}
         self.leases: dict[int, datetime] = {}
         self._seq = 0
 
     def seq(self) -> int:
-        """The next place in the line of ready jobs."""
         self._seq += 1
         return self._seq
 
@@ -547,7 +531,6 @@ class Model:
         return due
 
     def settle(self, lease: int, settlement: Settlement) -> bool:
-        """Settle a job if it runs under a lease; whether it did."""
         job = self.jobs[settlement.id]
         if job.lease != lease:
             return False
@@ -561,7 +544,6 @@ class Model:
         return True
 
     def cancel(self, job: ModelJob, settlement: Settlement) -> None:
-        """End a pending job that is to be canceled."""
         job.place = "canceled"
         job.writes(settlement)
 

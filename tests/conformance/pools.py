@@ -33,8 +33,6 @@ from penstock.store.store import Store
 
 
 class Pools(Suite):
-    """`store.nouns.Pools`, and what jobs in pools do."""
-
     # ----- limits
 
     @story
@@ -262,8 +260,6 @@ MINUTE = timedelta(minutes=1)
 
 
 class Gates(Suite):
-    """`store.nouns.Jobs`, for jobs that pass a gate."""
-
     # ----- turns
 
     @story
@@ -422,33 +418,27 @@ class Gates(Suite):
 
 
 async def declare(bench: Bench, **declared: Any) -> None:
-    """Declare the pool of these tests."""
     await bench.store.pools.declare([replace(PoolDefinition("p", 100), **declared)])
 
 
 def new(concurrency_key: str, **asked: Any) -> NewJob:
-    """A job that passes the gate of the pool."""
     return new_job(**{"pool": "p", "concurrency_key": concurrency_key, **asked})
 
 
 def jobs(concurrency_key: str, count: int, **asked: Any) -> list[NewJob]:
-    """So many of them."""
     return [new(concurrency_key, **asked) for _ in range(count)]
 
 
 async def claim(
     bench: Bench, lease: int, room: int, *, now: datetime = NOW, epoch: int = 1, store: Store | None = None
 ) -> Claim:
-    """Claim as many jobs of the pool as there is room for."""
     return await (store or bench.store).jobs.claim(lease, room, [Room("p", room, epoch)], now)
 
 
 def keys_of(found: list[Job]) -> dict[str, int]:
-    """How many jobs of each key these are."""
     return dict(Counter(job.options.concurrency_key or "" for job in found))
 
 
 async def epochs(bench: Bench) -> dict[str, int]:
-    """The number of each pool's limit."""
     lease = await bench.lease()
     return {view.pool: view.epoch for view in await bench.store.pools.look(lease, ["p", "q", "r"], 1)}

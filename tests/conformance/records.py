@@ -24,8 +24,6 @@ STANDS = ("canceled", "failed", "gone", "later", "ready", "retried", "running", 
 
 
 class Records(Suite):
-    """`store.records.Records`."""
-
     # ----- finding
 
     @story

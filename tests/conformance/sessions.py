@@ -27,8 +27,6 @@ _STARTED = 0.05  # seconds after which a slow statement is surely under way
 
 
 class Sessions(Suite):
-    """`store.Session`, and how a store begins one."""
-
     # ----- all or nothing
 
     @story
@@ -259,7 +257,6 @@ class Sessions(Suite):
 
     @story
     async def test_many_sessions_at_once(self, bench: Bench) -> None:
-        """More than there are connections: all get their turn."""
         store = await bench.another(max_connections=3)
         await asyncio.gather(
             *(bench.writing(partial(bench.insert, title=f"n{number:02}"), store) for number in range(30)),
@@ -272,8 +269,6 @@ Steps = Callable[[Session], AsyncIterator[None]]
 
 
 class Isolation(Suite):
-    """`store.Session`: what it sees of others."""
-
     # ----- snapshots
 
     @story
@@ -384,8 +379,6 @@ class Isolation(Suite):
 
 
 def add_if_none(bench: Bench, title: str) -> Steps:
-    """Add a note if there is none."""
-
     async def steps(session: Session) -> AsyncIterator[None]:
         found = await bench.titles(session)
         yield
@@ -396,8 +389,6 @@ def add_if_none(bench: Bench, title: str) -> Steps:
 
 
 def insert_unless(bench: Bench, title: str, other: str) -> Steps:
-    """Add a note if another does not exist."""
-
     async def steps(session: Session) -> AsyncIterator[None]:
         found = await bench.amount(session, other)
         yield
@@ -420,8 +411,6 @@ def leave(bench: Bench, who: str) -> Steps:
 
 
 def add_one(bench: Bench) -> Steps:
-    """Count one further."""
-
     async def steps(session: Session) -> AsyncIterator[None]:
         amount = await bench.amount(session, "counter") or 0
         yield
@@ -434,8 +423,6 @@ _SOON = 5.0
 
 
 class Signals(Suite):
-    """`store.Signals`."""
-
     @story
     async def test_a_wake_up_reaches_all_who_still_listen_in_this_process(self, bench: Bench) -> None:
         signals, gone, events = bench.store.signals, asyncio.Event(), [asyncio.Event(), asyncio.Event()]
@@ -471,8 +458,6 @@ class Signals(Suite):
 
 
 class Catalog(Suite):
-    """`store.nouns.Catalog`."""
-
     @story
     async def test_a_table_is_known_as_it_was_made_and_its_rows_are_counted(self, bench: Bench) -> None:
         name = definition_of(Note).name

@@ -37,8 +37,6 @@ _ENDED = {"success", "failed", "canceled", "skipped"}
 
 
 class TaskMachine(RuleBasedStateMachine):
-    """Does each step to the model and to the store, and compares."""
-
     bench: Bench
     runner: Any
     examples = 0
@@ -163,7 +161,6 @@ class TaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, event=st.sampled_from([JobEvent.RETURNED, JobEvent.RETURNED, JobEvent.RAISED]))
     def settle_all(self, which: int, event: JobEvent) -> None:
-        """Settle all jobs that were claimed under a lease at once."""
         lease, _ = self.handles[which % len(self.handles)]
         said = {job.id: self._settlement(job, event) for of, job in self.handles if of == lease}
         known = {job.id: self._of(job) for _, job in self.handles}
@@ -321,7 +318,6 @@ class TaskMachine(RuleBasedStateMachine):
     # ----- words
 
     def run(self, work: Any) -> Any:
-        """The result of something asynchronous."""
         return self.runner.run(work)
 
     def _take_lease(self) -> None:
@@ -356,8 +352,6 @@ class TaskMachine(RuleBasedStateMachine):
 
 
 class TasksInAnyOrder(AnyOrder):
-    """The changes of rows and the moves of their jobs in any order."""
-
     task_examples = 20
 
     @WHILE_SHRINKING
@@ -409,22 +403,18 @@ class ModelRow:
         return launched
 
     def leaves(self, gone: str, *, pending: bool) -> None:
-        """It is gone."""
         self.gone = gone
         if pending:
             self.live, self.let_go, self.asked = False, True, False
 
     def canceled(self) -> None:
-        """Its pending job is canceled."""
         self.live, self.let_go, self.asked = False, True, False
 
     def revived(self) -> None:
-        """Its job that has failed or was canceled is to run again."""
         self.generation += 1
         self.live, self.let_go, self.asked, self.attempt, self.change = True, False, False, 0, "manual"
 
     def claims(self, lease: int, generation: int) -> None:
-        """Its job has started."""
         self.running, self.claimed, self.attempt = lease, generation, self.attempt + 1
 
     def ends(self, settlement: Settlement) -> None:

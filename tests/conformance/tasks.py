@@ -9,20 +9,7 @@ from datetime import timedelta
 
 from conformance.bench import NOW, Bench, Suite, after, killed_before, story
 from conformance.interests import note, run
-from conformance.taskbench import (
-    HISTORY,
-    POOL,
-    SPEC,
-    a_move,
-    claim,
-    end,
-    find,
-    found,
-    plan,
-    row,
-    task_of,
-    task_plan,
-)
+from conformance.taskbench import HISTORY, POOL, SPEC, a_move, claim, end, find, found, plan, row, task_of, task_plan
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow
@@ -41,8 +28,6 @@ ODD_KEYS = (
 
 
 class Tasks(Suite):
-    """`store.tasks.Tasks`, and what the ends of jobs mean to it."""
-
     # ----- declaring
 
     @story

@@ -7,19 +7,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from conformance.bench import (
-    KEEP,
-    NOW,
-    TTL,
-    Bench,
-    Suite,
-    after,
-    definitions,
-    ended,
-    lose,
-    new_job,
-    story,
-)
+from conformance.bench import KEEP, NOW, TTL, Bench, Suite, after, definitions, ended, lose, new_job, story
 from penstock.clock import random_of
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Outcome, Settlement
@@ -36,7 +24,6 @@ HOUR = timedelta(hours=1)
 
 
 def token_for(job: Job, chance: str = "unguessed") -> Token:
-    """A token of an attempt at a job."""
     return token_of(token_text(job.id, job.attempt, chance))
 
 
@@ -50,8 +37,6 @@ def decide(event: JobEvent = JobEvent.RETURNED, seconds: float = 1, **facts: Any
 
 
 class Tokens(Suite):
-    """`store.nouns.Tokens`."""
-
     async def _held(self, bench: Bench, *jobs: NewJob) -> tuple[int, list[Job]]:
         """Jobs of the pool p that are held outside, and the lease that they ran under."""
         await bench.store.pools.declare(definitions({"p": 4}))
