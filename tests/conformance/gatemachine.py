@@ -1,7 +1,6 @@
 """Any order of moves through gates: jobs with concurrency keys and unique keys, of pools with limits and rate limits.
 
-Leaves the model to `gatemodel`, and the moves that jobs make without a gate to `machine`, whose steps it goes on using:
-leases, settlements, tokens, cancels, crashes, retries.
+It goes on using the steps of `machine`: leases, settlements, tokens, cancels, crashes, retries.
 """
 
 from __future__ import annotations
@@ -56,6 +55,9 @@ class GateMachine(JobMachine):
     """Does each step to the model and to the store, and compares."""
 
     model: GateModel
+
+    def new_model(self) -> GateModel:
+        return GateModel()
 
     # ----- steps
 
@@ -243,9 +245,6 @@ class GateMachine(JobMachine):
                 assert not wait or not may_run or (claim.again is not None and claim.again <= wait)
 
     # ----- words
-
-    def _new_model(self) -> GateModel:
-        return GateModel()
 
     def _new(self, pool: str, concurrency_key: str | None, **asked: Any) -> NewJob:
         return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)

@@ -11,7 +11,6 @@ from conformance.interests import Interests
 from conformance.jobs import Jobs
 from conformance.keys import Keys, Rates
 from conformance.locks import Leases, Locks
-from conformance.machine import AnyOrder
 from conformance.moves import Moves
 from conformance.outboxcare import OutboxCare
 from conformance.outboxes import Outboxes
@@ -53,6 +52,5 @@ class StoreSuite(
     CallsInAnyOrder,
     GatesInAnyOrder,
     TasksInAnyOrder,
-    AnyOrder,
 ):
     """What `store` promises, as tests: inherit from it, and say what `Suite` asks."""

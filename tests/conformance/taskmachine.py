@@ -1,6 +1,6 @@
 """Any order of changes of rows, and of moves of the jobs made of them: a small model and the store do the same things.
 
-Leaves the model to `taskmodel`, and the moves that all jobs make to `machine`, whose words it uses.
+Leaves the moves that all jobs make to `machine`.
 """
 
 from __future__ import annotations
