@@ -26,15 +26,23 @@ class Keys(Suite):
         lease = await bench.lease()
         for canceled in (False, True):
             job = keyed(on_complete="conformance:told")
+            known = KeyHolder(job.id, until_start=False, enqueued_at=None)
             await hold(bench, job)
             if canceled:
                 await bench.request_cancel(job.id)
+                assert await holder(bench) == known
+                assert not await replace(bench, job, keyed())
                 await bench.cancel_pending()
             else:
                 (running,) = (await bench.store.jobs.claim(lease, 5, [Room("p", 5, 1)], NOW)).jobs
                 await bench.settle(lease, ended(running))
             assert not await free(bench, job)
-            assert await holder(bench) == KeyHolder(job.id, until_start=False, enqueued_at=None)
+            assert await holder(bench) == known
+            (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
+            again = ended(running, JobEvent.HANDED_BACK)
+            assert await bench.settle(lease, again) == {job.id}
+            assert await holder(bench) == known, "it is called again"
+            assert not await replace(bench, job, keyed())
             (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
             assert running.ending is not None
             await within(bench, lease, complete(running, running.ending, NOW, KEEP))
@@ -54,22 +62,6 @@ class Keys(Suite):
         await session.rollback()
         assert await hold(bench, other), "it is free if its transaction is undone"
         assert await hold(bench, keyed("other"))
-
-    @story
-    async def test_a_job_to_be_canceled_has_its_key_until_its_on_complete_has_run(self, bench: Bench) -> None:
-        await bench.store.pools.declare([PoolDefinition("p", 100)])
-        job = keyed(on_complete="conformance:told")
-        known = KeyHolder(job.id, until_start=False, enqueued_at=None)
-        await hold(bench, job)
-        await bench.request_cancel(job.id)
-        assert await holder(bench) == known
-        assert not await replace(bench, job, keyed())
-        await bench.cancel_pending()
-        lease = await bench.lease()
-        (running,) = (await bench.store.jobs.claim(lease, 5, [], NOW)).jobs
-        await bench.settle(lease, ended(running, JobEvent.RAISED, error="No"))
-        assert await holder(bench) == known, "it is called again"
-        assert not await replace(bench, job, keyed())
 
 
 def keyed(key: str = "k", **asked: Any) -> NewJob:

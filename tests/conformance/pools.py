@@ -265,14 +265,14 @@ class Gates(Suite):
     @story
     async def test_the_limit_of_a_key_holds_for_all_stores_together(self, bench: Bench) -> None:
         await declare(bench, key_parallelism=3)
-        await bench.enqueue(*(job for key in "abcd" for job in jobs(key, 30)))
+        await bench.enqueue(*(job for key in "abcd" for job in jobs(key, 15)))
         stores = [bench.store, await bench.another(), await bench.another()]
         running, chance, done = Counter[str](), random_of(7), 0
 
         async def work(store: Store) -> None:
             nonlocal done
             lease = await store.leases.take("conformance", timedelta(days=1), NOW)
-            while done < 120:
+            while done < 60:
                 found = (await store.jobs.claim(lease, 9, [Room("p", chance.randrange(1, 9), 1)], NOW)).jobs
                 for job in found:
                     running[job.options.concurrency_key or ""] += 1
@@ -284,7 +284,7 @@ class Gates(Suite):
                     done += 1
 
         await asyncio.gather(*(work(store) for store in stores))
-        assert await bench.count() == {"success": 120}
+        assert await bench.count() == {"success": 60}
 
     # ----- what waits
 

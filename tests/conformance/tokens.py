@@ -151,7 +151,7 @@ class Tokens(Suite):
     async def test_of_many_who_end_a_job_one_does(self, bench: Bench) -> None:
         stores = [bench.store, await bench.another(), await bench.another()]
         chance = random_of(7)
-        for number in range(12):
+        for number in range(6):
             lease, (job,) = await self._held(bench, new_job("action", pool="p"))
             await bench.request_cancel(job.id)
             end = after(3600)
@@ -180,7 +180,7 @@ class Tokens(Suite):
         await bench.store.pools.declare(definitions({"p": 2}))
         other = await bench.another()
         lease = await bench.lease()
-        for _ in range(15):
+        for _ in range(8):
             await bench.store.pools.acquire(lease, "p", 1)
             await bench.enqueue(new_job("action", pool="p"))
             (job,) = (await bench.store.jobs.claim(lease, 1, [Room("p", 1, 1)], NOW)).jobs
