@@ -185,9 +185,14 @@ class Jobs(Suite):
                 assert (await bench.find(job_id, now), await bench.retry(job_id, now=now)) == (None, [])
             if day % 2 == 0:
                 await bench.store.jobs.prune(now, 1000)
-        pieces = [await bench.store.jobs.prune(after(200 * 86400), 5) for _ in range(9)]
-        assert pieces[:3] == [5, 5, 5], "in bounded pieces"
-        assert pieces[-1] == 0, "nothing is left behind"
+        for day in range(25, 85):
+            await bench.store.jobs.prune(after(day * 86400), 1000)
+        assert await bench.count() == stays, "nothing is left behind"
+        await bench.enqueue(*(new_job() for _ in range(10)))
+        long = [replace(ended(job), expires_at=after(400 * 86400)) for job in await bench.claim(lease)]
+        await bench.settle(lease, *long)
+        pieces = [await bench.store.jobs.prune(after(401 * 86400), 4) for _ in range(4)]
+        assert pieces == [4, 4, 2, 0], "in bounded pieces"
         assert await bench.count() == stays
 
     # ----- in peace with users
