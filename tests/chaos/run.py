@@ -62,7 +62,6 @@ async def _struck(load: Load, fault: Fault, pause: float) -> None:
 
 
 async def _serve(load: Load) -> None:
-    """Start a server process, and wait until it listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         load.port = free.getsockname()[1]

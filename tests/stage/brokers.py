@@ -22,7 +22,6 @@ from stage.waits import until
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -48,20 +47,16 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """What starts it."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """What it finds in its environment."""
         return dict(os.environ)
 
     async def start(self) -> None:
-        """Start it, and wait until it takes connections."""
         self._process = self._spawn(self.command())
         await until(self._answers)
 
     async def kill(self) -> None:
-        """End it at once, as a power cut does."""
         assert self._process is not None
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
@@ -72,7 +67,6 @@ class Broker:
             await self.start()
 
     def close(self) -> None:
-        """Leave nothing behind."""
         _end(self._process)
 
     def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -105,8 +99,6 @@ class Redis(Broker):
 
 
 class Nats(Broker):
-    """A NATS server with JetStream."""
-
     scheme = "nats"
 
     def command(self) -> list[str]:
@@ -162,8 +154,6 @@ class RabbitMQ(Broker):
 
 
 class Receiver(Broker):
-    """The receiver of webhooks of the examples, which keeps what it got in a file."""
-
     def command(self) -> list[str]:
         return [sys.executable, "-m", "stage.sinks", "receive", str(self.port), str(self.folder)]
 
@@ -175,7 +165,6 @@ class Receiver(Broker):
 
 @contextmanager
 def running(kind: type[Broker]) -> Iterator[Broker]:
-    """A server for the time of a block."""
     with tempfile.TemporaryDirectory(prefix="penstock-broker-", ignore_cleanup_errors=True) as folder:
         own = kind(Path(folder))
         try:

@@ -17,7 +17,6 @@ expect.set_options(timeout=SOON * 1000)
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """Chromium, without a window."""
     path = program("chromium")
     node_modules()
     async with async_playwright() as play:

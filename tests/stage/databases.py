@@ -103,7 +103,6 @@ def settle(url: str) -> None:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
-    """A connection of another program to a PostgreSQL database."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -112,13 +111,10 @@ async def connected(url: str) -> AsyncIterator[Any]:
 
 
 def name_of(url: str) -> str:
-    """The name of the database that a URL leads to."""
     return urlsplit(url).path.removeprefix("/")
 
 
 def make_tables(url: str, *tables: type[Table]) -> None:
-    """Give a database penstock's own tables, and others."""
-
     async def main() -> None:
         store = make_store(Config(database=url), SystemClock())
         await store.open()
@@ -129,8 +125,6 @@ def make_tables(url: str, *tables: type[Table]) -> None:
 
 
 def open_once(url: str, app: Opened) -> None:
-    """Open an app under test on a database, and close it."""
-
     async def main() -> None:
         async with TestApp(app, url) if isinstance(app, App) else app(url):
             pass
@@ -149,19 +143,16 @@ __all__ = ["postgres_url", "sqlite_url"]
 
 @pytest.fixture
 def postgres_url(migrated_postgres_url: str) -> str:
-    """URL of a database with penstock's own tables."""
     return migrated_postgres_url
 
 
 @pytest.fixture
 def sqlite_url(migrated_sqlite_url: str) -> str:
-    """The same, of a SQLite file."""
     return migrated_sqlite_url
 
 
 @asynccontextmanager
 async def administrator(url: str) -> AsyncIterator[Any]:
-    """A connection beside those of penstock."""
     connection = await asyncpg.connect(url, server_settings={"application_name": "administrator"})
     try:
         yield connection
@@ -192,5 +183,4 @@ async def closing(*stores: Store) -> AsyncIterator[None]:
 
 
 async def push(store: Store, *tables: type[Table], apply: bool = True) -> migrate.Plan:
-    """Push tables."""
     return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)

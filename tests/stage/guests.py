@@ -38,8 +38,6 @@ from penstock.store.store import Store
 
 @dataclass
 class Visit:
-    """A connection, and what its user does with it. Each of the words may have to be awaited."""
-
     connection: Any
     begin: Callable[[], Any]
     commit: Callable[[], Any]
@@ -53,8 +51,6 @@ Opener = Callable[[str], AbstractAsyncContextManager[Visit]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of connection: its name, the dialect of its database, whether it is awaited, and how one is opened."""
-
     name: str
     dialect: str
     is_async: bool
@@ -118,7 +114,6 @@ class SyncGuestSession:
 
 @asynccontextmanager
 async def penstock_store(url: str) -> AsyncIterator[Store]:
-    """The store of an app on a database, with its tables."""
     store = make_store(Config(database=url), SystemClock())
     try:
         await migrate.push(store, [], apply=True)
@@ -133,7 +128,6 @@ def sqlite_file(url: str) -> str:
 
 
 def library_url(url: str, driver: str) -> str:
-    """The URL of a database as SQLAlchemy spells it."""
     return make_url(url).set(drivername=driver).render_as_string(hide_password=False)
 
 
@@ -245,8 +239,6 @@ async def sqlite_async(url: str) -> AsyncIterator[Visit]:
 
 
 def sqlalchemy_kinds(driver: str, dialect: str) -> None:
-    """A Connection and a Session over a sync driver."""
-
     @kind(f"SQLAlchemy Connection over {driver}", dialect, is_async=False)
     @asynccontextmanager
     async def core(url: str) -> AsyncIterator[Visit]:
@@ -273,8 +265,6 @@ def sqlalchemy_kinds(driver: str, dialect: str) -> None:
 
 
 def sqlalchemy_async_kinds(driver: str, dialect: str) -> None:
-    """The same over an async driver."""
-
     @kind(f"SQLAlchemy AsyncConnection over {driver}", dialect, is_async=True)
     @asynccontextmanager
     async def core(url: str) -> AsyncIterator[Visit]:

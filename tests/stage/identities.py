@@ -103,7 +103,6 @@ class Provider:
         return signer.encode(json.dumps(said).encode(), private_key(algorithm, key), algorithm, headers={"kid": key})
 
     def rotate(self, name: str) -> None:
-        """Show only another key from now on."""
         self.keys = [public_jwk("ES256", name)]
 
     def document(self, path: str) -> bytes | tuple[int, str]:
@@ -117,8 +116,6 @@ class Provider:
 
 @contextmanager
 def provider(clock: Clock) -> Iterator[Provider]:
-    """A provider on a free port."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, words = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
@@ -192,7 +189,6 @@ class House:
 
         @app.query
         async def papers(ctx: QueryCtx, loud: bool = False) -> list[str]:
-            """The papers of the caller."""
             self.runs += 1
             owner = (await ctx.auth.require()).subject
             found = [paper.text async for paper in ctx.db.query(Paper) if paper.owner == owner]
@@ -231,7 +227,6 @@ class House:
 
 @asynccontextmanager
 async def house(database: str, clock: TestClock | None = None) -> AsyncIterator[House]:
-    """The server on a free port."""
     clock = clock or TestClock()
     with provider(clock) as issuer:
         one = House(issuer)

@@ -43,8 +43,6 @@ class Account(Table):
 
 
 class Entry(Table):
-    """One row for each time that something was done."""
-
     what: str
     number: int = 0
 
@@ -67,7 +65,6 @@ def held_between(most: int) -> Iterator[Gate]:
 
 
 async def between() -> None:
-    """The moment between what a function reads and what it writes."""
     if _between is not None:
         await _between.pass_through()
 
@@ -79,7 +76,6 @@ async def open_account(ctx: MutationCtx, owner: str, balance: int = 0) -> Id[Acc
 
 @app.mutation
 async def open_once(ctx: MutationCtx, owner: str) -> bool:
-    """Open an account unless there is one; whether it was opened."""
     if await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).first():
         return False
     await between()
@@ -151,7 +147,6 @@ thread_ended: queue.Queue[str] = queue.Queue()
 
 @app.mutation
 def add_in_a_thread(ctx: SyncMutationCtx, owner: str) -> None:
-    """Add one, wait, and add one more."""
     account = ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
     assert account is not None
     try:
@@ -240,7 +235,6 @@ async def enter_many(ctx: MutationCtx, what: str, count: int) -> None:
 
 @app.mutation
 async def enter_whatever_happens(ctx: MutationCtx, what: str, count: int) -> None:
-    """Go on after errors, as no program should."""
     for number in range(count):
         with suppress(Exception):
             await ctx.db.insert(Entry(what=what, number=number))
@@ -254,13 +248,11 @@ async def transfer(ctx: MutationCtx, source: str, target: str, amount: int) -> N
 
 @app.query
 async def entries(ctx: QueryCtx, what: str) -> list[int]:
-    """The numbers entered, in order."""
     return [entry.number for entry in await ctx.db.query(Entry).with_index(Entry.by_what, what=what).collect()]
 
 
 @app.mutation
 async def schedule_entries(ctx: MutationCtx, what: str, first: int, count: int) -> None:
-    """Schedule as many jobs, each of which enters its number."""
     for number in range(first, first + count):
         await ctx.scheduler.run_after(timedelta(0), enter, what=what, number=number)
 
@@ -288,7 +280,6 @@ deaf_may_end = asyncio.Event()
 
 @app.action
 async def act_and_be_deaf(ctx: ActionCtx) -> str:
-    """Do not listen to being stopped."""
     while not deaf_may_end.is_set():
         with suppress(asyncio.CancelledError):
             await deaf_may_end.wait()
@@ -305,7 +296,6 @@ async def dies_in_its_transaction(ctx: MutationCtx, folder: str) -> None:
 
 @app.action
 async def dies(ctx: ActionCtx, folder: str) -> None:
-    """Take the process down in the middle of an action."""
     with (Path(folder) / "dies").open("a") as trace:
         trace.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -350,13 +340,11 @@ def _first(folder: str, name: str) -> bool:
 
 
 def say(word: str) -> None:
-    """Tell the process that has started this one."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
 
 async def work(backend: Backend) -> None:
-    """Run jobs until the process is told to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     say("ready")
@@ -378,7 +366,6 @@ async def lock(backend: Backend, key: str, seconds: str) -> None:
 
 
 async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None:
-    """Add one to an account so many times, several at a time."""
     left = int(count)
 
     async def add_all() -> None:
@@ -411,8 +398,6 @@ async def answer(true: bool) -> bool:
 
 
 async def finished(backend: Backend, count: int) -> None:
-    """Wait until so many jobs have succeeded."""
-
     async def all_have() -> bool:
         return (await backend.job_counts()).get("success", 0) == count
 
@@ -448,7 +433,6 @@ class Callers:
             self.acknowledged[what].add(number)
 
     async def more(self, count: int) -> None:
-        """Wait until so many more calls were acknowledged."""
         before = len(self.acknowledged["direct"])
         await until(lambda: answer(len(self.acknowledged["direct"]) >= before + count))
 
@@ -488,7 +472,6 @@ async def hear_again(front: Backend, *deaf: Backend) -> None:
 
 
 def listens(backend: Backend) -> bool:
-    """Whether notifications reach a backend, as far as it knows."""
     return bool(backend.engine.store.signals.listening)  # type: ignore[attr-defined]
 
 

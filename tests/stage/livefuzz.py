@@ -51,8 +51,6 @@ class _Runner:
 
 
 class Client:
-    """Somebody who watches some queries over one connection."""
-
     def __init__(self, fuzz: Fuzz, caller: Caller) -> None:
         self._fuzz = fuzz
         self.view = fuzz.live.view(caller)
@@ -75,7 +73,6 @@ class Client:
             one.watch(self.view)
 
     async def look(self) -> None:
-        """Take the next answers."""
         if (step := self.view.step()) is not None:
             for one in self.shown:
                 before = one.answer
@@ -185,7 +182,6 @@ class Fuzz:
         await self.check()
 
     async def leave(self) -> None:
-        """Let all go: nothing is left of them after a minute."""
         for client in self.clients:
             client.close()
         for shown, _ in self.lists:
@@ -330,7 +326,6 @@ class Fuzz:
     # ----- checking
 
     async def check(self) -> None:
-        """Each answer that a client has is that of the query run afresh, with the pages that the client has."""
         known: dict[Any, Answer] = {}
         session = await self.test.engine.store.begin_read()
         try:

@@ -37,7 +37,6 @@ class _Stream(logging.Handler):
 
 @contextmanager
 def streamed(clock: Clock | None = None, level: int = logging.INFO) -> Iterator[list[str]]:
-    """The lines of JSON that penstock logs in a block."""
     stream, log = _Stream(clock), logging.getLogger("penstock")
     before = log.level
     log.addHandler(stream)
@@ -63,7 +62,6 @@ def _flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def messages(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """What was said in the lines that say something as JSON, where the monitors of Workpool's README look for it."""
     found = []
     for row in map(flat, lines):
         try:
@@ -83,7 +81,6 @@ _APL = re.compile(
 
 
 def apl_queries(text: str) -> list[str]:
-    """The queries of a file, each without its comment."""
     return [match[0] for match in _APL.finditer(text)]
 
 
@@ -117,5 +114,4 @@ def _value(term: str, row: dict[str, Any]) -> float | None:
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    """The facts of the events of a name, in order."""
     return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]

@@ -90,7 +90,6 @@ class Patroni:
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
     async def start(self) -> None:
-        """Start all, and wait until there are a primary, a synchronous standby and another one."""
         self._etcd_port, peers = _free_port(), _free_port()
         own, theirs = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{peers}"
         urls = {"listen-client-urls": own, "advertise-client-urls": own, "listen-peer-urls": theirs}
@@ -106,14 +105,12 @@ class Patroni:
             self.pooler.lead_to(f"postgresql://postgres@127.0.0.1:{(await self.primary()).port}/postgres")
 
     async def whole(self) -> None:
-        """Start what was killed, and wait until all are there."""
         for node in self.nodes:
             if node.patroni is None:
                 self._start(node)
         await self._gather()
 
     async def primary(self) -> Node:
-        """The server that takes writes; waits until there is one."""
         async with asyncio.timeout(_PATIENCE):
             while True:
                 for node in self.nodes:
@@ -122,7 +119,6 @@ class Patroni:
                 await MACHINE.sleep(0.2)
 
     async def kill_primary(self) -> None:
-        """Kill the first process of the primary, and its Patroni, and wait until another server takes writes."""
         node = await self.primary()
         assert node.patroni is not None
         node.patroni.kill()
@@ -132,7 +128,6 @@ class Patroni:
         await self.primary()
 
     async def switch_over(self) -> None:
-        """Have Patroni make the synchronous standby the primary."""
         primary, roles = await self.primary(), await self._roles()
         candidate = next(name for name, role in roles.items() if role == "sync_standby")
         config = ("-c", str(primary.folder / "patroni.json"))
@@ -141,7 +136,6 @@ class Patroni:
         assert await asyncio.to_thread(asked.wait) == 0, (self.folder / "log").read_text()
 
     def close(self) -> None:
-        """Leave nothing behind."""
         for node in self.nodes:
             if node.patroni is not None:
                 node.patroni.kill()

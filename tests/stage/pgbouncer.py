@@ -55,18 +55,15 @@ class PgBouncer:
         (folder / "pgbouncer.ini").write_text(text)
 
     async def start(self) -> None:
-        """Start it, and wait until it takes connections."""
         self._process = self._spawn()
         await until(self._answers)
 
     async def stop(self) -> None:
-        """End it at once, with all connections, as a power cut does."""
         assert self._process is not None
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
     async def restart(self) -> None:
-        """End it, and start it again."""
         await self.stop()
         await self.start()
 
@@ -79,13 +76,11 @@ class PgBouncer:
         self._process.send_signal(signal.SIGHUP)
 
     def close(self) -> None:
-        """Leave nothing behind."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def through(self, url: str) -> str:
-        """The same database of the server, through this."""
         return urlsplit(url)._replace(netloc=f"postgres@127.0.0.1:{self._port}", query="").geturl()
 
     def _spawn(self) -> subprocess.Popen[bytes]:

@@ -59,53 +59,42 @@ class Process:
         self._to, self._said = os.fdopen(to, "w"), os.fdopen(said)
 
     def expect(self, word: str) -> None:
-        """Wait until the process says a word."""
         line = self._said.readline().strip()
         assert line == word, f"it said {line!r}, and ended with {self._process.poll()}"
 
     def go(self) -> None:
-        """Let it begin."""
         self._to.write("\n")
         self._to.flush()
 
     def stop(self) -> int:
-        """Ask it to stop; its exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def tell(self, number: signal.Signals) -> None:
-        """Send it a signal, and go on."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once, as a power cut does."""
         self._process.kill()
         self.wait()
 
     def freeze(self) -> None:
-        """Let no instruction of it run any more."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it run on."""
         self._process.send_signal(signal.SIGCONT)
 
     @property
     def number(self) -> int:
-        """Its number among the processes of the machine."""
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """How it ended; None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait for its end; its exit status."""
         return self._process.wait(timeout=SOON)
 
     def close(self) -> None:
-        """Leave nothing behind."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -123,7 +112,6 @@ class Command(Process):
 
 @contextmanager
 def processes(count: int, role: str, database: str, *arguments: str, **settings: Any) -> Iterator[list[Process]]:
-    """So many processes, all of them ready, for the time of a block."""
     started = [Process(role, database, *arguments, **settings) for _ in range(count)]
     try:
         for process in started:
@@ -166,29 +154,23 @@ class Fork:
         self.pid: int = self._process.pid or 0
 
     def poll(self) -> int | None:
-        """Its exit status, negative after a signal; None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
 
 
 class _Sent:
-    """A file that goes to the new process."""
-
     def __init__(self, number: int) -> None:
         self._number = number
 

@@ -53,7 +53,6 @@ class Proxy:
         self._cut, self._left, self._word = moment, times, word
 
     def silence_listeners(self) -> None:
-        """Pass nothing on any more of the connections that listen, and tell neither side."""
         self._silent |= self._listening
         self._listening.clear()
 
@@ -64,7 +63,6 @@ class Proxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Proxy]:
-        """Listen for the time of a block."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         self.url = self._server._replace(netloc=f"postgres@127.0.0.1:{port}", query="").geturl()
@@ -178,7 +176,6 @@ class Machine:
         return [program("ip", "iproute2"), "netns", "exec", self.name]
 
     def plug(self) -> None:
-        """Have the network there again."""
         run("link", "set", f"{self.cable}a", "up")
 
     def unplug(self) -> None:
@@ -186,7 +183,6 @@ class Machine:
         run("link", "set", f"{self.cable}a", "down")
 
     def open(self) -> None:
-        """Make it."""
         here, there = f"{self.cable}a", f"{self.cable}b"
         run("netns", "add", self.name)
         run("link", "add", here, "type", "veth", "peer", "name", there, "netns", self.name)
@@ -196,14 +192,12 @@ class Machine:
         run("-n", self.name, "link", "set", there, "up")
 
     def close(self) -> None:
-        """Leave nothing behind, whatever there is of it: both ends of the cable go together."""
         for thing in (("link", "delete", f"{self.cable}a"), ("netns", "delete", self.name)):
             tried(*thing)
 
 
 @contextmanager
 def machine(number: int | None = None) -> Iterator[Machine]:
-    """A second machine for the time of a block, by default that of this process."""
     made = Machine(os.getpid() if number is None else number)
     try:
         made.open()
@@ -222,7 +216,6 @@ def refusal() -> str:
 
 
 def run(*arguments: str) -> None:
-    """Run `ip`."""
     if refusal := tried(*arguments):
         raise RefusedError(refusal)
 

@@ -30,8 +30,6 @@ class Other(Table):
 
 
 class Theatre(Stage):
-    """Two tables, and a query of one of them."""
-
     def __init__(self) -> None:
         super().__init__(Seat, Other)
 
@@ -42,13 +40,11 @@ class Theatre(Stage):
         self.count = count
 
     def watching(self, test: TestApp) -> tuple[LiveQueries, Entry]:
-        """A process that watches, whose ticks the test makes."""
         live = LiveQueries(test.runner, self.app.definitions())
         return live, watched(live, self.count)
 
     @asynccontextmanager
     async def captured(self, url: str) -> AsyncIterator[tuple[TestApp, LiveQueries, Entry]]:
-        """The app under test, and a process that watches a table, which is captured by now."""
         async with self.open(url) as test:
             live, entry = self.watching(test)
             await settle(live)
@@ -57,12 +53,10 @@ class Theatre(Stage):
 
 
 def insert(name: str) -> str:
-    """The SQL that inserts a seat."""
     return f"insert into seat (id, creation_time, row) values ('{name}', '2030-01-01T00:00:00.000000Z', 0)"
 
 
 async def watch(url: str) -> None:
-    """Watch until the process is killed, with demands that end soon."""
     Demands.room = ROOM
     stage = Theatre()
     async with stage.app.open(url) as backend:

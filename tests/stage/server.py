@@ -50,15 +50,12 @@ def choose_version() -> None:
 
 
 class Server:
-    """A running server."""
-
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self.url: str = handle.get_uri()
         self.system_user: str = handle.system_user or getpass.getuser()
 
     async def restart(self) -> None:
-        """Stop it as a power cut does, and start it again."""
         await asyncio.to_thread(self.pg_ctl, "restart", "-m", "immediate")
 
     async def crash(self) -> None:
@@ -68,11 +65,9 @@ class Server:
         connection.terminate()
 
     async def stop(self) -> None:
-        """Stop it as a power cut does."""
         await asyncio.to_thread(self.pg_ctl, "stop", "-m", "immediate")
 
     async def start(self) -> None:
-        """Start it again after `stop`, where it was."""
         await asyncio.to_thread(self.pg_ctl, "start", "-o", self._options())
 
     async def spend_numbers(self, count: int, end: str) -> None:
@@ -94,7 +89,6 @@ class Server:
         return f"postgresql://postgres@{address}:5432/postgres"
 
     def program(self, name: str, *arguments: str, given: str | None = None) -> str:
-        """Run a program that comes with the server; what it says."""
         command = [str(self._handle.bin_path / name), *arguments]
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -106,7 +100,6 @@ class Server:
         return started[started.index('"') :].strip()
 
     def pg_ctl(self, *arguments: str) -> None:
-        """Run pg_ctl, and wait for its end."""
         self.run("pg_ctl", *arguments, "-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
 
     def run(self, name: str, *arguments: str) -> None:
@@ -136,7 +129,6 @@ def initialized_folder() -> Path:
 
 
 def copy_initialized_folder(target: Path) -> None:
-    """Make the folder of a new server, with the owner that it needs."""
     subprocess.run(["cp", "-Rp", f"{initialized_folder()}/.", str(target)], check=True)
 
 
@@ -175,20 +167,15 @@ _STREAMS = "wal_level = replica\nmax_wal_senders = 4\nfsync = off\n"
 
 
 class Replica(Server):
-    """A standby that replays what its primary streams."""
-
     async def pause(self) -> None:
-        """Replay nothing from now on."""
         await self._do("select pg_wal_replay_pause()")
         while await self._do("select pg_get_wal_replay_pause_state()") != "paused":
             pass
 
     async def resume(self) -> None:
-        """Replay again."""
         await self._do("select pg_wal_replay_resume()")
 
     async def kill(self) -> None:
-        """Kill its first process, at which the others end by themselves."""
         os.kill(self._handle.get_pid(), signal.SIGKILL)
 
     async def revive(self) -> None:
@@ -211,7 +198,6 @@ class Replica(Server):
             pass
 
     def promote(self) -> None:
-        """Make it a primary."""
         self.pg_ctl("promote")
 
     async def _do(self, sql: str) -> object:

@@ -50,7 +50,6 @@ class Event:
 
     @classmethod
     def parse(cls, text: str | bytes) -> Event:
-        """Of a CloudEvent."""
         said = json.loads(text)
         return cls(said["id"], said["data"]["customer"], said["data"]["seats"])
 
@@ -71,7 +70,6 @@ class Sink:
 
     @property
     def module(self) -> Any:
-        """The example."""
         return importlib.import_module(self.name)
 
     @contextmanager
@@ -86,17 +84,14 @@ class Sink:
             process.close()
 
     async def book(self, backend: Backend, first: int, after: int) -> None:
-        """Write bookings, of a few customers in turn."""
         for number in range(first, after):
             await backend.run_mutation(self.module.book, f"customer {number % CUSTOMERS}", number)
 
     async def is_halted(self, backend: Backend) -> bool:
-        """Whether it is told that it goes no further."""
         (outbox,) = await self.module.app.outboxes.list(backend)
         return bool(outbox.halted)
 
     async def delivered(self, backend: Backend) -> int:
-        """How many messages were delivered, as far as that is written down."""
         (outbox,) = await self.module.app.outboxes.list(backend)
         return int(outbox.delivered)
 
@@ -149,7 +144,6 @@ def check_each(events: list[Event]) -> None:
 
 
 def receive(port: str, folder: str) -> None:
-    """Receive webhooks until the process is killed; what came is in a file."""
     receiving = importlib.import_module("webhook_receiver")
     file = Path(folder) / "events"
     file.touch()

@@ -77,13 +77,11 @@ class SocketClient:
         return message
 
     async def transition(self) -> dict[int, Any]:
-        """The next message, which is a transition; its modifications by query."""
         message = await self.receive()
         assert message["type"] == "Transition", message
         return {one["queryId"]: one for one in message["modifications"]}
 
     async def until(self, number: int, value: Any) -> None:
-        """Wait until a query has an answer."""
         while self.answers.get(number, ...) != value:
             await self.transition()
 
@@ -157,7 +155,6 @@ class Wire:
         self._cut_at: tuple[Side, str, bool] | None = None
 
     def cut(self) -> None:
-        """Lose all connections, as when a cable is pulled."""
         for writer in list(self._open):
             writer.transport.abort()
 
@@ -167,12 +164,10 @@ class Wire:
 
     @property
     def has_cut(self) -> bool:
-        """Whether the message of `cut_at` has come."""
         return self._cut_at is None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Wire]:
-        """Listen for the time of a block, and then check what servers sent."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         try:
@@ -330,7 +325,6 @@ class Uvicorn(uvicorn.Server):
 
 @asynccontextmanager
 async def listening(asgi: Starlette) -> AsyncIterator[str]:
-    """The URL of a server on a free port, for the time of a block."""
     server = Uvicorn(asgi)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -24,17 +24,14 @@ def tell_in(app: App) -> tuple[Any, Any, Any]:
 
     @app.internal_mutation
     async def write(ctx: MutationCtx, story: Any) -> Any:
-        """Run a part of a test in a transaction."""
         return await story(ctx)
 
     @app.internal_query
     async def read(ctx: QueryCtx, story: Any) -> Any:
-        """Run a part of a test in a snapshot."""
         return await story(ctx)
 
     @app.internal_action
     async def act(ctx: ActionCtx, story: Any) -> Any:
-        """Run a part of a test as an action."""
         return await story(ctx)
 
     return write, read, act
@@ -57,8 +54,6 @@ def one_backend(app: App, database: str, **settings: Any) -> Iterator[Tell]:
 
 
 class Crew:
-    """A backend with a worker and a planner whose ticks the test makes."""
-
     def __init__(self, backend: Backend, clock: TestClock) -> None:
         worker, planner = backend.make_service("worker"), backend.make_service("planner")
         assert isinstance(worker, Worker)
@@ -66,12 +61,10 @@ class Crew:
         self.backend, self.clock, self.worker, self.planner = backend, clock, worker, planner
 
     async def plan(self) -> None:
-        """Plan until there is nothing to plan."""
         while not await self.planner.tick():
             pass
 
     async def work(self) -> None:
-        """Run what may run now."""
         await self.worker.tick()
         await self.worker.wait_for_jobs()
         await self.worker.tick()
@@ -99,7 +92,6 @@ class Crew:
         return await self.backend.run_mutation(getattr(reacting, name), **args)
 
     async def stop(self) -> None:
-        """Leave the database as a process does that ends."""
         if self.worker.running:
             await self.worker.kill()
         await self.worker.finish()
@@ -108,7 +100,6 @@ class Crew:
 
 @asynccontextmanager
 async def crew(app: App, url: str, clock: TestClock | None = None, **settings: Any) -> AsyncIterator[Crew]:
-    """One, on an app that looked at all rows already."""
     time = clock or TestClock()
     async with app.open(url, clock=time, **settings) as backend:
         made = Crew(backend, time)
@@ -119,7 +110,6 @@ async def crew(app: App, url: str, clock: TestClock | None = None, **settings: A
 
 
 async def run_sql(backend: Backend, *statements: str) -> list[Row]:
-    """Run statements in one transaction, as another program does; the rows of the last one."""
     session, rows = await backend.engine.store.begin_write(), list[Row]()
     try:
         for sql in statements:
@@ -131,14 +121,11 @@ async def run_sql(backend: Backend, *statements: str) -> list[Row]:
 
 
 class TaskApp(TestApp):
-    """A test app of reactive tasks."""
-
     async def settle_down(self, *, advance: bool = True, raise_errors: bool = False) -> int:
         """Plan and run until there is nothing left; how many attempts were made."""
         return await self.run_until_idle(advance=advance, raise_errors=raise_errors)
 
     async def only_job(self) -> JobStatus:
-        """The only job there is."""
         (job,) = await self.jobs()
         return job
 

@@ -17,7 +17,6 @@ from penstock.services.live.live import LiveQueries
 
 
 def watched(live: LiveQueries, function: AnyFunction, **arguments: Any) -> Entry:
-    """The entry of a query that somebody watches from now on."""
     view = live.view()
     view.add(0, function, arguments)
     return view.queries[0]
@@ -58,8 +57,6 @@ class Render(NamedTuple):
 
 
 class Subscription:
-    """One page: what was asked for, and the newest answer that its client has."""
-
     def __init__(self, view: View, number: int, function: Any, arguments: dict[str, Any]) -> None:
         self.options: PaginationOptions = arguments.get("pagination_opts", _WHOLE)
         self.answer: Answer | None = None
@@ -68,7 +65,6 @@ class Subscription:
         self.watch(view)
 
     def watch(self, view: View) -> None:
-        """Subscribe, with the journal of the last answer."""
         self._view = view
         view.add(self._number, *self.asked, None if self.answer is None else self.answer.journal)
 
@@ -124,7 +120,6 @@ class PagedList:
 
     @property
     def fails(self) -> bool:
-        """Whether a page cannot be read."""
         return any(one.answer is not None and one.answer.error is not None for one in self.subscriptions)
 
     def render(self) -> Render:
@@ -163,13 +158,11 @@ class PagedList:
         return Render(rows, page.continue_cursor if page else None, done=page is not None and page.is_done)
 
     def load_more(self, number: int) -> None:
-        """Load the next page, if the last one has come and is not the last of all."""
         page = self.pages[-1].page
         if page is not None and not page.is_done and page.page_status != "SplitRequired":
             self.pages.append(self._page(num_items=number, cursor=page.continue_cursor))
 
     def reconnect(self) -> None:
-        """Begin a new connection."""
         self.view.close()
         self.view = self._live.view()
         for one in self.subscriptions:
