@@ -17,6 +17,7 @@ from penstock.jobs.job import Attempt, Ending, Job, Kind, NewJob, Settlement, jo
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import complete
 from penstock.jobs.states import JobEvent, JobState
+from penstock.store.session import Statement
 
 _ALL = 1000
 _RETRY = Retry(max_attempts=2, initial_backoff=10.0)
@@ -165,10 +166,10 @@ class CallMachine(JobMachine):
     def _is_call(self, which: int) -> bool:
         """Whether only the on_complete of a job is left; no token is given for that, and none counts any more."""
         lease, job = self._some_handle(which)
-        if self.model.jobs[job.id].ending is None:
-            return False
         if not job.attempt:  # of a job that was canceled before it started there can be none
             return True
+        if self.model.jobs[job.id].ending is None:
+            return False
         token, tokens = self._token(job, "one"), self.bench.store.tokens
         assert not self.runner.run(tokens.issue(lease, token, self.now + timedelta(seconds=20)))
         assert not self.runner.run(tokens.hold(lease, [(job.id, job.attempt)]))
@@ -204,6 +205,8 @@ class CallMachine(JobMachine):
                 assert job.ending is not None
                 await self.bench.settle(lease, complete(job, job.ending, end, KEEP))
         await self.bench.store.leases.give_back(lease)
+        forget = Statement(f"delete from {self.bench.notes.table}")
+        await self.bench.writing(lambda session: session.execute(forget))
 
     # ----- words
 

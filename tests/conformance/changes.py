@@ -181,16 +181,7 @@ class Changes(Suite):
         assert keys(await changes.read(batch.position, 10)) == ["c"]
 
     @story
-    async def test_a_reader_in_the_middle_of_a_batch_keeps_the_rest(self, bench: Bench) -> None:
-        lease, position = await reading(bench)
-        await run(bench, *(insert(title, 1) for title in "abc"))
-        batch = await bench.store.changes.read(position, 2)
-        assert await move(bench, lease, position, batch)
-        await rotate(bench)
-        assert await rest(bench, READER, lease) == ["c"]
-
-    @story
-    async def test_numbers_go_on_when_all_is_dropped(self, bench: Bench) -> None:
+    async def test_numbers_go_on_when_all_is_dropped_but_the_rest_of_a_batch(self, bench: Bench) -> None:
         lease, position = await reading(bench)
         for title in "abc":
             await run(bench, insert(title, 1))
@@ -199,6 +190,10 @@ class Changes(Suite):
             assert await move(bench, lease, position, batch)
             position = batch.position
             await rotate(bench)
+        await run(bench, *(insert(title, 1) for title in "def"))
+        assert await move(bench, lease, position, await bench.store.changes.read(position, 2))
+        await rotate(bench)
+        assert await rest(bench, READER, lease) == ["f"]
 
     @story
     async def test_how_much_room_the_feed_takes_and_how_long_a_transaction_is_open(self, bench: Bench) -> None:

@@ -35,19 +35,11 @@ class Sessions(Suite):
         for end, expected in (("rollback", []), ("commit", ["kept"])):
             session = await bench.store.begin_write()
             await bench.insert(session, "kept", 7)
-            assert await bench.kept() == [], "nobody sees it before the commit"
+            assert (await bench.change(session, "kept", 2), await bench.change(session, "unknown", 2)) == (1, 0)
+            assert await bench.amount(session, "kept") == 2, "it sees its own writes"
+            assert await bench.kept() == [], "nobody else sees them before the commit"
             await getattr(session, end)()
             assert await bench.kept() == await bench.reading(bench.titles, other) == expected
-
-    @story
-    async def test_a_transaction_sees_its_own_writes(self, bench: Bench) -> None:
-        async def write(session: Session) -> None:
-            await bench.insert(session, "mine", 1)
-            assert await bench.change(session, "mine", 2) == 1
-            assert await bench.amount(session, "mine") == 2
-            assert await bench.change(session, "unknown", 2) == 0
-
-        await bench.writing(write)
 
     @story
     async def test_a_session_ends_once_and_is_of_no_use_then(self, bench: Bench) -> None:
