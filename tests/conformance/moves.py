@@ -38,17 +38,6 @@ class Moves(Suite):
             made |= {move, *walk.made}
         assert made == set(moves())
 
-    @story
-    async def test_an_on_complete_that_raises_for_the_last_time_ends_its_job(self, bench: Bench) -> None:
-        for end in FINISHED:
-            walk = await _begin(bench, JobState.COMPLETING, JobEvent.COMPLETED, end)
-            claimed = await walk.claim()
-            settlement = ended(claimed, JobEvent.RAISED, error="No", retryable=False)
-            assert settlement.event is JobEvent.COMPLETED
-            await bench.settle(walk.lease, settlement)
-            status = await bench.status(walk.id)
-            assert (status.state, status.on_complete_error) == (end, "No")
-
 
 class _Walk:
     """A job on its way, and the moves that were seen of it: states as the store tells them, events as it was told."""

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from stage.databases import connected
+from stage.feed import in_transaction as run_in_transaction
 from stage.reactive import Stage
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
@@ -156,13 +157,7 @@ async def sql(test: Backend, *statements: str) -> list[Row]:
 
 
 async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]]) -> Any:
-    session = await test.engine.store.begin_write()
-    try:
-        found = await work(session)
-        await session.commit()
-    finally:
-        await session.rollback()
-    return found
+    return await run_in_transaction(test.engine.store, work)
 
 
 async def died(call: Coroutine[Any, Any, None], dies: asyncio.Event) -> bool:

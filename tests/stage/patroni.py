@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from stage.brokers import free_port
 from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.server import handle_of, initialized_folder
 
@@ -90,7 +90,7 @@ class Patroni:
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
     async def start(self) -> None:
-        self._etcd_port, peers = _free_port(), _free_port()
+        self._etcd_port, peers = free_port(), free_port()
         own, theirs = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{peers}"
         urls = {"listen-client-urls": own, "advertise-client-urls": own, "listen-peer-urls": theirs}
         urls |= {"initial-advertise-peer-urls": theirs, "initial-cluster": f"default={theirs}"}
@@ -211,7 +211,7 @@ def patroni(*, pooled: bool = False) -> Iterator[Patroni]:
     with tempfile.TemporaryDirectory(prefix="penstock-patroni-") as name:
         folder = Path(name)
         shutil.chown(folder, user or os.geteuid())
-        nodes = [Node(f"node{number}", folder / f"node{number}", _free_port(), _free_port()) for number in (1, 2, 3)]
+        nodes = [Node(f"node{number}", folder / f"node{number}", free_port(), free_port()) for number in (1, 2, 3)]
         cluster = Patroni(folder, user, handle.bin_path, nodes)
         try:
             if not pooled:
@@ -223,10 +223,3 @@ def patroni(*, pooled: bool = False) -> Iterator[Patroni]:
                 yield cluster
         finally:
             cluster.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

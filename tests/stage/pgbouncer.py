@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pwd
 import signal
-import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from stage.brokers import Broker
 from stage.needs import program
-from stage.waits import until
 
 _SETTINGS = {
     "listen_addr": "127.0.0.1",
@@ -29,7 +26,7 @@ _SETTINGS = {
 }
 
 
-class PgBouncer:
+class PgBouncer(Broker):
     """A running PgBouncer.
 
     Args:
@@ -38,30 +35,23 @@ class PgBouncer:
         **settings: Settings that differ.
 
     Attributes:
-        folder: See above.
         url: Where clients connect; leads to the database that `server` names.
     """
 
     def __init__(self, server: str, folder: Path, **settings: str) -> None:
-        self.folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        super().__init__(folder)
         self.url = self.through(server)
-        pid = {"pidfile": str(folder / "pgbouncer.pid"), "listen_port": str(self._port)}
+        pid = {"pidfile": str(folder / "pgbouncer.pid"), "listen_port": str(self.port)}
         lines = [f"{name} = {value}" for name, value in (_SETTINGS | pid | _user(server) | settings).items()]
         text = f"[databases]\n* = {_server(server)}\n[pgbouncer]\n" + "\n".join(lines) + "\n"
         (folder / "pgbouncer.ini").write_text(text)
 
-    async def start(self) -> None:
-        self._process = self._spawn()
-        await until(self._answers)
+    def command(self) -> list[str]:
+        return [program("pgbouncer"), str(self.folder / "pgbouncer.ini")]
 
     async def stop(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        await asyncio.to_thread(self._process.wait)
+        """End it at once, with all connections, as a power cut does."""
+        await self.kill()
 
     async def restart(self) -> None:
         await self.stop()
@@ -75,27 +65,9 @@ class PgBouncer:
         file.write_text("\n".join(f"* = {_server(server)}" if one.startswith("* = ") else one for one in lines) + "\n")
         self._process.send_signal(signal.SIGHUP)
 
-    def close(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
     def through(self, url: str) -> str:
-        return urlsplit(url)._replace(netloc=f"postgres@127.0.0.1:{self._port}", query="").geturl()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen([program("pgbouncer"), self.folder / "pgbouncer.ini"], stdout=log, stderr=log)
-
-    async def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "log").read_text()
-        try:
-            _reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:
-            return False
-        writer.close()
-        return True
+        """The same database of the server, through this."""
+        return urlsplit(url)._replace(netloc=f"postgres@127.0.0.1:{self.port}", query="").geturl()
 
 
 @contextmanager

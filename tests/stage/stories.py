@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
 
+from stage.outboxes import sql
+
 from penstock import ActionCtx, App, MutationCtx, QueryCtx
 from penstock.app import Backend
 from penstock.jobs.job import JobStatus
 from penstock.services.planner.planner import Planner
 from penstock.services.worker.worker import Worker
-from penstock.store.session import Row, Statement
 from penstock.testing import TestApp, TestClock
 
 Tell = Callable[[Callable[[TestApp], Awaitable[None]]], None]
@@ -109,15 +110,7 @@ async def crew(app: App, url: str, clock: TestClock | None = None, **settings: A
             await made.stop()
 
 
-async def run_sql(backend: Backend, *statements: str) -> list[Row]:
-    session, rows = await backend.engine.store.begin_write(), list[Row]()
-    try:
-        for sql in statements:
-            rows = list(await session.fetch(Statement(sql), ()))
-        await session.commit()
-    finally:
-        await session.rollback()
-    return rows
+run_sql = sql  # in one transaction, as another program does
 
 
 class TaskApp(TestApp):
