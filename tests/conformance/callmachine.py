@@ -225,10 +225,14 @@ class CallMachine(JobMachine):
 
 
 def _read_result(job: Job) -> Job:
-    """The job with the result of its ending as a value: the model does not know how it is spelled."""
-    if job.ending is None or job.ending.result is None:
+    """The job with the result of its ending as a value: the model does not know how it is spelled.
+
+    Since when its attempts failed means nothing for a call; the ending says since when calls fail.
+    """
+    if job.ending is None:
         return job
-    return replace(job, ending=replace(job.ending, result=json.loads(job.ending.result)))
+    result = None if job.ending.result is None else json.loads(job.ending.result)
+    return replace(job, ending=replace(job.ending, result=result), failing_since=None)
 
 
 class CallsInAnyOrder(AnyOrder):
