@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
+from chaos.patroni import PROGRAMS, Patroni, patroni
 from chaos.program import WRITERS
-from stage.patroni import PROGRAMS, Patroni, patroni
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, pgbouncer
 from stage.processes import Process
 from stage.proxy import Proxy
 from stage.server import Replica, Server, replicated, server

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from flow import process_actions
-from stage.pgbouncer import pgbouncer
+from stage.brokers import pgbouncer
 from stage.waits import SOON, until
 
 from penstock import (

@@ -12,8 +12,8 @@ from typing import Any, cast
 import asyncpg
 import pytest
 from stage import ledger
+from stage.brokers import PgBouncer, pgbouncer
 from stage.databases import administrator
-from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.processes import processes
 from stage.waits import until
 

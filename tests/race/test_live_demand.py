@@ -12,8 +12,7 @@ from stage.databases import as_user, connected
 from stage.logs import events
 from stage.outboxes import run_sql, sql
 from stage.processes import Process
-from stage.seats import ROOM, Other, Seat, Theatre, insert
-from stage.watching import settle, watched
+from stage.watching import ROOM, Other, Seat, Theatre, insert, settle, watched
 
 from penstock import QueryCtx, Table
 from penstock.changes.demand import Demands
@@ -303,7 +302,7 @@ async def test_a_reader_knows_to_the_transaction_how_long_its_demand_holds(datab
 async def test_a_process_that_watches_stands_still_or_is_killed(database_url: str) -> None:
     stage = Theatre()
     async with stage.open(database_url) as test:
-        process = Process("watch", database_url, program="stage.seats")
+        process = Process("watch", database_url, program="stage.watching")
         try:
             process.expect("0")
             for seats in (1, 102):

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 from stage import ledger
+from stage.brokers import PgBouncer, pgbouncer
 from stage.ledger import calls_are_kept, hear_again
-from stage.pgbouncer import PgBouncer, pgbouncer
 from stage.server import Server, server
 from stage.waits import SOON
 

@@ -1,19 +1,29 @@
-"""Queries that a test watches, and a list that a client pages through, on live queries whose ticks the test makes."""
+"""Queries that a test watches, and a list that a client pages through, on live queries whose ticks the test makes.
+
+`python -m stage.watching watch <url>` watches a query of `Theatre`, and says each answer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from stage.outboxes import sql
+from stage.reactive import Stage
 
-from penstock import CursorInvalid, Page, PaginationOptions
+from penstock import CursorInvalid, Index, Page, PaginationOptions, QueryCtx, Table
 from penstock.app import Backend
+from penstock.changes.demand import Demands
 from penstock.clock import SystemClock
 from penstock.functions.function import AnyFunction
 from penstock.live.entry import Answer, Entry
 from penstock.live.view import Step, View
 from penstock.services.live.live import LiveQueries
+from penstock.testing import TestApp
 
 
 def watched(live: LiveQueries, function: AnyFunction, **arguments: Any) -> Entry:
@@ -170,3 +180,55 @@ class PagedList:
 
     def close(self) -> None:
         self.view.close()
+
+
+ROOM = 30
+
+
+class Seat(Table):
+    row: int = 0
+
+    by_row = Index("row")
+
+
+class Other(Table):
+    note: str = ""
+
+
+class Theatre(Stage):
+    def __init__(self) -> None:
+        super().__init__(Seat, Other)
+
+        @self.app.query
+        async def count(ctx: QueryCtx) -> int:
+            return await ctx.db.query(Seat).count()
+
+        self.count = count
+
+    def watching(self, test: TestApp) -> tuple[LiveQueries, Entry]:
+        live = LiveQueries(test.runner, self.app.definitions())
+        return live, watched(live, self.count)
+
+    @asynccontextmanager
+    async def captured(self, url: str) -> AsyncIterator[tuple[TestApp, LiveQueries, Entry]]:
+        async with self.open(url) as test:
+            live, entry = self.watching(test)
+            await settle(live)
+            await settle(live)
+            yield test, live, entry
+
+
+def insert(name: str) -> str:
+    return f"insert into seat (id, creation_time, row) values ('{name}', '2030-01-01T00:00:00.000000Z', 0)"
+
+
+async def watch(url: str) -> None:
+    Demands.room = ROOM
+    stage = Theatre()
+    async with stage.app.open(url) as backend:
+        async for answer in backend.live(stage.count):
+            print(answer, flush=True)  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    asyncio.run(watch(sys.argv[2]))

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from stage.brokers import free_port
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, free_port, pgbouncer
 from stage.server import handle_of, initialized_folder
 
 from penstock.clock import SystemClock
