@@ -1,4 +1,4 @@
-"""What a store promises of requests: one takes effect once, and is forgotten in time."""
+"""What a store promises the doors: of requests, API keys, the audit log, sessions of the dashboard, and the logbook."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from penstock.store.nouns.audit import AuditRow
 from penstock.store.nouns.requests import RequestKey
 
 ONE = RequestKey("a session", 3, -(2**63))
+ODD = 'it said: "\\ud800", NUL \x00, \ud83d and ☂ … %s :name'
 
 
-class Requests(Suite):
+def event(number: int, function: str = "shop:pay", level: int = 20, words: str = " shop:pay job_1 ") -> LogEvent:
+    at = NOW + timedelta(seconds=number)
+    return LogEvent(UUID(int=number), at, level, f"log.{number}", function, words, {"message": ODD, "n": number})
+
+
+class Doors(Suite):
     @story
     async def test_a_request_is_recorded_once_with_its_result_for_a_day(self, bench: Bench) -> None:
         requests = bench.store.requests
@@ -68,8 +74,6 @@ class Requests(Suite):
             await first.rollback()
             await second.rollback()
 
-
-class ApiKeys(Suite):
     @story
     async def test_a_key_is_found_by_its_hash_until_it_is_revoked(self, bench: Bench) -> None:
         keys, until = bench.store.api_keys, NOW + timedelta(days=90)
@@ -82,8 +86,6 @@ class ApiKeys(Suite):
         assert (await keys.revoke("b"), await keys.revoke("b")) == (True, False)
         assert await keys.find("hash b") is None
 
-
-class Audit(Suite):
     @story
     async def test_acts_are_kept_in_order_with_their_outcomes(self, bench: Bench) -> None:
         audit, first, second = bench.store.audit, UUID(int=1), UUID(int=2)
@@ -100,8 +102,6 @@ class Audit(Suite):
         assert await audit.prune(NOW + timedelta(days=400), 10) == 1
         assert await audit.list(10) == [two]
 
-
-class DashboardSessions(Suite):
     @story
     async def test_a_session_is_found_until_it_expires_and_taken_once(self, bench: Bench) -> None:
         sessions, until = bench.store.dashboard_sessions, NOW + timedelta(hours=1)
@@ -118,16 +118,6 @@ class DashboardSessions(Suite):
             0,
         )
 
-
-ODD = 'it said: "\\ud800", NUL \x00, \ud83d and ☂ … %s :name'
-
-
-def event(number: int, function: str = "shop:pay", level: int = 20, words: str = " shop:pay job_1 ") -> LogEvent:
-    at = NOW + timedelta(seconds=number)
-    return LogEvent(UUID(int=number), at, level, f"log.{number}", function, words, {"message": ODD, "n": number})
-
-
-class Logbook(Suite):
     @story
     async def test_numbers_of_many_processes_add_up_by_the_minute(self, bench: Bench) -> None:
         book = bench.store.logbook

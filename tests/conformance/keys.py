@@ -18,6 +18,8 @@ from penstock.store.nouns.rates import RateRow
 from penstock.store.session import Session
 from penstock.store.store import Store
 
+POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
+
 
 class Keys(Suite):
     @story
@@ -63,45 +65,6 @@ class Keys(Suite):
         assert await hold(bench, other), "it is free if its transaction is undone"
         assert await hold(bench, keyed("other"))
 
-
-def keyed(key: str = "k", **asked: Any) -> NewJob:
-    return new_job(**{"pool": "p", "key": key, **asked})
-
-
-async def hold(bench: Bench, job: NewJob) -> bool:
-    """Enqueue a job if its key is free; whether it was."""
-
-    async def enqueue(session: Any) -> bool:
-        held = await bench.store.keys.hold(session, job)
-        if held:
-            await bench.store.jobs.enqueue(session, [job], NOW)
-        return held
-
-    return await bench.writing(enqueue)
-
-
-async def holder(bench: Bench, key: str = "k") -> KeyHolder | None:
-    return await bench.reading(lambda session: bench.store.keys.holder(session, "p", key))
-
-
-async def free(bench: Bench, job: NewJob) -> bool:
-    """Take its key from a job, if that is not there; whether it was so."""
-    return await bench.writing(lambda session: bench.store.keys.free(session, "p", "k", job.id))
-
-
-async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
-    known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
-    return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
-
-
-async def within(bench: Bench, lease: int, settlement: Settlement) -> None:
-    assert await bench.writing(lambda session: bench.store.jobs.settle_within(session, lease, settlement))
-
-
-POLICY = TokenBucket(rate=10, period=timedelta(seconds=10))
-
-
-class Rates(Suite):
     @story
     async def test_what_is_left_is_kept_for_each_name_and_key(self, bench: Bench) -> None:
         rates, state = bench.store.rates, RateState(-9_000_000_000, 1_000_000_000, after(1.5))
@@ -163,6 +126,40 @@ class Rates(Suite):
         assert await bench.store.rates.prune(after(4), 2) == 2
         assert await bench.store.rates.prune(after(4), 10) == 2
         assert [await peek(bench, "one", f"k{number}") is None for number in range(5)] == [True] * 4 + [False]
+
+
+def keyed(key: str = "k", **asked: Any) -> NewJob:
+    return new_job(**{"pool": "p", "key": key, **asked})
+
+
+async def hold(bench: Bench, job: NewJob) -> bool:
+    """Enqueue a job if its key is free; whether it was."""
+
+    async def enqueue(session: Any) -> bool:
+        held = await bench.store.keys.hold(session, job)
+        if held:
+            await bench.store.jobs.enqueue(session, [job], NOW)
+        return held
+
+    return await bench.writing(enqueue)
+
+
+async def holder(bench: Bench, key: str = "k") -> KeyHolder | None:
+    return await bench.reading(lambda session: bench.store.keys.holder(session, "p", key))
+
+
+async def free(bench: Bench, job: NewJob) -> bool:
+    """Take its key from a job, if that is not there; whether it was so."""
+    return await bench.writing(lambda session: bench.store.keys.free(session, "p", "k", job.id))
+
+
+async def replace(bench: Bench, old: NewJob, new: NewJob) -> bool:
+    known = KeyHolder(old.id, until_start=bool(old.options.until_start), enqueued_at=NOW)
+    return await bench.writing(lambda session: bench.store.keys.replace(session, known, new, NOW))
+
+
+async def within(bench: Bench, lease: int, settlement: Settlement) -> None:
+    assert await bench.writing(lambda session: bench.store.jobs.settle_within(session, lease, settlement))
 
 
 def _one_taken(now: datetime) -> RateState:

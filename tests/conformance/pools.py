@@ -31,6 +31,8 @@ from penstock.store.nouns.pools import Backlog, PoolRow, PoolView
 from penstock.store.session import reading
 from penstock.store.store import Store
 
+MINUTE = timedelta(minutes=1)
+
 
 class Pools(Suite):
     # ----- limits
@@ -250,16 +252,6 @@ class Pools(Suite):
             assert await bench.store.pools.change("p", **change)
             assert (await bench.store.jobs.claim(lease, 5, [Room("p", 5, epoch)], NOW)).jobs == []
 
-
-async def _rows(bench: Bench) -> list[tuple[str, int, int, bool]]:
-    rows = await bench.reading(bench.store.pools.list)
-    return [(row.name, row.declared, row.max_parallelism, row.paused) for row in rows]
-
-
-MINUTE = timedelta(minutes=1)
-
-
-class Gates(Suite):
     # ----- turns
 
     @story
@@ -415,6 +407,11 @@ class Gates(Suite):
                 await store.pools.change(chance.choice(names), max_parallelism=4)
 
         await asyncio.gather(*(take_and_give(store) for store in stores))
+
+
+async def _rows(bench: Bench) -> list[tuple[str, int, int, bool]]:
+    rows = await bench.reading(bench.store.pools.list)
+    return [(row.name, row.declared, row.max_parallelism, row.paused) for row in rows]
 
 
 async def declare(bench: Bench, **declared: Any) -> None:

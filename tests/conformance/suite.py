@@ -5,16 +5,16 @@ from __future__ import annotations
 from conformance.callmachine import CallsInAnyOrder
 from conformance.changes import Changes, Declaring
 from conformance.crons import Crons
-from conformance.doors import ApiKeys, Audit, DashboardSessions, Logbook, Requests
+from conformance.doors import Doors
 from conformance.gatemachine import GatesInAnyOrder
 from conformance.interests import Interests
 from conformance.jobs import Jobs
-from conformance.keys import Keys, Rates
+from conformance.keys import Keys
 from conformance.locks import Leases, Locks
 from conformance.moves import Moves
 from conformance.outboxcare import OutboxCare
 from conformance.outboxes import Outboxes
-from conformance.pools import Gates, Pools
+from conformance.pools import Pools
 from conformance.records import Records
 from conformance.sessions import Catalog, Isolation, Sessions, Signals
 from conformance.taskmachine import TasksInAnyOrder
@@ -28,9 +28,7 @@ class StoreSuite(
     Jobs,
     Moves,
     Pools,
-    Gates,
     Keys,
-    Rates,
     Crons,
     Interests,
     Declaring,
@@ -41,11 +39,7 @@ class StoreSuite(
     OutboxCare,
     Leases,
     Locks,
-    Requests,
-    ApiKeys,
-    Audit,
-    DashboardSessions,
-    Logbook,
+    Doors,
     Tokens,
     Signals,
     Catalog,
