@@ -17,13 +17,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from conformance.bench import NOW, TTL, Bench, Suite, T, cancel, ended, lose, new_job
 from penstock.jobs.job import Attempt, Job, NewJob, Settlement, job_id, job_uuid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import pytest
@@ -257,7 +257,7 @@ class Sessions(Suite):
         assert len(await bench.kept()) == 30
 
 
-Steps = Callable[[Session], AsyncIterator[None]]
+Steps = Callable[..., AsyncIterator[None]]
 
 
 class Isolation(Suite):
@@ -311,31 +311,22 @@ class Isolation(Suite):
 
     @story
     async def test_transactions_that_cannot_be_put_in_an_order_are_refused(self, bench: Bench) -> None:
-        both = await self._overlap(bench, add_if_none(bench, "phantom"), add_if_none(bench, "another"))
+        both = await self._overlap(bench, add_if_none, ("phantom",), ("another",))
         assert (both, await bench.kept()) == (self.one_writer, ["phantom"])
-        both = await self._overlap(bench, insert_unless(bench, "a", "b"), insert_unless(bench, "b", "a"))
+        both = await self._overlap(bench, insert_unless, ("a", "b"), ("b", "a"))
         assert (both, await bench.kept()) == (self.one_writer, ["a", "phantom"]), "a missing row counts as read"
         await bench.write_notes(ada=1, bob=1, counter=0)
-        assert await self._overlap(bench, leave(bench, "ada"), leave(bench, "bob")) is self.one_writer, "write skew"
-        assert await self._overlap(bench, add_one(bench), add_one(bench)) is self.one_writer, "a lost update"
+        assert await self._overlap(bench, leave, ("ada",), ("bob",)) is self.one_writer, "write skew"
+        assert await self._overlap(bench, add_one, ("counter",), ("counter",)) is self.one_writer, "a lost update"
         amounts = [await bench.reading(partial(bench.amount, title=title)) for title in ("ada", "bob", "counter")]
         assert amounts == [0, 1, 1 + self.one_writer]
 
     @story
     async def test_transactions_that_do_not_meet_both_succeed(self, bench: Bench) -> None:
         await bench.write_notes(**{f"note{number}": number for number in range(20)})
+        assert await self._overlap(bench, add_one, ("note3",), ("note17",))
 
-        def change(title: str) -> Steps:
-            async def steps(session: Session) -> AsyncIterator[None]:
-                await bench.amount(session, title)
-                yield
-                await bench.change(session, title, 100)
-
-            return steps
-
-        assert await self._overlap(bench, change("note3"), change("note17"))
-
-    async def _overlap(self, bench: Bench, first: Steps, second: Steps) -> bool:
+    async def _overlap(self, bench: Bench, steps_of: Steps, first: Sequence[str], second: Sequence[str]) -> bool:
         """Two transactions overlap: both read, then the first writes and commits, then the second does if it may.
 
         Where there is one writer, the second begins when the first has ended.
@@ -345,7 +336,7 @@ class Isolation(Suite):
         async def run_second() -> bool:
             session = await bench.store.begin_write()
             try:
-                steps = second(session)
+                steps = steps_of(bench, *second, session)
                 await anext(steps)
                 if not self.one_writer:
                     second_has_read.set()
@@ -359,7 +350,7 @@ class Isolation(Suite):
             return True
 
         session = await bench.store.begin_write()
-        steps = first(session)
+        steps = steps_of(bench, *first, session)
         await anext(steps)
         task = asyncio.create_task(run_second())
         if not self.one_writer:
@@ -370,45 +361,32 @@ class Isolation(Suite):
         return await task
 
 
-def add_if_none(bench: Bench, title: str) -> Steps:
-    async def steps(session: Session) -> AsyncIterator[None]:
-        found = await bench.titles(session)
-        yield
-        if not found:
-            await bench.insert(session, title)
-
-    return steps
+async def add_if_none(bench: Bench, title: str, session: Session) -> AsyncIterator[None]:
+    found = await bench.titles(session)
+    yield
+    if not found:
+        await bench.insert(session, title)
 
 
-def insert_unless(bench: Bench, title: str, other: str) -> Steps:
-    async def steps(session: Session) -> AsyncIterator[None]:
-        found = await bench.amount(session, other)
-        yield
-        if found is None:
-            await bench.insert(session, title)
-
-    return steps
+async def insert_unless(bench: Bench, title: str, other: str, session: Session) -> AsyncIterator[None]:
+    found = await bench.amount(session, other)
+    yield
+    if found is None:
+        await bench.insert(session, title)
 
 
-def leave(bench: Bench, who: str) -> Steps:
+async def leave(bench: Bench, who: str, session: Session) -> AsyncIterator[None]:
     """Of two doctors on call one leaves, if the other one stays."""
-
-    async def steps(session: Session) -> AsyncIterator[None]:
-        on_call = [await bench.amount(session, name) or 0 for name in ("ada", "bob")]
-        yield
-        if sum(on_call) > 1:
-            await bench.change(session, who, 0)
-
-    return steps
+    on_call = [await bench.amount(session, name) or 0 for name in ("ada", "bob")]
+    yield
+    if sum(on_call) > 1:
+        await bench.change(session, who, 0)
 
 
-def add_one(bench: Bench) -> Steps:
-    async def steps(session: Session) -> AsyncIterator[None]:
-        amount = await bench.amount(session, "counter") or 0
-        yield
-        await bench.change(session, "counter", amount + 1)
-
-    return steps
+async def add_one(bench: Bench, title: str, session: Session) -> AsyncIterator[None]:
+    amount = await bench.amount(session, title) or 0
+    yield
+    await bench.change(session, title, amount + 1)
 
 
 _SOON = 5.0
