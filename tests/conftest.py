@@ -23,10 +23,10 @@ import psycopg
 import pytest
 import stage.bytecode  # noqa: F401 - before all that is to be kept
 from hypothesis import HealthCheck, settings
+from stage.brokers import PgBouncer, pgbouncer
 from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG, PART, PARTS, examples
-from stage.pgbouncer import PgBouncer, pgbouncer
-from stage.reporting import pytest_runtest_makereport, pytest_terminal_summary
+from stage.needs import pytest_runtest_makereport, pytest_terminal_summary
 
 from penstock.config import Config
 

@@ -186,7 +186,7 @@ def asking_for_programs(tests: Path) -> Iterator[str]:
     while more:
         uses = re.compile(rf"^\s*from stage\.({'|'.join(more)}) import", re.MULTILINE)
         found = {file.stem for file, text in texts.items() if file.parent.name == "stage" and uses.search(text)}
-        more = found - modules - {"reporting"}
+        more = found - modules
         modules |= more
     uses = re.compile(rf"^\s*from stage\.({'|'.join(modules)}) import|\bpooled_url\b|\bpooler\b", re.MULTILINE)
     for file, text in sorted(texts.items()):

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 OUT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from stage.listening import listening  # noqa: E402 - lies on the path since the line before
+from stage.sockets import listening  # noqa: E402 - lies on the path since the line before
 
 WIDTHS = {"phone": (390, 844), "tablet": (768, 800), "desk": (1280, 560)}
 LARGEST = 120_000  # bytes

@@ -24,13 +24,11 @@ COLUMNS = (
 
 
 def line(store: str, name: str, found: Outcome) -> str:
-    """One line of the table."""
     counts = (found.lost, found.twice, found.over_limit, found.out_of_order, found.duplicates, found.unrun)
     return f"| {store} | {name} | {' | '.join(map(str, counts))} | {found.recovery:.1f} s |"
 
 
 async def main() -> int:
-    """Run what was asked for; 1 if a promise was broken."""
     options = _options()
     size = Size(-(-options.rows // WRITERS), options.jobs)
     print(f"Each line is a run of {size.words} by {WRITERS} writers.\n")

@@ -115,7 +115,6 @@ async def jump(load: Load, number: int) -> None:
 
 
 async def fail_over(load: Load, number: int) -> None:
-    """Stop the primary as a power cut does, and promote the synchronous standby by hand."""
     assert load.place.server is not None
     assert load.place.standby is not None
     await load.place.server.stop()
@@ -150,7 +149,6 @@ async def _send(port: int, junk: bytes) -> None:
 
 
 async def everything(load: Load, number: int) -> None:
-    """One after the other, those that need no place of their own."""
     strikes = [kill, freeze, jump]
     if load.place.proxy is not None:
         strikes += [restart, cut]

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
+from chaos.patroni import PROGRAMS, Patroni, patroni
 from chaos.program import WRITERS
-from stage.patroni import PROGRAMS, Patroni, patroni
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, pgbouncer
 from stage.processes import Process
 from stage.proxy import Proxy
-from stage.replicas import Replica, replicated
-from stage.server import Server, server
+from stage.server import Replica, Server, replicated, server
 
 from penstock.clock import SystemClock
 
@@ -51,8 +50,6 @@ class Size:
 
 @dataclass
 class Place:
-    """A database, with what faults need of it."""
-
     store: str
     url: str  # for the processes under test
     own_url: str  # past all proxies, for those who count
@@ -66,8 +63,6 @@ class Place:
 
 @dataclass
 class Load:
-    """The processes, and what has been done to them."""
-
     place: Place
     folder: Path
     size: Size
@@ -83,18 +78,15 @@ class Load:
     _starting: list[Process] = field(default_factory=list)
 
     def start_worker(self) -> None:
-        """Start one more worker; it is ready some time later."""
         self.workers.append(self._process("work", skew=self.skew))
         self._starting.append(self.workers[-1])
 
     def all_start(self) -> None:
-        """Wait until the workers are ready."""
         while self._starting:
             if (worker := self._starting.pop()) in self.workers:
                 worker.expect("ready")
 
     def start(self) -> list[Process]:
-        """Start all processes; those that write begin when they are told."""
         for _ in range(_WORKERS):
             self.start_worker()
         part = WRITERS // _WRITING
@@ -107,7 +99,6 @@ class Load:
         return writing
 
     def kill(self) -> None:
-        """Kill the oldest worker, and start another."""
         worker = self.workers.pop(0)
         worker.kill()
         self.deaths[worker.number] = MACHINE.monotonic()
@@ -115,7 +106,6 @@ class Load:
         self.start_worker()
 
     async def freeze(self, seconds: float) -> None:
-        """Stop a worker for some time."""
         worker = self.workers[next(self._next) % len(self.workers)]
         begun = MACHINE.monotonic()
         worker.freeze()
@@ -124,7 +114,6 @@ class Load:
         self.frozen.append((worker.number, begun, MACHINE.monotonic()))
 
     def stop(self) -> None:
-        """Ask all to stop, and leave nothing behind."""
         for process in (*self.workers, *self.others):
             if process.exit_status is None:
                 process.stop()
@@ -184,7 +173,6 @@ def in_one(primary: Server, standby: Server) -> str:
 
 
 async def make_synchronous(primary: Server) -> None:
-    """Have commits wait for the standby."""
     sql = "alter system set synchronous_standby_names = '*'"
     primary.program(
         "psql", "--dbname", primary.url, "--quiet", "--command", sql, "--command", "select pg_reload_conf()"

@@ -62,7 +62,6 @@ class Outcome:
     still: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def lose(self, what: str, missing: AbstractSet[object]) -> None:
-        """Count what is missing."""
         self.lost += len(missing)
         self.examples += [f"{what} {one}" for one in sorted(map(str, missing))[:_EXAMPLES]]
 
@@ -80,7 +79,6 @@ def lines(load: Load, file: str) -> Iterator[tuple[float, int, list[str]]]:
 
 
 async def outcome_of(load: Load, backend: Backend) -> Outcome:
-    """Count it, after the load has ended."""
     found = Outcome()
     ran = Counter((what, number) for what, number in await look(backend, "select what, number from ran"))
     deserted = await backend.jobs("failed", 10_000, where=JobFilter(error="WorkerLost"))
@@ -137,12 +135,10 @@ async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
 
 
 def parcels(load: Load) -> set[tuple[int, int]]:
-    """The writer and the number of all parcels."""
     return {(writer, number) for writer in range(WRITERS) for number in range(load.size.rows)}
 
 
 def jobs(load: Load) -> Iterator[int]:
-    """The numbers of all jobs."""
     for writer, number in parcels(load):
         yield from job_numbers(writer, number, load.size.jobs)
 

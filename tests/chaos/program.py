@@ -90,7 +90,6 @@ class Sorted(Table):
 
 
 def note(file: str, *words: object) -> None:
-    """Add a line to a file that outlives the process: what, and when."""
     line = " ".join(map(str, (f"{SystemClock().monotonic():.6f}", os.getpid(), *words)))
     target = os.open(Path(os.environ["CHAOS_FOLDER"]) / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -161,7 +160,6 @@ async def act_on_many(ctx: ActionCtx, calls: list[Call]) -> list[None]:
 
 
 async def enqueue(ctx: MutationCtx, kind: int, number: int) -> None:
-    """Enqueue one job of one of the sixteen kinds."""
     at_once, again = timedelta(0), plain.with_options(retry=True)
     works: list[Callable[[], Awaitable[object]]] = [
         lambda: ctx.scheduler.run_after(at_once, enter, what="scheduled", number=number),
@@ -270,7 +268,6 @@ class JumpingClock(SystemClock):
         return super().machine_time() + self._skew
 
     def jump(self) -> None:
-        """Be wrong by so much more, or by as much less."""
         self._skew += self._jump if self._skew <= timedelta(0) else -self._jump
 
 
@@ -307,8 +304,6 @@ async def write(backend: Backend, first: str, writers: str, rows: str, jobs: str
 
 
 async def watch(backend: Backend) -> None:
-    """Note each answer of the live query."""
-
     async def note_all() -> None:
         async for answer in backend.live(totals):
             note("seen", *answer)
@@ -320,7 +315,6 @@ async def watch(backend: Backend) -> None:
 
 
 def say(word: str) -> None:
-    """Tell the process that has started this one."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from chaos.faults import Fault
 from chaos.load import LEASE, MACHINE, Load, Size, placed
 from chaos.outcome import Outcome, outcome_of, remaining
 from chaos.program import app
+from stage.brokers import free_port
 from stage.processes import Command, Process
 
 _PATIENCE = 180.0  # seconds after the last write in which nothing comes to an end, before the rest counts as lost
@@ -62,10 +62,7 @@ async def _struck(load: Load, fault: Fault, pause: float) -> None:
 
 
 async def _serve(load: Load) -> None:
-    """Start a server process, and wait until it listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        load.port = free.getsockname()[1]
+    load.port = free_port()
     given = ("serve", "--services", "--port", str(load.port))
     server: Process = Command("chaos.program", load.place.url, *given, PENSTOCK_LOG_LEVEL="error")
     load.others.append(server)

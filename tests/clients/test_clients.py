@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from stage import tally
 from stage.clients import SOCKETS, ClientError, Kind, client, serving
-from stage.wire import Wire
+from stage.sockets import Wire
 
 from penstock.store.open import sqlite_path
 

@@ -21,8 +21,8 @@ import httpx
 import pytest
 from stage import everykind
 from stage.clients import COMPILERS, client, node_modules
-from stage.listening import listening
 from stage.needs import program
+from stage.sockets import listening
 
 from penstock import App, Finished, Success, asgi_app
 from penstock.client import AsyncClient, Client

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import browser, quiet_page
-from stage.dashboards import HOSTILE, axe, check
-from stage.listening import listening
+from stage.chromium import HOSTILE, axe, browser, check, quiet_page
+from stage.sockets import listening
 
 from penstock import ActionCtx, App, JobFilter, asgi_app
 from penstock.testing import TestApp

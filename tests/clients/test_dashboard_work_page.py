@@ -7,10 +7,9 @@ from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import browser, quiet_page
-from stage.dashboards import axe, check
-from stage.listening import listening
-from stage.yard import app, failing, mail, put, send, texts
+from stage.chromium import axe, browser, check, quiet_page
+from stage.everynoun import app, failing, mail, put, send, texts
+from stage.sockets import listening
 
 from penstock import asgi_app
 from penstock.testing import TestApp

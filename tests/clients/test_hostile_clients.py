@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from stage.clients import SOCKETS, ClientError, Kind, client, serving
 from stage.examples import LONG
-from stage.household import house
+from stage.identities import house
 
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
-HOUSE = "stage/household"
+HOUSE = "stage/identities"
 
 
 def nested(levels: int) -> list[Any]:

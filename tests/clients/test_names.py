@@ -21,8 +21,8 @@ from clients.test_codegen import SETTINGS, public, run, write
 from pydantic import BaseModel, Field, RootModel, create_model
 from stage.clients import COMPILERS, node_modules
 from stage.examples import LONG
-from stage.listening import listening
 from stage.needs import program
+from stage.sockets import listening
 from typing_extensions import TypeAliasType, TypedDict
 
 from penstock import App, Id, MutationCtx, Page, PaginationOptions, QueryCtx, Table, asgi_app

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from stage import tally
 from stage.clients import SOCKETS, Client, ClientError, Kind, Server, client, serving
-from stage.wire import Side, Wire
+from stage.sockets import Side, Wire
 
 Place = tuple[Side, Literal["Mutation", "MutationResponse", "Transition"], bool]
 PLACES: list[Place] = [

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 from stage.clients import SOCKETS, ClientError, Kind, client
-from stage.household import House, house
+from stage.identities import House, house
 from stage.waits import until
 
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
-HOUSE = "stage/household"
+HOUSE = "stage/identities"
 
 
 def tokens(one: House, subject: str) -> list[str]:

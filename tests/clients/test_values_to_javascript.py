@@ -19,8 +19,8 @@ import pytest
 from pydantic import BaseModel, Field, RootModel, computed_field
 from stage.clients import ClientError, client, node_modules
 from stage.examples import examples
-from stage.listening import listening
 from stage.needs import program
+from stage.sockets import listening
 from typing_extensions import TypedDict
 
 from penstock import App, Int64, MutationCtx, Page, PaginationOptions, QueryCtx, ResultInvalid, Table, asgi_app

@@ -19,16 +19,7 @@ import pytest
 from penstock.clock import layout_uuid7
 from penstock.errors import TryAgain
 from penstock.jobs.filter import ALL_JOBS, JobFilter
-from penstock.jobs.job import (
-    DEFAULT_POOL,
-    Job,
-    JobStatus,
-    Kind,
-    NewJob,
-    Options,
-    Outcome,
-    Settlement,
-)
+from penstock.jobs.job import DEFAULT_POOL, Job, JobStatus, Kind, NewJob, Options, Outcome, Settlement
 from penstock.jobs.order import rank
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import settle, settle_cancel
@@ -50,8 +41,6 @@ _numbers = itertools.count(1)
 
 
 class Note(Table, name="conformance_note"):
-    """A small table to read and write."""
-
     title: str
     amount: int = 0
 
@@ -59,8 +48,6 @@ class Note(Table, name="conformance_note"):
 
 
 class StoreMaker(Protocol):
-    """Makes stores, not yet open, all on one database."""
-
     def __call__(self, **settings: Any) -> Store:
         """A store with these settings; see `Config`."""
 
@@ -96,7 +83,6 @@ class Bench:
         self.store: Store
 
     async def start(self) -> None:
-        """Open the first store."""
         self.store = await self.another()
 
     async def another(self, **settings: Any) -> Store:
@@ -107,7 +93,6 @@ class Bench:
         return store
 
     async def stop(self) -> None:
-        """Close all stores."""
         for store in reversed(self._open):
             await store.close()
 
@@ -115,28 +100,22 @@ class Bench:
 
     @property
     def notes(self) -> TableStatements:
-        """The statements of the table of notes."""
         return TableStatements(definition_of(Note), self.store.dialect)
 
     async def insert(self, session: Session, title: str, amount: int = 0) -> int:
-        """Insert a note; how many rows that were."""
         return await session.execute(self.notes.insert(), self.note(title, amount))
 
     def note(self, title: str, amount: int = 0) -> list[Any]:
-        """A note as the store takes it; its id is its title."""
         return self.notes.encode((title, NOW, title, amount))
 
     async def change(self, session: Session, title: str, amount: int) -> int:
-        """Change the amount of a note; how many rows that were."""
         return await session.execute(self.notes.update(("amount",)), (amount, title))
 
     async def amount(self, session: Session, title: str) -> int | None:
-        """The amount of a note, if it exists."""
         rows = await session.fetch(self.notes.get(), (title,))
         return None if not rows else int(rows[0][3])
 
     async def titles(self, session: Session) -> list[str]:
-        """All titles, in order."""
         scan = self.notes.scan((), ("id",), "asc", limit=100, indexed=True)
         return [row[0] for row in await session.fetch(scan, (100,))]
 
@@ -145,7 +124,6 @@ class Bench:
         return await self.reading(self.titles)
 
     async def reading(self, read: Callable[[Session], Awaitable[T]], store: Store | None = None) -> T:
-        """Read in a snapshot of its own."""
         session = await (store or self.store).begin_read()
         try:
             return await read(session)
@@ -153,7 +131,6 @@ class Bench:
             await session.rollback()
 
     async def writing(self, write: Callable[[Session], Awaitable[T]], store: Store | None = None) -> T:
-        """Write in a transaction of its own."""
         session = await (store or self.store).begin_write()
         try:
             result = await write(session)
@@ -163,8 +140,6 @@ class Bench:
         return result
 
     async def write_notes(self, **amounts: int) -> None:
-        """Insert and commit notes."""
-
         async def write(session: Session) -> None:
             for title, amount in amounts.items():
                 await self.insert(session, title, amount)
@@ -174,28 +149,22 @@ class Bench:
     # ----- jobs
 
     async def enqueue(self, *jobs: NewJob, now: datetime = NOW) -> None:
-        """Enqueue jobs in a transaction of their own."""
         await self.writing(lambda session: self.store.jobs.enqueue(session, jobs, now))
 
     async def request_cancel(self, *ids: UUID, now: datetime = NOW) -> None:
-        """Ask for cancels in a transaction of their own."""
         await self.writing(lambda session: self.store.jobs.request_cancel(session, ids, now))
 
     async def cancel_pending(self, now: datetime = NOW, limit: int = 100) -> list[UUID]:
-        """Carry out requests to cancel."""
         return await self.store.jobs.cancel_pending(now, limit, cancel(now))
 
     async def lease(self, now: datetime = NOW, ttl: timedelta = TTL) -> int:
-        """A new lease."""
         return await self.store.leases.take("conformance", ttl, now)
 
     async def claim(self, lease: int, limit: int = 100, now: datetime = NOW) -> list[Job]:
-        """Claim jobs."""
         claim: Claim = await self.store.jobs.claim(lease, limit, rooms(limit), now)
         return claim.jobs
 
     async def claim_one(self, lease: int, now: datetime = NOW) -> Job:
-        """Claim the one job that may start."""
         (job,) = await self.claim(lease, now=now)
         return job
 
@@ -207,11 +176,9 @@ class Bench:
         return lease, [claimed[job.id] for job in jobs]
 
     async def settle(self, lease: int, *settlements: Settlement) -> set[UUID]:
-        """Settle jobs."""
         return await self.store.jobs.settle(lease, settlements)
 
     async def retry(self, *ids: UUID, now: datetime = NOW) -> list[UUID]:
-        """Retry jobs that have ended."""
         return await self.store.jobs.retry(ids, now)
 
     async def recall(self, *ids: UUID, now: datetime = NOW) -> list[UUID]:
@@ -221,29 +188,23 @@ class Bench:
     async def matching(
         self, where: JobFilter = ALL_JOBS, limit: int = 100, now: datetime = NOW, below: UUID = ABOVE_ALL
     ) -> list[UUID]:
-        """Ids of jobs that meet a filter."""
         return await self.reading(lambda session: self.store.jobs.matching(session, where, limit, now, below))
 
     async def find(self, job_id: UUID, now: datetime = NOW) -> JobStatus | None:
-        """How a job stands."""
         return await self.reading(lambda session: self.store.jobs.find(session, job_id, now))
 
     async def status(self, job_id: UUID, now: datetime = NOW) -> JobStatus:
-        """How a job stands that must be known."""
         status = await self.find(job_id, now)
         assert status is not None, f"job {job_id} is unknown"
         return status
 
     async def state(self, job_id: UUID, now: datetime = NOW) -> str:
-        """In which state a job is."""
         return (await self.status(job_id, now)).state.value
 
     async def list(self, state: str | None = None, limit: int = 100, now: datetime = NOW) -> builtins.list[JobStatus]:
-        """Jobs in a state."""
         return await self.reading(lambda session: self.store.jobs.list(session, JobFilter(state=state), limit, now))
 
     async def count(self, now: datetime = NOW) -> dict[str, int]:
-        """How many jobs stand in each place that has any."""
         counts = await self.reading(lambda session: self.store.jobs.count(session, now))
         return {place: count for place, count in counts.items() if count}
 
@@ -334,12 +295,10 @@ def new_job(
 
 
 def definitions(limits: Mapping[str, int]) -> list[PoolDefinition]:
-    """Pools with these limits and nothing else."""
     return [PoolDefinition(name, limit) for name, limit in limits.items()]
 
 
 def rooms(limit: int) -> list[Room]:
-    """Room for so many jobs of the pool without a limit."""
     return [Room(DEFAULT_POOL, limit)]
 
 
@@ -359,17 +318,14 @@ def lose(now: datetime = NOW) -> Callable[[list[Job]], list[Settlement]]:
 
 
 def ids(jobs: Iterable[Job | NewJob]) -> list[UUID]:
-    """The ids of jobs, in order."""
     return [job.id for job in jobs]
 
 
 def after(seconds: float) -> datetime:
-    """A time after `NOW`."""
     return NOW + timedelta(seconds=seconds)
 
 
 def values(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """Rows as plain tuples."""
     return [tuple(row) for row in rows]
 
 

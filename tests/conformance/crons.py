@@ -26,8 +26,6 @@ SCOPE = CronScope(["a", "b", "c"], ["conformance:function"])
 
 
 class Crons(Suite):
-    """`store.nouns.Crons`."""
-
     # ----- plans
 
     @story
@@ -119,14 +117,18 @@ class Crons(Suite):
         job = new_job("action", on_complete="conformance:told")
         await _decide(bench, "a", job)
         assert await _under_way(bench) == {"a": True, "b": False}
+        assert not await bench.store.crons.start("c", NOW, refuse)
+        assert await _states(bench) == [("a", "pending"), ("b", None)]
         lease = await bench.lease()
         running = await bench.claim_one(lease)
+        assert await _states(bench) == [("a", "running"), ("b", None)]
         await bench.settle(lease, ended(running, now=after(1)))
         assert await _under_way(bench) == {"a": True, "b": False}, "its on_complete is still to run"
         running = await bench.claim_one(lease, after(2))
         assert running.ending is not None
         await bench.settle(lease, complete(running, running.ending, after(2), KEEP))
         assert await _under_way(bench) == {"a": False, "b": False}
+        assert await _states(bench) == [("a", "success"), ("b", None)]
 
     # ----- decide
 
@@ -169,19 +171,6 @@ class Crons(Suite):
             await asyncio.gather(*map(patiently, work))
         assert decided == [NOW + minute * MINUTE for minute in range(1, 11)]
 
-    @story
-    async def test_a_cron_is_started_by_its_name(self, bench: Bench) -> None:
-        await bench.store.crons.declare([plan("a", 60)], NOW)
-        job = new_job()
-        await _decide(bench, "a", job)
-        assert (await _states(bench)) == [("a", "pending")]
-        assert not await bench.store.crons.start("b", NOW, refuse)
-        lease = await bench.lease()
-        running = await bench.claim_one(lease)
-        assert (await _states(bench)) == [("a", "running")]
-        await bench.settle(lease, ended(running))
-        assert (await _states(bench)) == [("a", "success")]
-
 
 def plan(name: str, minutes: int, **options: Any) -> CronPlan:
     """A cron of every so many minutes, from noon on."""
@@ -195,7 +184,6 @@ TEMPLATE = new_job(retry=AGAIN, args='{"n": 1}', on_complete="conformance:told")
 
 
 async def refuse(_crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
-    """Fails if it is asked."""
     raise AssertionError("it was asked")
 
 
@@ -204,8 +192,6 @@ async def _create(crons: store.Crons, created: CronPlan, session: Session) -> bo
 
 
 async def _decide(bench: Bench, name: str, job: NewJob) -> None:
-    """Run a cron now."""
-
     async def decide(crons: list[tuple[KeptCron, bool]]) -> list[CronMove]:
         ((kept, _),) = crons
         return [CronMove(replace(kept, job_id=job.id, planned_at=NOW), job)]

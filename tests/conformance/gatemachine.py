@@ -1,26 +1,28 @@
 """Any order of moves through gates: jobs with concurrency keys and unique keys, of pools with limits and rate limits.
 
-Leaves the model to `gatemodel`, and the moves that jobs make without a gate to `machine`, whose steps it goes on using:
-leases, settlements, tokens, cancels, crashes, retries.
+It goes on using the steps of `machine`: leases, settlements, tokens, cancels, crashes, retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from conformance.bench import AGAIN, TTL, new_job
-from conformance.gatemodel import GatedJob, GateModel, most_in
-from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine
-from penstock.jobs.job import Kind, NewJob
+from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder, JobMachine, Model, ModelJob
+from penstock.jobs.job import Kind, NewJob, Settlement
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
-from penstock.pools.rates import FixedWindow, TokenBucket
+from penstock.pools.rates import FixedWindow, RateLimit, TokenBucket
 from penstock.store.nouns.jobs import Claim, Room
 from penstock.store.nouns.keys import KeyHolder
 from penstock.store.session import Session
@@ -53,6 +55,9 @@ class GateMachine(JobMachine):
     """Does each step to the model and to the store, and compares."""
 
     model: GateModel
+
+    def new_model(self) -> GateModel:
+        return GateModel()
 
     # ----- steps
 
@@ -162,7 +167,6 @@ class GateMachine(JobMachine):
 
     @rule(which=INDEX, rooms=_ROOMS, late=st.sampled_from([False, False, False, True]))
     def claim(self, which: int, rooms: list[int], *, late: bool) -> None:
-        """A worker looks for work, now and then one that has not heard yet of a change of the limits."""
         self._claim(self._some_lease(which), rooms, late=late)
 
     def _claim(self, lease: int, rooms: list[int], *, late: bool) -> None:
@@ -242,9 +246,6 @@ class GateMachine(JobMachine):
 
     # ----- words
 
-    def _new_model(self) -> GateModel:
-        return GateModel()
-
     def _new(self, pool: str, concurrency_key: str | None, **asked: Any) -> NewJob:
         return new_job(pool=pool, concurrency_key=concurrency_key, now=self.now, **asked)
 
@@ -262,8 +263,228 @@ class GateMachine(JobMachine):
 
 
 class GatesInAnyOrder(AnyOrder):
-    """The moves of jobs that pass gates, in any order."""
-
     @WHILE_SHRINKING
     def test_any_order_of_moves_through_gates_does_as_the_model_says(self) -> None:
         self.run_machine(GateMachine, self.machine_examples // 2)  # of which each step is several
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class GatedJob(ModelJob):
+    """A job of a pool with a gate; `unique` is its key, of which there is one at a time."""
+
+    pool: str = ""
+    key: str = ""
+    gated: bool = True
+    unique: str | None = None
+    until_start: bool = False
+
+
+@dataclass
+class ModelGate:
+    """The gate of a pool: what was declared of it, who had the last turn, and all that has ever started."""
+
+    declared: PoolDefinition
+    epoch: int = 1
+    last: str = ""
+    started: list[tuple[str, datetime]] = field(default_factory=list)
+
+    def starts(self, key: str | None = None) -> list[datetime]:
+        """When jobs have started: all, or those of a key."""
+        return [moment for of, moment in self.started if key is None or of == key]
+
+    def policies(self, key: str) -> list[tuple[RateLimit, list[datetime]]]:
+        """The rate limits that a job of a key must pass, each with what has started under it."""
+        declared, found = self.declared, []
+        if declared.rate_limit is not None:
+            found.append((declared.rate_limit, self.starts()))
+        if declared.key_rate_limit is not None and key:
+            found.append((declared.key_rate_limit, self.starts(key)))
+        return found
+
+
+class GateModel(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[UUID, GatedJob] = {}  # type: ignore[assignment] # all of them are
+        self.gates: dict[str, ModelGate] = {}
+        self.holders: dict[tuple[str, str], UUID] = {}
+
+    def declare(self, pool: PoolDefinition) -> None:
+        gate = self.gates.setdefault(pool.name, ModelGate(pool))
+        gate.epoch += gate.declared != pool
+        gate.declared = pool
+
+    # ----- the line
+
+    def enqueue(self, new: NewJob, now: datetime) -> None:
+        """Add a job: it waits at its gate, or is scheduled; ready are those that come without knowing of the gate."""
+        gated, due, options = new.concurrency_key is not None, new.run_at <= now, new.options
+        self.jobs[new.id] = GatedJob(
+            new=new,
+            run_at=new.run_at,
+            place="scheduled" if not due else "waiting" if gated else "ready",
+            seq=self.seq(),
+            enqueued_at=now,
+            pool=new.pool,
+            key=new.concurrency_key or "",
+            gated=gated,
+            unique=options.key,
+            until_start=bool(options.until_start),
+        )
+
+    def replace(self, old: GatedJob, new: NewJob, now: datetime) -> None:
+        """Put a job in the place of one that was never tried. It keeps the time at which that one was enqueued."""
+        old.place = "waiting" if new.run_at <= now else "scheduled"
+        old.new, old.run_at, old.key = replace(new, id=old.id), new.run_at, new.concurrency_key or ""
+        old.until_start = bool(new.options.until_start)
+
+    def waiting(self, pool: str, key: str) -> list[GatedJob]:
+        """Jobs of a key that wait, the most urgent and oldest first."""
+        found = [job for job in self.jobs.values() if (job.pool, job.key, job.place) == (pool, key, "waiting")]
+        return sorted(found, key=lambda job: (-job.priority, job.run_at, job.id))
+
+    def running(self, pool: str, key: str) -> int:
+        return sum((job.pool, job.key, job.place) == (pool, key, "running") for job in self.jobs.values())
+
+    def line_of_keys(self, pool: str) -> list[str]:
+        """Keys of which jobs wait, in the order of their names, going round from the one that had the last turn."""
+        keys = {job.key for job in self.jobs.values() if (job.pool, job.place) == (pool, "waiting")}
+        last = self.gates[pool].last
+        return sorted(keys, key=lambda key: (key <= last, key))
+
+    # ----- the gate
+
+    def open(self, pool: str, room: int, now: datetime) -> list[GatedJob]:
+        """Open a gate; the jobs that may start.
+
+        Each place goes to the key that runs the least, of those to the one that has had the fewest places now, and of
+        those to the next in line. Jobs that are to be canceled still stand in line, but do not start.
+        """
+        gate, given = self.gates[pool], Counter[str]()
+        if gate.declared.rate_limit is not None:
+            self._close(pool)
+        line = self.line_of_keys(pool)
+        most = {key: self._most(gate, key, now) for key in line}
+        running = {key: self.running(pool, key) for key in line}
+        for _ in range(min(room, self._left(gate.declared.rate_limit, gate.starts(), now, room))):
+            keys = [key for key in line if given[key] < most[key]]
+            if not keys:
+                break
+            gate.last = min(keys, key=lambda key: (running[key] + given[key], given[key], line.index(key)))
+            given[gate.last] += 1
+        return [
+            job
+            for key, count in given.items()
+            for job in [job for job in self.waiting(pool, key) if job.asked_at is None][:count]
+        ]
+
+    def start(self, jobs: Iterable[GatedJob], lease: int, now: datetime) -> None:
+        """Let jobs run that have passed: they pay, and those with a key until they start give it away."""
+        for job in jobs:
+            job.starts(lease, now)
+            self.gates[job.pool].started.append((job.key, now))
+            if job.until_start:
+                self._free(job)
+
+    def waits(self, pool: str, now: datetime) -> list[tuple[timedelta, bool]]:
+        """Of each key of which jobs wait: after which time tokens are there for one; and if its limit lets it run."""
+        gate, found = self.gates[pool], []
+        for key in self.line_of_keys(pool):
+            wait = max((until(policy, starts, now) for policy, starts in gate.policies(key)), default=timedelta(0))
+            number = gate.declared.key_parallelism
+            found.append((wait, not key or number is None or self.running(pool, key) < number))
+        return found
+
+    def refills(self, pool: str, now: datetime) -> list[timedelta]:
+        """After which times there is a token again of the rate limits of which there is none now."""
+        keys = self.line_of_keys(pool)
+        found = [until(*one, now) for key in keys for one in self.gates[pool].policies(key)]
+        return [wait for wait in found if wait]
+
+    def _most(self, gate: ModelGate, key: str, now: datetime) -> int:
+        pool, number = gate.declared.name, gate.declared.key_parallelism
+        most = len(self.waiting(pool, key))
+        if not key:
+            return most
+        most = most if number is None else min(most, max(0, number - self.running(pool, key)))
+        return self._left(gate.declared.key_rate_limit, gate.starts(key), now, most)
+
+    def _left(self, policy: RateLimit | None, starts: Sequence[datetime], now: datetime, most: int) -> int:
+        return most if policy is None else min(most, int(tokens(policy, starts, now)))
+
+    def _close(self, pool: str) -> None:
+        for job in self.jobs.values():
+            if (job.pool, job.place) == (pool, "ready"):
+                job.place, job.gated = "waiting", True
+
+    # ----- moves
+
+    def promote(self, now: datetime) -> list[ModelJob]:
+        due = super().promote(now)
+        for job in due:
+            if isinstance(job, GatedJob) and job.gated:
+                job.place = "waiting"
+        return due
+
+    def settle(self, lease: int, settlement: Settlement) -> bool:
+        settled = super().settle(lease, settlement)
+        if settled and settlement.frees_key:
+            self._free(self.jobs[settlement.id])
+        return settled
+
+    def cancel(self, job: ModelJob, settlement: Settlement) -> None:
+        super().cancel(job, settlement)
+        self._free(self.jobs[job.id])
+
+    def retry(self, job: ModelJob, now: datetime) -> bool:
+        """Make a job pending again if it has failed or was canceled; it waits at its gate, and has no key."""
+        retried, known = super().retry(job, now), self.jobs[job.id]
+        if retried:
+            rated = self.gates[known.pool].declared.rate_limit is not None
+            known.gated = bool(known.key) or known.unique is not None or rated
+            known.place = "waiting" if known.gated else "ready"
+        return retried
+
+    def _free(self, job: GatedJob) -> None:
+        if job.unique is not None and self.holders.get((job.pool, job.unique)) == job.id:
+            del self.holders[job.pool, job.unique]
+
+
+def tokens(policy: RateLimit, starts: Sequence[datetime], now: datetime) -> Fraction:
+    full = Fraction(policy.rate if policy.capacity is None else policy.capacity)
+    left, before = full, None
+    for moment in starts:
+        left = _filled(policy, left, full, before, moment) - 1
+        before = moment
+    return _filled(policy, left, full, before, now)
+
+
+def until(policy: RateLimit, starts: Sequence[datetime], now: datetime) -> timedelta:
+    """After which time a rate limit has a token; zero if it has one."""
+    missing = 1 - tokens(policy, starts, now)
+    if missing <= 0:
+        return timedelta(0)
+    if isinstance(policy, TokenBucket):
+        return ceil(missing * Fraction(policy.period // timedelta.resolution) / policy.rate) * timedelta.resolution
+    return policy.period - (now - _EPOCH) % policy.period
+
+
+def most_in(policy: RateLimit, length: timedelta) -> Fraction:
+    """How many may start in a stretch of time of some length, wherever it begins."""
+    full = policy.rate if policy.capacity is None else policy.capacity
+    if isinstance(policy, TokenBucket):
+        return full + Fraction(length / timedelta.resolution) * policy.rate / (policy.period // timedelta.resolution)
+    return Fraction(full + policy.rate * ceil(length / policy.period))
+
+
+def _filled(policy: RateLimit, left: Fraction, full: Fraction, before: datetime | None, moment: datetime) -> Fraction:
+    if before is None:
+        return full
+    if isinstance(policy, TokenBucket):
+        come = Fraction((moment - before) // timedelta.resolution, policy.period // timedelta.resolution) * policy.rate
+    else:
+        come = Fraction(((moment - _EPOCH) // policy.period - (before - _EPOCH) // policy.period) * policy.rate)
+    return min(full, left + come)

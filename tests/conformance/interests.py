@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from conformance.bench import NOW, Bench, Suite, after, story
-from conformance.interestmodel import Model, Row, write_one
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING
 from penstock.clock import random_of
@@ -30,8 +29,6 @@ GREATER = '{row}."amount" > 10'
 
 
 class Interests(Suite):
-    """`store.nouns.Interests`."""
-
     @story
     async def test_whatever_is_written_is_told_as_a_model_says(self, bench: Bench) -> None:
         await make_table(bench, "thing", "a integer primary key, b integer, c integer")
@@ -261,28 +258,22 @@ class Interests(Suite):
 
 
 def note(name: str, **options: Any) -> Interest:
-    """An interest in notes."""
     return Interest(**{"name": name, "table": "conformance_note", "key": ["id"], **options})
 
 
 def thing(**options: Any) -> Interest:
-    """An interest in things, a table of somebody else's."""
     return Interest(**{"name": "things", "table": "thing", "key": ["a"], **options})
 
 
 async def declare(bench: Bench, *interests: Interest) -> list[int]:
-    """Declare interests."""
     return await bench.store.interests.declare(interests, NOW)
 
 
 async def make_table(bench: Bench, name: str, columns: str) -> None:
-    """Make a table past penstock, as another program would."""
     await bench.writing(plainly(f"create table {bench.store.dialect.quote(name)} ({columns})"))
 
 
 def plainly(*statements: str) -> Any:
-    """Runs SQL in a session."""
-
     async def write(session: Session) -> None:
         for statement in statements:
             await session.execute(Statement(statement))
@@ -291,18 +282,15 @@ def plainly(*statements: str) -> Any:
 
 
 async def run(bench: Bench, *statements: str, store: Store | None = None) -> None:
-    """Run statements, each in a transaction of its own."""
     for statement in statements:
         await bench.writing(plainly(statement), store)
 
 
 def sql(text: str) -> Any:
-    """SQL with values written into it."""
     return lambda *values: text.format(*(f"'{value}'" for value in values))
 
 
 def insert(title: str, amount: int) -> str:
-    """Insert a note whose id is its title."""
     return (
         f"insert into conformance_note (id, creation_time, title, amount) "
         f"values ('{title}', '2030-01-01T00:00:00.000000Z', '{title}', {amount})"
@@ -310,22 +298,18 @@ def insert(title: str, amount: int) -> str:
 
 
 def change(title: str, amount: int) -> str:
-    """Change a note's amount."""
     return f"update conformance_note set amount = {amount} where id = '{title}'"
 
 
 def rename(title: str, to: str) -> str:
-    """Change a note's key."""
     return f"update conformance_note set id = '{to}' where id = '{title}'"
 
 
 def delete(title: str) -> str:
-    """Delete a note."""
     return f"delete from conformance_note where id = '{title}'"
 
 
 async def captured(bench: Bench, interests: Sequence[int] | None = None) -> list[Any]:
-    """What the feed holds."""
     return (await bench.store.changes.read(BEGINNING, 1000, interests)).changes
 
 
@@ -342,26 +326,77 @@ async def told(bench: Bench, interests: Sequence[int] | None = None) -> list[tup
 
 
 async def states(bench: Bench) -> list[str]:
-    """How interests stand."""
     return [row.state for row in await bench.store.interests.list()]
 
 
 async def ordered(bench: Bench) -> Source:
-    """Some rows, and how they are read in the order of a column."""
     (number,) = await declare(bench, note("ordered", before=COLUMNS, after=COLUMNS, order=("amount",)))
     await run(bench, *(insert(title, amount) for title, amount in ROWS.items()))
     return await source_of(bench, number)
 
 
 async def source_of(bench: Bench, number: int) -> Source:
-    """How the rows of an interest are read."""
     source = await bench.store.interests.source(number)
     assert source is not None
     return source
 
 
 async def page(bench: Bench, source: Source, place: str | None, size: int) -> list[Any]:
-    """Some rows, after a place."""
     if place is None:
         return list(await bench.reading(lambda session: session.fetch(source.first, [size])))
     return list(await bench.reading(lambda session: session.fetch(source.following, [place, size])))
+
+
+Row = tuple[int | None, int | None]
+
+
+class Model:
+    def __init__(
+        self,
+        interest: Interest,
+        about: Callable[[Row], Any] = lambda _: True,
+        watched: Callable[[Row], Any] = lambda row: row,
+    ) -> None:
+        self.interest = interest
+        self._about = about
+        self._watched = watched
+        self.told: list[tuple[str, int]] = []
+
+    def follow(self, before: Mapping[int, Row], rows: Mapping[int, Row]) -> None:
+        for key in sorted(before.keys() - rows.keys()):
+            self._tell("delete", key, self._about(before[key]))
+        for key in rows.keys() & before.keys():
+            was, is_now = self._about(before[key]), self._about(rows[key])
+            self._tell("enter", key, is_now and not was)
+            self._tell("leave", key, was and not is_now)
+            differs = self._watched(before[key]) != self._watched(rows[key])
+            self._tell("change", key, was and is_now and differs)
+        for key in rows.keys() - before.keys():
+            self._tell("enter", key, self._about(rows[key]))
+
+    def _tell(self, kind: str, key: int, condition: Any) -> None:
+        if condition and self.interest.wants(kind):
+            self.told.append((kind, key))
+
+
+def write_one(chance: Any, rows: dict[int, Row]) -> str:
+    key, other = chance.randrange(6), chance.randrange(6)
+    row = (chance.choice([None, 1, 2, 3]), chance.choice([None, 1, 2, 3]))
+    b, c = ("null" if value is None else str(value) for value in row)
+    if key not in rows:
+        rows[key] = row
+        return f"insert into thing values ({key}, {b}, {c})"
+    match chance.randrange(5):
+        case 0:
+            del rows[key]
+            return f"delete from thing where a = {key}"
+        case 1 if other not in rows:
+            del rows[key]
+            rows[other] = row
+            return f"update thing set a = {other}, b = {b}, c = {c} where a = {key}"
+        case 2:
+            rows[key] = row
+            return f"insert into thing values ({key}, 0, 0) on conflict (a) do update set b = {b}, c = {c}"
+        case _:
+            rows[key] = row
+            return f"update thing set b = {b}, c = {c} where a = {key}"

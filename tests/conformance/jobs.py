@@ -30,7 +30,7 @@ from conformance.bench import (
 )
 from penstock.errors import TryAgain
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Job, NewJob, Options, Settlement, job_uuid
+from penstock.jobs.job import Job, NewJob, Options, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
 from penstock.jobs.states import JobEvent, JobState
@@ -42,8 +42,6 @@ _OFTEN = Retry(max_attempts=_MANY, initial_backoff=0.0)
 
 
 class Listening:
-    """A session that remembers the statements it is given."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self.heard: list[str] = []
@@ -59,8 +57,6 @@ class Listening:
 
 
 class Jobs(Suite):
-    """`store.nouns.Jobs`: enqueueing, claiming, looking and pruning."""
-
     # ----- enqueue
 
     @story
@@ -85,32 +81,23 @@ class Jobs(Suite):
             now, place = await bench.count(), "scheduled" if delay else "ready"
             assert now.get(place, 0) - before.get(place, 0) == many == sum(now.values()) - sum(before.values())
             due += [] if delay or key else made
-        assert ids(await bench.claim(await bench.lease(), 1000)) == ids(due)
 
-    @story
-    async def test_if_one_cannot_be_made_none_is_stored(self, bench: Bench) -> None:
-        def each() -> Iterator[NewJob]:
+        def fail() -> Iterator[NewJob]:
             yield from (new_job() for _ in range(150))
             raise LookupError("the 151st")
 
+        before = await bench.count()
         with pytest.raises(LookupError, match="the 151st"):
-            await bench.writing(lambda session: bench.store.jobs.enqueue_alike(session, each(), NOW))
-        assert await bench.count() == {}
-        await bench.enqueue(new_job())
-        assert await bench.count() == {"ready": 1}
-
-    @story
-    async def test_a_job_is_enqueued_alone(self, bench: Bench) -> None:
-        jobs = [new_job("action", retry=AGAIN), new_job(delay=10), new_job(concurrency_key="a")]
-        for job in jobs:
-            await bench.store.jobs.enqueue_alone(job, NOW)
-        assert await bench.count() == {"ready": 2, "scheduled": 1}
-        assert ids(await bench.claim(await bench.lease())) == [jobs[0].id]
-        with pytest.raises(Exception, match="already"):
-            await bench.store.jobs.enqueue_alone(jobs[1], NOW)
+            await bench.writing(lambda session: bench.store.jobs.enqueue_alike(session, fail(), NOW))
+        assert await bench.count() == before, "if one cannot be made, none is stored"
+        assert ids(await bench.claim(await bench.lease(), 1000)) == ids(due)
 
     @story
     async def test_an_id_is_taken_once_and_is_known_in_the_transaction_that_takes_it(self, bench: Bench) -> None:
+        alone = [new_job("action", retry=AGAIN), new_job(delay=10), new_job(concurrency_key="a")]
+        for job in alone:
+            await bench.store.jobs.enqueue_alone(job, NOW)
+        assert ids(await bench.claim(await bench.lease())) == [alone[0].id]
         job = new_job()
         session = await bench.store.begin_write()
         await bench.store.jobs.enqueue(session, [job], NOW)
@@ -118,11 +105,12 @@ class Jobs(Suite):
         assert status is not None
         assert status.state is JobState.PENDING
         await session.commit()
-        with pytest.raises(Exception, match="already"):
-            await bench.enqueue(job)
+        for again in (bench.enqueue(job), bench.store.jobs.enqueue_alone(alone[1], NOW)):
+            with pytest.raises(Exception, match="already"):
+                await again
         await bench.enqueue()
         await bench.request_cancel()
-        assert await bench.count() == {"ready": 1}
+        assert await bench.count() == {"ready": 2, "scheduled": 1, "running": 1}
 
     # ----- claim
 
@@ -150,8 +138,6 @@ class Jobs(Suite):
             except TryAgain:
                 continue
 
-    # ----- scheduled for later
-
     # ----- look
 
     @story
@@ -176,62 +162,38 @@ class Jobs(Suite):
     # ----- forget
 
     @story
-    async def test_a_status_expires_on_time_and_is_pruned_later(self, bench: Bench) -> None:
-        lease, (short, medium, long) = await bench.running(new_job(), new_job(), new_job())
-        days = {short.id: 1, medium.id: 5, long.id: 400}
-        await bench.settle(lease, *(self._kept_for(ended(job), days[job.id]) for job in (short, medium, long)))
-        for day, known in ((0, 3), (0.99, 3), (1, 2), (4.99, 2), (5, 1), (399.9, 1), (400, 0)):
-            now = after(day * 86400)
-            assert len(await bench.list(now=now)) == known, f"on day {day}"
-            assert (await bench.count(now)).get("success", 0) == known
-            assert (await bench.find(short.id, now) is None) is (day >= 1)
-
-    def _kept_for(self, settlement: Settlement, days: float) -> Settlement:
-        return Settlement(
-            id=settlement.id,
-            state=settlement.state,
-            event=settlement.event,
-            attempt=settlement.attempt,
-            run_at=settlement.run_at,
-            finished_at=settlement.finished_at,
-            expires_at=settlement.finished_at + timedelta(days=days),
-            result="null",
-        )
-
-    @story
-    async def test_pruning_takes_what_has_expired_and_nothing_else(self, bench: Bench) -> None:
-        """For two months, each day some jobs end and the pruner runs: nobody's status goes before its time."""
+    async def test_a_status_is_known_until_it_expires_and_pruning_takes_nothing_else(self, bench: Bench) -> None:
+        """For weeks, each day some jobs end, and every other day the pruner runs."""
         lease = await bench.lease(ttl=timedelta(days=1000))
-        kept: dict[object, float] = {}
-        await bench.enqueue(new_job(), now=NOW)
+        await bench.enqueue(new_job())
         await bench.claim_one(lease)
-        stays = {"running": 1, "scheduled": 1}
         await bench.enqueue(new_job(delay=10**9))
-        for day in range(60):
+        until, lengths, stays = dict[UUID, float](), (0.25, 1, 7, 20), {"running": 1, "scheduled": 1}
+        for day in range(25):
             now = after(day * 86400)
-            jobs = [new_job(now=now) for _ in range(4)]
-            await bench.enqueue(*jobs, now=now)
-            claimed = await bench.claim(lease, now=now)
-            lengths = (0.25, 1, 7, 20)
-            await bench.settle(
-                lease,
-                *(self._kept_for(ended(job, now=now), length) for job, length in zip(claimed, lengths, strict=True)),
-            )
-            kept |= {job.id: day + length for job, length in zip(claimed, lengths, strict=True)}
-            await bench.store.jobs.prune(now, 1000)
-            expected = sum(until > day for until in kept.values())
-            assert await bench.count(now) == {"success": expected, **stays}, f"on day {day}"
-        for day in range(60, 120):
+            await bench.enqueue(*(new_job(now=now) for _ in lengths), now=now)
+            ends = [ended(job, JobEvent.RAISED, error="No", now=now) for job in await bench.claim(lease, now=now)]
+            kept = [
+                replace(end, expires_at=now + timedelta(days=days)) for end, days in zip(ends, lengths, strict=True)
+            ]
+            await bench.settle(lease, *kept)
+            until |= {end.id: day + days for end, days in zip(ends, lengths, strict=True)}
+            known = {job_id for job_id, end in until.items() if end > day}
+            assert await bench.count(now) == {"failed": len(known), **stays}, f"on day {day}"
+            assert set(await bench.matching(JobFilter(state="failed"), now=now)) == known
+            for job_id in [one for one, end in until.items() if end == day]:
+                assert (await bench.find(job_id, now), await bench.retry(job_id, now=now)) == (None, [])
+            if day % 2 == 0:
+                await bench.store.jobs.prune(now, 1000)
+        for day in range(25, 85):
             await bench.store.jobs.prune(after(day * 86400), 1000)
-        assert await bench.store.jobs.prune(after(200 * 86400), 1000) == 0, "nothing is left behind"
+        assert await bench.count() == stays, "nothing is left behind"
+        await bench.enqueue(*(new_job() for _ in range(10)))
+        long = [replace(ended(job), expires_at=after(400 * 86400)) for job in await bench.claim(lease)]
+        await bench.settle(lease, *long)
+        pieces = [await bench.store.jobs.prune(after(401 * 86400), 4) for _ in range(4)]
+        assert pieces == [4, 4, 2, 0], "in bounded pieces"
         assert await bench.count() == stays
-
-    @story
-    async def test_pruning_goes_in_bounded_pieces(self, bench: Bench) -> None:
-        lease, jobs = await bench.running(*(new_job() for _ in range(10)))
-        await bench.settle(lease, *(self._kept_for(ended(job), 400) for job in jobs))
-        now = after(401 * 86400)
-        assert [await bench.store.jobs.prune(now, 4) for _ in range(4)] == [4, 4, 2, 0]
 
     # ----- in peace with users
 
@@ -290,16 +252,19 @@ class Jobs(Suite):
         assert await bench.count() == {"success": 10, "failed": 1, "running": 1}
 
     @story
-    async def test_of_many_who_settle_one_job_one_wins(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job())
+    async def test_of_many_who_settle_or_retry_one_job_one_wins(self, bench: Bench) -> None:
+        lease, (job,) = await bench.running(new_job("action"))
         stores = [await bench.another() for _ in range(4)]
 
         async def settle(number: int, store: Store) -> bool:
-            return bool(await store.jobs.settle(lease, [ended(job, result=str(number))]))
+            return bool(await store.jobs.settle(lease, [ended(job, JobEvent.RAISED, error=str(number))]))
 
         won = await asyncio.gather(*(settle(number, store) for number, store in enumerate(stores)))
         assert sum(won) == 1
-        assert (await bench.status(job.id)).result == won.index(True)
+        assert (await bench.status(job.id)).error == str(won.index(True))
+        retried = await asyncio.gather(*(store.jobs.retry([job.id], NOW) for store in stores))
+        assert sorted(map(len, retried)) == [0, 0, 0, 1]
+        assert await bench.count() == {"ready": 1}
 
     @story
     async def test_of_many_settled_within_a_transaction_it_is_told_how_many_the_lease_held(self, bench: Bench) -> None:
@@ -385,29 +350,10 @@ class Jobs(Suite):
         assert sum(len(one.traceback or "") for one in status.attempts) <= ATTEMPTS_KEPT * 4_000
         assert status.traceback == "x" * 50_000
 
-    # ----- since when a job fails
-
-    # ----- retry
-
-    @story
-    async def test_an_expired_job_is_not_retried(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        await bench.settle(lease, ended(job, JobEvent.RAISED, error="No"))
-        assert await bench.retry(job.id, now=NOW + KEEP) == []
-
-    @story
-    async def test_of_many_who_retry_one_job_one_wins(self, bench: Bench) -> None:
-        lease, (job,) = await bench.running(new_job("action"))
-        await bench.settle(lease, ended(job, JobEvent.RAISED, error="No"))
-        stores = [await bench.another() for _ in range(4)]
-        won = await asyncio.gather(*(store.jobs.retry([job.id], NOW) for store in stores))
-        assert sorted(map(len, won)) == [0, 0, 0, 1]
-        assert await bench.count() == {"ready": 1}
-
     # ----- filters
 
     @story
-    async def test_a_filter_finds_what_has_all_that_it_names(self, bench: Bench) -> None:
+    async def test_a_filter_finds_what_has_all_that_it_names_and_what_goes_on_is_seen(self, bench: Bench) -> None:
         jobs = await self._all_kinds(bench)
         names = {job_id: name for name, job_id in jobs.items()}
         for where, expected in (
@@ -439,18 +385,23 @@ class Jobs(Suite):
             listed = await bench.store.jobs.list(session, where, 9, after(30))
             await session.rollback()
             assert [names[job_uuid(job.id)] for job in listed] == found, where
+        newest = await bench.matching(now=after(30))
+        assert await bench.matching(limit=3, below=newest[2], now=after(30)) == newest[3:6]
+        assert await bench.matching(limit=3, below=newest[-1], now=after(30)) == []
         assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 9)) == 1
         assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(30), 0)) == 0
         assert await bench.reading(lambda session: bench.store.jobs.count_failed(session, after(10**9), 9)) == 0
-
-    @story
-    async def test_matching_goes_on_below_an_id(self, bench: Bench) -> None:
-        jobs = [new_job(delay=number % 2) for number in range(7)]
-        await bench.enqueue(*jobs)
-        newest = ids(jobs)[::-1]
-        assert await bench.matching(limit=3) == newest[:3]
-        assert await bench.matching(limit=3, below=newest[2]) == newest[3:6]
-        assert await bench.matching(limit=3, below=newest[-1]) == []
+        idle = await bench.lease(after(40))
+        oldest = await bench.reading(lambda session: bench.store.pools.oldest(session, 1))
+        assert sorted((one.place, one.pool, one.since) for one in oldest) == [
+            ("ready", "default", NOW),
+            ("running", "default", NOW),
+        ]
+        assert [one.id for one in oldest if one.place == "running"] == [jobs["runs"]]
+        busy, free = await bench.reading(bench.store.leases.list)
+        assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
+        assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
+        assert await bench.state(jobs["runs"]) == "running"
 
     @story
     async def test_cancels_are_asked_for_by_filter(self, bench: Bench) -> None:
@@ -469,23 +420,6 @@ class Jobs(Suite):
         assert await ask(JobFilter(concurrency_key="tenant %", key="k'1")) == 1
         assert await ask(JobFilter(function="conformance:function")) == 1, "what runs; what has ended is left alone"
         assert await bench.cancel_pending(after(30)) == [jobs["runs"]]
-
-    # ----- what is seen from outside
-
-    @story
-    async def test_what_goes_on_in_pools_and_under_leases_is_seen(self, bench: Bench) -> None:
-        jobs = await self._all_kinds(bench)
-        idle = await bench.lease(after(40))
-        oldest = await bench.reading(lambda session: bench.store.pools.oldest(session, 1))
-        assert sorted((one.place, one.pool, one.since) for one in oldest) == [
-            ("ready", "default", NOW),
-            ("running", "default", NOW),
-        ]
-        assert [one.id for one in oldest if one.place == "running"] == [jobs["runs"]]
-        busy, free = await bench.reading(bench.store.leases.list)
-        assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
-        assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
-        assert await bench.state(jobs["runs"]) == "running"
 
     async def _all_kinds(self, bench: Bench) -> dict[str, UUID]:
         lease, (runs, good, bad) = await bench.running(*(new_job("action") for _ in range(3)))

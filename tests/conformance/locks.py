@@ -8,10 +8,12 @@ import itertools
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from conformance.bench import NOW, Bench, Suite, after, story
+from conformance.bench import NOW, TTL, Bench, Suite, after, ended, ids, lose, new_job, story
 from penstock.clock import SystemClock
 from penstock.errors import Conflict
+from penstock.jobs.job import Job, Settlement
 from penstock.store.nouns.locks import LOCK_KEPT, LockRow
+from penstock.store.session import Session
 from penstock.store.store import Store
 
 LEASE = timedelta(seconds=15)
@@ -20,8 +22,6 @@ _attempts = itertools.count(1)
 
 
 class Locks(Suite):
-    """`store.nouns.Locks`."""
-
     @story
     async def test_a_lock_is_held_until_it_is_given_back_or_runs_out(self, bench: Bench) -> None:
         locks, attempt = bench.store.locks, new_attempt()
@@ -56,6 +56,9 @@ class Locks(Suite):
     @story
     async def test_who_has_lost_it_does_nothing_to_the_next_holder(self, bench: Bench) -> None:
         locks, attempt = bench.store.locks, new_attempt()
+        assert await locks.withdraw("k", attempt) is None
+        unheard = await locks.take("k", attempt, "ada", LEASE, NOW)
+        assert (await locks.withdraw("k", attempt), await listed(bench)) == (unheard, [])
         lost = await locks.take("k", attempt, "ada", LEASE, NOW)
         row = await take(bench, "k", "eve", after(15))
         assert not await locks.renew("k", lost.fence, timedelta(days=1), after(15))
@@ -82,14 +85,6 @@ class Locks(Suite):
         assert released.wanted
         assert not await locks.want("one", one.fence), "it is free by now"
         assert not (await take(bench, "one")).wanted
-
-    @story
-    async def test_what_nobody_heard_of_is_withdrawn(self, bench: Bench) -> None:
-        locks, attempt = bench.store.locks, new_attempt()
-        assert await locks.withdraw("k", attempt) is None
-        row = await locks.take("k", attempt, "ada", LEASE, NOW)
-        assert await locks.withdraw("k", attempt) == row
-        assert await listed(bench) == []
 
     @story
     async def test_locks_are_listed_in_the_order_in_which_they_were_taken_until_they_are_forgotten(
@@ -176,20 +171,134 @@ class Locks(Suite):
 
 
 def new_attempt() -> UUID:
-    """A number of somebody who asks."""
     return UUID(int=next(_attempts))
 
 
 async def take(bench: Bench, key: str, holder: str = "ada", now: datetime = NOW, store: Store | None = None) -> LockRow:
-    """Ask for a lock; whose it is."""
     return await (store or bench.store).locks.take(key, new_attempt(), holder, LEASE, now)
 
 
 async def check(bench: Bench, key: str, fence: int) -> bool:
-    """Whether a lock has this holder."""
     return await bench.writing(lambda session: bench.store.locks.check(session, key, fence))
 
 
 async def listed(bench: Bench, limit: int = 100) -> list[LockRow]:
-    """All locks."""
     return await bench.reading(lambda session: bench.store.locks.list(session, limit))
+
+
+class Leases(Suite):
+    @story
+    async def test_of_many_rescuers_one_gets_each_job(self, bench: Bench) -> None:
+        lease, jobs = await bench.running(*(new_job("action") for _ in range(20)))
+        stores = [await bench.another() for _ in range(4)]
+        seen: list[Job] = []
+
+        def settle(lost: list[Job]) -> list[Settlement]:
+            seen.extend(lost)
+            return lose()(lost)
+
+        counts = await asyncio.gather(
+            *(store.leases.rescue(lease, after(31), settle) for store in stores), return_exceptions=True
+        )
+        assert sum(count for count in counts if isinstance(count, int)) == 20
+        assert await bench.count() == {"failed": 20}
+        assert set(ids(seen)) == set(ids(jobs))
+
+    @story
+    async def test_what_a_rescue_decides_is_undone_if_it_fails(self, bench: Bench) -> None:
+        last = await bench.lease()
+        await bench.store.leases.give_back(last)
+        lease, _jobs = await bench.running(new_job())
+        assert lease > last, "no number is given out twice"
+
+        def fail(_jobs: list[Job]) -> list[Settlement]:
+            raise ZeroDivisionError
+
+        outcome = await asyncio.gather(bench.store.leases.rescue(lease, after(31), fail), return_exceptions=True)
+        assert isinstance(outcome[0], ZeroDivisionError)
+        assert await bench.count() == {"running": 1}
+        assert await bench.store.leases.find_expired(after(31)) == [lease]
+        assert await bench.store.leases.rescue(lease, after(31), lose()) == 1
+
+    @story
+    async def test_jobs_of_a_lease_that_is_gone_are_found_and_rescued(self, bench: Bench) -> None:
+        """A claim that was on its way while its lease ended leaves jobs under a lease that nobody has."""
+        lease, (job,) = await bench.running(new_job())
+        await bench.writing(lambda session: session.execute(self.delete_lease, (lease,)))
+        assert await bench.store.leases.find_expired(NOW) == [lease]
+        assert await bench.store.leases.rescue(lease, NOW, lose()) == 1
+        assert await bench.state(job.id) == "pending"
+        assert await bench.store.leases.find_expired(NOW) == []
+
+    @story
+    async def test_a_rescue_and_the_end_of_the_job_cannot_both_win(self, bench: Bench) -> None:
+        """The job's own transaction has settled it and is about to commit when its lease is taken over."""
+        lease, (job,) = await bench.running(new_job())
+        session = await bench.store.begin_write()
+        await bench.insert(session, "effect")
+        assert await bench.store.jobs.settle_within(session, lease, ended(job))
+        other = await bench.another()
+        rescue = asyncio.create_task(other.leases.rescue(lease, after(31), lose(after(31))))
+        if not self.one_writer:
+            assert await rescue == 0, "it does not wait for a transaction that may never end"
+        await session.commit()
+        assert await rescue == 0
+        assert (await bench.state(job.id), await bench.kept()) == ("success", ["effect"])
+
+    @story
+    async def test_a_rescue_that_stepped_around_a_transaction_is_done_later(self, bench: Bench) -> None:
+        lease, (job, other_job) = await bench.running(new_job(), new_job())
+
+        async def rescue() -> int:
+            return await bench.store.leases.rescue(lease, after(31), lose(after(31)))
+
+        if self.one_writer:
+            assert await rescue() == 2
+            return
+        session = await bench.store.begin_write()
+        assert await bench.store.jobs.settle_within(session, lease, ended(job))
+        assert await rescue() == 1
+        assert await bench.state(other_job.id) == "pending"
+        assert not await bench.store.leases.renew(lease, TTL, after(31)), "its worker does not get it back"
+        assert lease in await bench.store.leases.find_expired(after(31))
+        await session.rollback()
+        assert await rescue() == 1
+        assert await bench.state(job.id) == "pending"
+        assert await bench.store.leases.find_expired(after(1000)) == []
+
+    @story
+    async def test_a_transaction_that_reads_a_job_is_not_disturbed_by_its_rescue(self, bench: Bench) -> None:
+        if self.one_writer:
+            return
+        lease, (job,) = await bench.running(new_job())
+        session = await bench.store.begin_write()
+        status = await bench.store.jobs.find(session, job.id, NOW)
+        assert status is not None
+        await bench.insert(session, "effect")
+        await bench.store.leases.rescue(lease, after(31), lose())
+        await session.commit()
+        assert await bench.kept() == ["effect"]
+
+    @story
+    async def test_settling_in_a_snapshot_older_than_the_rescue_does_not_commit(self, bench: Bench) -> None:
+        if self.one_writer:
+            return
+        lease, (job,) = await bench.running(new_job())
+        session = await bench.store.begin_write()
+        assert await bench.titles(session) == []
+        await bench.store.leases.rescue(lease, after(31), lose())
+        assert not await self._commits(bench, session, lease, job)
+        assert await bench.kept() == []
+        assert await bench.state(job.id) == "pending"
+
+    async def _commits(self, bench: Bench, session: Session, lease: int, job: Job) -> bool:
+        try:
+            await bench.insert(session, "effect")
+            won = await bench.store.jobs.settle_within(session, lease, ended(job))
+            if won:
+                await session.commit()
+        except Conflict:
+            return False
+        finally:
+            await session.rollback()
+        return won

@@ -1,47 +1,35 @@
 """Any order of moves: a small model of jobs and leases in plain Python, and the store, do the same things.
 
-Leaves the model to `model`. hypothesis invents the orders, and finds a short one when the two differ.
+Leaves how jobs are enqueued and claimed to `callmachine` and `gatemachine`. hypothesis invents the orders, and finds a
+short one when the two differ.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from conformance.bench import NOW, TTL, Bench, Suite, T, cancel, ended, lose, new_job, rooms
-from conformance.model import Model, ModelJob
-from penstock.jobs.job import Job, Kind, NewJob, Settlement, job_id, job_uuid
-from penstock.jobs.retry import Retry
-from penstock.jobs.states import JobEvent
+from conformance.bench import NOW, TTL, Bench, Suite, T, cancel, ended, lose, new_job
+from penstock.jobs.job import Attempt, Job, NewJob, Settlement, job_id, job_uuid
+from penstock.jobs.settle import ATTEMPTS_KEPT
+from penstock.jobs.states import FINISHED, JobEvent, JobState
 from penstock.jobs.token import Token, Told, token_of, token_text
 from penstock.store.nouns.leases import OUTSIDE
 from penstock.store.session import Session
 
 _YEAR = timedelta(days=366)
 _MINUTE = timedelta(minutes=1)
-_RETRY = Retry(max_attempts=2, initial_backoff=10.0)
-_EVENTS = (
-    JobEvent.RETURNED,
-    JobEvent.RAISED,
-    JobEvent.SNOOZED,
-    JobEvent.HANDED_BACK,
-    JobEvent.CANCELED,
-)
+EVENTS = (JobEvent.RETURNED, JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.CANCELED)
 _TOLD = (JobEvent.RETURNED, JobEvent.RAISED)
 _WAIT = timedelta(seconds=20)
 _ALL = 1000
@@ -50,8 +38,6 @@ WHILE_SHRINKING = pytest.mark.timeout(600)  # for a short order in which the two
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Does each step to the model and to the store, and compares."""
-
     bench: Bench
     runner: asyncio.Runner
     model: Model
@@ -61,29 +47,13 @@ class JobMachine(RuleBasedStateMachine):
         super().__init__()
         type(self).examples += 1
         self.now = NOW + self.examples * _YEAR  # all that was left before has expired
-        self.model = self._new_model()
+        self.model = self.new_model()
         self.handles: list[tuple[int, Job]] = []
 
+    def new_model(self) -> Model:
+        raise NotImplementedError
+
     # ----- steps
-
-    @initialize()
-    def begin(self) -> None:
-        self._take_lease()
-        self._take_lease()
-        self._enqueue([new_job(priority=priority, now=self.now) for priority in (0, 1, 0)])
-
-    @rule(
-        kind=st.sampled_from(["mutation", "action"]),
-        delay=st.sampled_from([0, 0, 5.000001, 60]),
-        priority=st.integers(-1, 1),
-        retry=st.sampled_from([None, _RETRY, Retry.fixed(10, max_duration=60)]),
-        count=st.integers(1, 3),
-        kept=st.sampled_from([True, True, True, False]),
-    )
-    def enqueue(self, kind: Kind, delay: float, priority: int, retry: Retry | None, count: int, *, kept: bool) -> None:
-        asked: dict[str, Any] = {"delay": delay, "priority": priority, "retry": retry}
-        jobs = [new_job(kind, args=f'{{"n": {number}}}', now=self.now, **asked) for number in range(count)]
-        self._enqueue(jobs[::-1], kept=kept)  # machines that enqueue have clocks that differ
 
     @rule(seconds=st.sampled_from([1, 4, 11, 31]))
     def time_passes(self, seconds: int) -> None:
@@ -105,36 +75,14 @@ class JobMachine(RuleBasedStateMachine):
         if not self._under(lease):
             self.model.leases.pop(lease, None)
 
-    @rule(which=INDEX, limit=st.integers(1, 4))
-    def claim(self, which: int, limit: int) -> None:
-        lease, model = self._some_lease(which), self.model
-        claim = self.runner.run(self.bench.store.jobs.claim(lease, limit, rooms(limit), self.now))
-        ready = [job.id for job in model.line("ready") if job.asked_at is None]
-        promoted = {job.id for job in model.promote(self.now)}
-        came = [job.id for job in model.line("ready") if job.id in promoted and job.asked_at is None]
-        claimed = [job.id for job in claim.jobs]
-        places = limit if lease in model.leases else 0
-        assert len(claimed) == min(places, len(ready) + len(came))
-        for line in (ready, came):
-            taken = [job for job in line if job in claimed]
-            assert taken == line[: len(taken)], "nobody is passed over"
-        assert set(claimed) <= {*ready, *came}
-        for job in claim.jobs:
-            known = model.jobs[job.id]
-            known.starts(lease, self.now)
-            assert job == self._claimed(known)
-            self._note(lease, job)
-        later = [job for job in model.line("scheduled") if job.asked_at is None]
-        assert claim.next_run_at == (later[0].run_at if later else None)
-
     @precondition(lambda self: self.handles)
-    @rule(which=INDEX, event=st.sampled_from(_EVENTS), other=st.booleans())
+    @rule(which=INDEX, event=st.sampled_from(EVENTS), other=st.booleans())
     def settle(self, which: int, event: JobEvent, *, other: bool) -> None:
         lease, job = self._some_handle(which)
         self._settle(self._some_lease(which) if other else lease, [(job, event)])
 
     @precondition(lambda self: self.handles)
-    @rule(which=INDEX, events=st.lists(st.sampled_from(_EVENTS), min_size=2, max_size=5))
+    @rule(which=INDEX, events=st.lists(st.sampled_from(EVENTS), min_size=2, max_size=5))
     def settle_many(self, which: int, events: list[JobEvent]) -> None:
         lease, _ = self._some_handle(which)
         self._settle(lease, [(self._some_handle(which + number)[1], event) for number, event in enumerate(events)])
@@ -147,7 +95,7 @@ class JobMachine(RuleBasedStateMachine):
         assert won == {one for one, settlement in said.items() if self.model.settle(lease, settlement)}
 
     @precondition(lambda self: self.handles)
-    @rule(which=INDEX, event=st.sampled_from(_EVENTS), kept=st.booleans())
+    @rule(which=INDEX, event=st.sampled_from(EVENTS), kept=st.booleans())
     def settle_within(self, which: int, event: JobEvent, *, kept: bool) -> None:
         lease, job = self._some_handle(which)
         settlement = self._settlement(job, event)
@@ -343,15 +291,10 @@ class JobMachine(RuleBasedStateMachine):
 
     # ----- words
 
-    def _new_model(self) -> Model:
-        return Model()
-
     def _take_lease(self) -> None:
         self.model.leases[self.runner.run(self.bench.lease(self.now))] = self.now + TTL
 
     def _write(self, write: Callable[[Session], Awaitable[T]], *, kept: bool = True) -> T:
-        """Write in a transaction, which may be undone."""
-
         async def run() -> T:
             session = await self.bench.store.begin_write()
             try:
@@ -363,12 +306,6 @@ class JobMachine(RuleBasedStateMachine):
             return result
 
         return self.runner.run(run())
-
-    def _enqueue(self, jobs: list[NewJob], *, kept: bool = True) -> None:
-        self._write(lambda session: self.bench.store.jobs.enqueue(session, jobs, self.now), kept=kept)
-        for job in jobs if kept else []:
-            place, seq = ("ready", self.model.seq()) if job.run_at <= self.now else ("scheduled", 0)
-            self.model.jobs[job.id] = ModelJob(job, job.run_at, place, seq, self.now)
 
     def _claimed(self, known: ModelJob) -> Job:
         """A job as whoever claims it gets it."""
@@ -430,14 +367,8 @@ class JobMachine(RuleBasedStateMachine):
 
 
 class AnyOrder(Suite):
-    """The moves of jobs and leases in any order."""
-
     machine_examples = 40
     machine_steps = 40
-
-    @WHILE_SHRINKING
-    def test_any_order_of_moves_does_as_the_model_says(self) -> None:
-        self.run_machine(JobMachine, self.machine_examples)
 
     def run_machine(self, machine: type[JobMachine], examples: int) -> None:
         """Let a machine do its steps in many orders, on a store of its own."""
@@ -457,3 +388,105 @@ class AnyOrder(Suite):
                 )
             finally:
                 runner.run(bench.stop())
+
+
+_FAILURES = {JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED}
+
+
+@dataclass
+class ModelJob:
+    new: NewJob
+    run_at: datetime
+    place: str
+    seq: int
+    enqueued_at: datetime
+    attempt: int = 0
+    lease: int | None = None
+    asked_at: datetime | None = None
+    started_at: datetime | None = None
+    failing_since: datetime | None = None
+    finished_at: datetime | None = None
+    result: Any = None
+    error: str | None = None
+    traceback: str | None = None
+    failures: tuple[Attempt, ...] = ()
+    tokens: dict[int, tuple[str, datetime]] = field(default_factory=dict)  # by attempt
+
+    @property
+    def id(self) -> UUID:
+        return self.new.id
+
+    @property
+    def priority(self) -> int:
+        return self.new.priority
+
+    @property
+    def state(self) -> str:
+        return "pending" if self.place in {"ready", "scheduled", "waiting"} else self.place
+
+    @property
+    def history(self) -> tuple[Any, ...]:
+        return self.started_at, self.finished_at, self.result, self.error, self.traceback
+
+    def starts(self, lease: int, now: datetime) -> None:
+        self.place, self.lease, self.started_at, self.attempt = "running", lease, now, self.attempt + 1
+
+    def writes(self, said: Settlement) -> None:
+        """Keep what is written about its end, or about why it waits."""
+        self.finished_at = said.finished_at if said.state in FINISHED else None
+        if said.state is JobState.PENDING:
+            self.started_at, self.error = None, said.error or self.error
+            return
+        self.result = None if said.result is None else json.loads(said.result)
+        self.error, self.traceback = said.error, said.traceback
+
+
+class Model:
+    def __init__(self) -> None:
+        self.jobs: dict[UUID, ModelJob] = {}
+        self.leases: dict[int, datetime] = {}
+        self._seq = 0
+
+    def seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def line(self, place: str, now: datetime | None = None) -> list[ModelJob]:
+        """The jobs in a place, in the order in which they start: all, or those that are due."""
+        found = [job for job in self.jobs.values() if job.place == place and (now is None or job.run_at <= now)]
+        if place == "scheduled":
+            return sorted(found, key=lambda job: (job.run_at, job.id))
+        return sorted(found, key=lambda job: (-job.priority, job.run_at, job.seq))
+
+    def promote(self, now: datetime) -> list[ModelJob]:
+        """Move due jobs to ready, but for those that are to be canceled; these."""
+        due = [job for job in self.line("scheduled", now) if job.asked_at is None]
+        for job in due:
+            job.place, job.seq = "ready", self.seq()
+        return due
+
+    def settle(self, lease: int, settlement: Settlement) -> bool:
+        job = self.jobs[settlement.id]
+        if job.lease != lease:
+            return False
+        job.lease, job.attempt, job.run_at = None, settlement.attempt, settlement.run_at
+        job.place = "scheduled" if settlement.state is JobState.PENDING else settlement.state.value
+        job.writes(settlement)
+        if settlement.event in _FAILURES:
+            assert settlement.failed is not None
+            job.failures = (*job.failures, settlement.failed)[-ATTEMPTS_KEPT:]
+            job.failing_since = job.failing_since or settlement.failed.failing_since
+        return True
+
+    def cancel(self, job: ModelJob, settlement: Settlement) -> None:
+        job.place = "canceled"
+        job.writes(settlement)
+
+    def retry(self, job: ModelJob, now: datetime) -> bool:
+        """Make a job pending again if it has failed or was canceled; whether it was so."""
+        if job.place not in {"failed", "canceled"}:
+            return False
+        job.place, job.seq, job.attempt, job.run_at, job.asked_at = "ready", self.seq(), 0, now, None
+        job.started_at = job.failing_since = job.finished_at = job.result = job.traceback = None
+        job.tokens.clear()  # attempts are counted anew, and tokens of those before count no more
+        return True

@@ -28,8 +28,6 @@ _AGAIN = {(JobState.RUNNING, JobEvent.RAISED), (JobState.RUNNING, JobEvent.LOST)
 
 
 class Moves(Suite):
-    """`jobs.states`, as a store carries it out."""
-
     @story
     async def test_every_move_of_the_state_machine(self, bench: Bench) -> None:
         made: set[Move] = set()
@@ -39,17 +37,6 @@ class Moves(Suite):
             assert move == (state, event, to)
             made |= {move, *walk.made}
         assert made == set(moves())
-
-    @story
-    async def test_an_on_complete_that_raises_for_the_last_time_ends_its_job(self, bench: Bench) -> None:
-        for end in FINISHED:
-            walk = await _begin(bench, JobState.COMPLETING, JobEvent.COMPLETED, end)
-            claimed = await walk.claim()
-            settlement = ended(claimed, JobEvent.RAISED, error="No", retryable=False)
-            assert settlement.event is JobEvent.COMPLETED
-            await bench.settle(walk.lease, settlement)
-            status = await bench.status(walk.id)
-            assert (status.state, status.on_complete_error) == (end, "No")
 
 
 class _Walk:
@@ -69,7 +56,6 @@ class _Walk:
         return self.made[-1]
 
     async def claim(self) -> Job:
-        """Claim the job, or the call of its on_complete."""
         found = {job.id: job for job in await self._bench.claim(self.lease)}
         self._claimed = found[self.id]
         return self._claimed
@@ -90,7 +76,6 @@ class _Walk:
         return event
 
     async def give_up(self) -> None:
-        """Let the on_complete of the job raise for the last time."""
         settlement = ended(await self.claim(), JobEvent.RAISED, error="No", retryable=False)
         assert await self._bench.settle(self.lease, settlement) == {self.id}
 

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from conformance.api_keys import ApiKeys
-from conformance.audit import Audit
 from conformance.callmachine import CallsInAnyOrder
-from conformance.catalog import Catalog
-from conformance.changes import Changes
+from conformance.changes import Changes, Declaring
 from conformance.crons import Crons
-from conformance.dashboard_sessions import DashboardSessions
-from conformance.declaring import Declaring
+from conformance.doors import Doors
 from conformance.gatemachine import GatesInAnyOrder
-from conformance.gates import Gates
 from conformance.interests import Interests
-from conformance.isolation import Isolation
 from conformance.jobs import Jobs
 from conformance.keys import Keys
-from conformance.leases import Leases
-from conformance.locks import Locks
-from conformance.logbook import Logbook
-from conformance.machine import AnyOrder
+from conformance.locks import Leases, Locks
 from conformance.moves import Moves
 from conformance.outboxcare import OutboxCare
 from conformance.outboxes import Outboxes
 from conformance.pools import Pools
-from conformance.rates import Rates
 from conformance.records import Records
-from conformance.requests import Requests
-from conformance.sessions import Sessions
-from conformance.signals import Signals
+from conformance.sessions import Catalog, Isolation, Sessions, Signals
 from conformance.taskmachine import TasksInAnyOrder
 from conformance.tasks import Tasks
 from conformance.tokens import Tokens
@@ -40,9 +28,7 @@ class StoreSuite(
     Jobs,
     Moves,
     Pools,
-    Gates,
     Keys,
-    Rates,
     Crons,
     Interests,
     Declaring,
@@ -53,17 +39,12 @@ class StoreSuite(
     OutboxCare,
     Leases,
     Locks,
-    Requests,
-    ApiKeys,
-    Audit,
-    DashboardSessions,
-    Logbook,
+    Doors,
     Tokens,
     Signals,
     Catalog,
     CallsInAnyOrder,
     GatesInAnyOrder,
     TasksInAnyOrder,
-    AnyOrder,
 ):
     """What `store` promises, as tests: inherit from it, and say what `Suite` asks."""

@@ -37,7 +37,6 @@ SPEC = TaskSpec(
 
 
 def task_plan(name: str = "task", **declared: Any) -> TaskPlan:
-    """A task as a program might declare it."""
     given: dict[str, Any] = {
         "name": name, "function": "conformance:task", "kind": "mutation", "pool": POOL, "priority": 0,
         "options": Options(retry=AGAIN, keep=FOR_EVER.total_seconds()), "resets": True, "history": HISTORY,
@@ -47,7 +46,6 @@ def task_plan(name: str = "task", **declared: Any) -> TaskPlan:
 
 
 async def task_of(bench: Bench, **declared: Any) -> int:
-    """Declare a task; its number."""
     rows: Sequence[TaskRow] = await bench.store.tasks.declare([task_plan(**declared)], NOW)
     return rows[0].id
 
@@ -88,37 +86,31 @@ def row(
 
 
 async def plan(bench: Bench, *rows: RowPlan, at: float = 0) -> int:
-    """Write what is planned; how many jobs there are more."""
     launched = await bench.store.tasks.plan(rows, None, after(at))
     assert launched is not None
     return launched
 
 
 async def find(bench: Bench, task: int, key: str) -> RecordRow | None:
-    """The record of a row."""
     return await bench.reading(lambda session: bench.store.tasks.find(session, task, key))
 
 
 async def found(bench: Bench, task: int, key: str) -> RecordRow:
-    """The same of a row that must have one."""
     record = await find(bench, task, key)
     assert record is not None
     return record
 
 
 async def claim(bench: Bench, lease: int, pool: str, at: float = 0) -> list[Job]:
-    """Claim all that may start of a pool."""
     epoch = None if pool == POOL else 1
     return (await bench.store.jobs.claim(lease, 9, [Room(pool, 9, epoch)], after(at))).jobs
 
 
 def end(job: Job, event: JobEvent = JobEvent.RETURNED, *, at: float = 0) -> Settlement:
-    """What is to be written about a run that has ended this way."""
     return settle(job, Outcome(event, error="E"), after(at), 0.5, KEEP)
 
 
 async def a_move(bench: Bench) -> Move:
-    """How a reader moves on who has read one change."""
     await declare(bench, note("all"))
     assert await bench.store.changes.register("tasks", NOW)
     lease = await bench.lease()

@@ -1,14 +1,16 @@
 """Any order of changes of rows, and of moves of the jobs made of them: a small model and the store do the same things.
 
-Leaves the model to `taskmodel`, and the moves that all jobs make to `machine`, whose words it uses.
+Leaves the moves that all jobs make to `machine`.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,10 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conformance.bench import KEEP, NOW, TTL, Bench
 from conformance.machine import INDEX, WHILE_SHRINKING, AnyOrder
 from conformance.taskbench import HISTORY, row, task_plan
-from conformance.taskmodel import ModelRow
 from penstock.jobs.job import Job, JobStatus, Outcome, Settlement, job_id, job_uuid
 from penstock.jobs.settle import settle, settle_cancel
-from penstock.jobs.states import JobEvent
+from penstock.jobs.states import FINISHED, JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.reactive.planning import RowPlan
 from penstock.store.nouns.jobs import Room
@@ -36,8 +37,6 @@ _ENDED = {"success", "failed", "canceled", "skipped"}
 
 
 class TaskMachine(RuleBasedStateMachine):
-    """Does each step to the model and to the store, and compares."""
-
     bench: Bench
     runner: Any
     examples = 0
@@ -162,7 +161,6 @@ class TaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(which=INDEX, event=st.sampled_from([JobEvent.RETURNED, JobEvent.RETURNED, JobEvent.RAISED]))
     def settle_all(self, which: int, event: JobEvent) -> None:
-        """Settle all jobs that were claimed under a lease at once."""
         lease, _ = self.handles[which % len(self.handles)]
         said = {job.id: self._settlement(job, event) for of, job in self.handles if of == lease}
         known = {job.id: self._of(job) for _, job in self.handles}
@@ -320,7 +318,6 @@ class TaskMachine(RuleBasedStateMachine):
     # ----- words
 
     def run(self, work: Any) -> Any:
-        """The result of something asynchronous."""
         return self.runner.run(work)
 
     def _take_lease(self) -> None:
@@ -355,10 +352,80 @@ class TaskMachine(RuleBasedStateMachine):
 
 
 class TasksInAnyOrder(AnyOrder):
-    """The changes of rows and the moves of their jobs in any order."""
-
     task_examples = 20
 
     @WHILE_SHRINKING
     def test_any_order_of_changes_does_as_the_model_of_tasks_says(self) -> None:
         self.run_machine(TaskMachine, self.task_examples)  # type: ignore[arg-type]
+
+
+@dataclass
+class ModelRow:
+    """A row as the model knows it.
+
+    Attributes:
+        resets: Whether its attempts are counted from one again once it has changed.
+        generation: How many changes of it were to be run.
+        done: The last of these that a run was for that has ended.
+        let_go: Whether the last one needs no run, as the row is gone or its run was canceled.
+        live: Whether there is a job that has not ended.
+        running: The lease under which it runs.
+        claimed: For which change it runs.
+        asked: Whether someone has asked for its job to be canceled since the last change.
+        attempt: Attempts of its run that have begun.
+        change: What was the last change that was to be run.
+        gone: How it has gone, if it has.
+        job: The id of its job, once it is known.
+    """
+
+    resets: bool = True
+    generation: int = 0
+    done: int = 0
+    let_go: bool = False
+    live: bool = False
+    running: int | None = None
+    claimed: int = 0
+    asked: bool = False
+    attempt: int = 0
+    change: str = "enter"
+    gone: str | None = None
+    job: UUID | None = None
+
+    def changes(self, change: str, *, pending: bool, anew: bool = False) -> bool:
+        """It has changed; whether there is a job more."""
+        launched, entered = not self.live, self.live and self.running is None and self.change == "enter"
+        self.change = "enter" if entered and change == "change" else change  # nobody has heard of it yet
+        self.generation, self.live, self.let_go = self.generation + 1, True, False
+        if launched or pending:
+            self.asked = False
+        if launched or anew or (pending and self.resets):
+            self.attempt = 0
+        return launched
+
+    def leaves(self, gone: str, *, pending: bool) -> None:
+        self.gone = gone
+        if pending:
+            self.live, self.let_go, self.asked = False, True, False
+
+    def canceled(self) -> None:
+        self.live, self.let_go, self.asked = False, True, False
+
+    def revived(self) -> None:
+        self.generation += 1
+        self.live, self.let_go, self.asked, self.attempt, self.change = True, False, False, 0, "manual"
+
+    def claims(self, lease: int, generation: int) -> None:
+        self.running, self.claimed, self.attempt = lease, generation, self.attempt + 1
+
+    def ends(self, settlement: Settlement) -> None:
+        """Its run has ended, or is to go on later."""
+        self.running = None
+        changed = self.generation > self.claimed
+        if settlement.state not in FINISHED:
+            self.asked = self.asked and not changed
+            self.attempt = 0 if changed and self.resets else settlement.attempt
+            return
+        self.done, self.asked, self.attempt = self.claimed, False, 0
+        self.live = changed
+        if settlement.event is JobEvent.CANCELED and not changed:
+            self.let_go = True

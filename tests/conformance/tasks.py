@@ -9,20 +9,7 @@ from datetime import timedelta
 
 from conformance.bench import NOW, Bench, Suite, after, killed_before, story
 from conformance.interests import note, run
-from conformance.taskbench import (
-    HISTORY,
-    POOL,
-    SPEC,
-    a_move,
-    claim,
-    end,
-    find,
-    found,
-    plan,
-    row,
-    task_of,
-    task_plan,
-)
+from conformance.taskbench import HISTORY, POOL, SPEC, a_move, claim, end, find, found, plan, row, task_of, task_plan
 from penstock.jobs.states import JobEvent
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import FixedWindow
@@ -41,8 +28,6 @@ ODD_KEYS = (
 
 
 class Tasks(Suite):
-    """`store.tasks.Tasks`, and what the ends of jobs mean to it."""
-
     # ----- declaring
 
     @story
@@ -60,6 +45,9 @@ class Tasks(Suite):
         assert await tasks.declare([task_plan("a", signature="t")], after(5)) == rows[:1], "nor does a lower version"
         kept = await bench.reading(lambda session: tasks.signature(session, rows[0].id))
         assert kept == rows[0].plan.signature
+        stores = [bench.store, *[await bench.another() for _ in range(3)]]
+        found = await asyncio.gather(*(store.tasks.declare([task_plan("c"), task_plan("d")], NOW) for store in stores))
+        assert all(rows == found[0] for rows in found), "many may declare the same at once"
 
     @story
     async def test_another_filter_or_a_higher_version_has_rows_looked_at_as_it_says(self, bench: Bench) -> None:
@@ -90,12 +78,6 @@ class Tasks(Suite):
         assert task.earlier == (), "what was told is of another table"
 
     @story
-    async def test_many_declare_the_same_at_once(self, bench: Bench) -> None:
-        stores = [bench.store, *[await bench.another() for _ in range(3)]]
-        found = await asyncio.gather(*(store.tasks.declare([task_plan("a"), task_plan("b")], NOW) for store in stores))
-        assert all(rows == found[0] for rows in found)
-
-    @story
     async def test_who_goes_on_with_an_earlier_look_at_all_rows_loses(self, bench: Bench) -> None:
         (before,) = await bench.store.tasks.declare([task_plan("a")], NOW)
         further = Progress(before, Reconciling(after="k", looked=5))
@@ -116,28 +98,22 @@ class Tasks(Suite):
     # ----- planning
 
     @story
-    async def test_a_row_that_enters_has_a_job_at_once(self, bench: Bench) -> None:
-        task = await task_of(bench, priority=2)
-        assert await bench.store.tasks.plan([row(task, "a", before=None, after='{"x":1}')], None, NOW) == 1
-        record = await found(bench, task, "a")
-        assert (record.generation, record.live, record.change, record.gone) == (1, True, "enter", None)
-        assert (record.changed_at, record.due_at, record.after) == (NOW, NOW, '{"x":1}')
-        lease = await bench.lease()
-        job = await bench.claim_one(lease)
-        assert (job.id, job.function, job.kind, job.pool) == (record.job, "conformance:task", "mutation", POOL)
-        assert (job.priority, job.attempt, job.options.task) == (2, 1, task)
-        assert json.loads(job.args) == {
-            "generation": 1, "key": "a", "change": "enter", "before": None, "after": '{"x":1}',
-        }  # fmt: skip
-
-    @story
     async def test_keys_and_values_are_handed_over_as_they_are(self, bench: Bench) -> None:
-        task, lease = await task_of(bench), await bench.lease()
-        rows = [replace(row(task, key), before=text, after=text) for key, text in zip(ODD_KEYS, ODD_KEYS, strict=True)]
+        task, lease = await task_of(bench, priority=2), await bench.lease()
+        rows = [replace(row(task, key), before=key, after=key) for key in ODD_KEYS]
         assert await bench.store.tasks.plan(rows, None, NOW) == len(rows)
         jobs = await bench.claim(lease)
         assert sorted(json.loads(job.args)["key"] for job in jobs) == sorted(ODD_KEYS)
-        assert all((args := json.loads(job.args))["before"] == args["after"] == args["key"] for job in jobs)
+        for job in jobs:
+            args = json.loads(job.args)
+            assert args == {
+                "generation": 1,
+                "change": "enter",
+                **dict.fromkeys(("key", "before", "after"), args["key"]),
+            }
+            assert (job.pool, job.priority, job.options.task) == (POOL, 2, task)
+            record = await found(bench, task, args["key"])
+            assert (record.job, record.changed_at, record.due_at, record.after) == (job.id, NOW, NOW, args["key"])
         await bench.settle(lease, *map(end, jobs))
         assert [(await found(bench, task, key)).live for key in ODD_KEYS] == [False] * len(ODD_KEYS)
 

@@ -7,19 +7,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from conformance.bench import (
-    KEEP,
-    NOW,
-    TTL,
-    Bench,
-    Suite,
-    after,
-    definitions,
-    ended,
-    lose,
-    new_job,
-    story,
-)
+from conformance.bench import KEEP, NOW, TTL, Bench, Suite, after, definitions, ended, lose, new_job, story
 from penstock.clock import random_of
 from penstock.errors import TryAgain
 from penstock.jobs.job import Job, NewJob, Outcome, Settlement
@@ -36,7 +24,6 @@ HOUR = timedelta(hours=1)
 
 
 def token_for(job: Job, chance: str = "unguessed") -> Token:
-    """A token of an attempt at a job."""
     return token_of(token_text(job.id, job.attempt, chance))
 
 
@@ -50,8 +37,6 @@ def decide(event: JobEvent = JobEvent.RETURNED, seconds: float = 1, **facts: Any
 
 
 class Tokens(Suite):
-    """`store.nouns.Tokens`."""
-
     async def _held(self, bench: Bench, *jobs: NewJob) -> tuple[int, list[Job]]:
         """Jobs of the pool p that are held outside, and the lease that they ran under."""
         await bench.store.pools.declare(definitions({"p": 4}))
@@ -166,7 +151,7 @@ class Tokens(Suite):
     async def test_of_many_who_end_a_job_one_does(self, bench: Bench) -> None:
         stores = [bench.store, await bench.another(), await bench.another()]
         chance = random_of(7)
-        for number in range(12):
+        for number in range(6):
             lease, (job,) = await self._held(bench, new_job("action", pool="p"))
             await bench.request_cancel(job.id)
             end = after(3600)
@@ -195,7 +180,7 @@ class Tokens(Suite):
         await bench.store.pools.declare(definitions({"p": 2}))
         other = await bench.another()
         lease = await bench.lease()
-        for _ in range(15):
+        for _ in range(8):
             await bench.store.pools.acquire(lease, "p", 1)
             await bench.enqueue(new_job("action", pool="p"))
             (job,) = (await bench.store.jobs.claim(lease, 1, [Room("p", 1, 1)], NOW)).jobs

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from stage.forks import Fork
+from stage.processes import Fork
 
 from penstock.cli.main import run
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from pydantic import AfterValidator
-from stage.listening import listening
+from stage.sockets import listening
 
 from penstock import (
     ActionCtx,

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stage import mailroom
-from stage.desk import (
+from stage import deliveries
+from stage.admin import (
     BY_FILTER,
     CHANGES,
     READS,
@@ -40,7 +40,7 @@ from penstock.server.requests import Refused
 def _clean() -> Iterator[None]:
     yield
     failing.clear()
-    mailroom.failing.clear()
+    deliveries.failing.clear()
 
 
 # ----- who may enter
@@ -279,11 +279,11 @@ async def test_a_reset_that_fails_is_undone_and_outboxes_are_named_in_short(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        desk(database_url, mailroom.app) as own,
-        desk(database_url, mailroom.app, clock=own.backend.clock, max_rows_written=3) as limited,
+        desk(database_url, deliveries.app) as own,
+        desk(database_url, deliveries.app, clock=own.backend.clock, max_rows_written=3) as limited,
     ):
-        await mailroom.put_and_fail(own.backend)
-        mailroom.failing.add("clear")
+        await deliveries.put_and_fail(own.backend)
+        deliveries.failing.add("clear")
         for admin, status, code in (limited, 400, "LimitExceeded"), (own, 500, "InternalServerError"):
             refused(await admin.http.post("/admin/outbox/rebuild", json={"outbox": "counts"}), status, code)
         assert "RuntimeError: not now" in caplog.text
@@ -309,12 +309,12 @@ async def test_messages_that_no_json_can_say_are_shown_and_a_page_of_large_ones_
         "null": None,
         **{f"[{number}, {large}]": [number, "x" * 200_000] for number in range(60)},
     }
-    mailroom.failing.add("talk")
-    async with desk(sqlite_url, mailroom.app, max_argument_bytes=2**24) as admin:
-        await mailroom.hand_over(admin.backend)
+    deliveries.failing.add("talk")
+    async with desk(sqlite_url, deliveries.app, max_argument_bytes=2**24) as admin:
+        await deliveries.hand_over(admin.backend)
         for payload in payloads:
             await send(admin.backend, "talks", payload, "a/b/é\u202e")
-        await mailroom.hand_over(admin.backend)
+        await deliveries.hand_over(admin.backend)
         page = await admin.get("outbox/messages", outbox="talks", limit=1000)
         rest = await admin.get("outbox/messages", outbox="talks", limit=1000, after=page["next"])
         found = page["messages"] + rest["messages"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import mailroom
-from stage.desk import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, before, desk, refused
+from stage import deliveries
+from stage.admin import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, before, desk, refused
+from stage.everynoun import app as yard
 from stage.examples import examples
 from stage.stories import one_backend
-from stage.yard import app as yard
 
 from penstock.operations.every import OPERATIONS
 from penstock.operations.operation import Operation
@@ -85,9 +85,9 @@ async def test_changes_that_cannot_be_taken(database_url: str) -> None:
             for wrong in ({"high": None}, {"last": 10**40}, {"batch": "1:2"}, {"seen": f"0:{10**30}:"})
         ),
     ]
-    async with desk(database_url) as admin, desk(database_url, mailroom.app, clock=admin.backend.clock) as other:
+    async with desk(database_url) as admin, desk(database_url, deliveries.app, clock=admin.backend.clock) as other:
         await admin.orders("a")
-        await mailroom.put_and_fail(other.backend)
+        await deliveries.put_and_fail(other.backend)
         whole = await standing(other.backend)
         wrong = [(path, *one) for path in BY_FILTER for one in (*of_all, *of_filters)]
         wrong += [(f"tasks/{verb}", {"state": state}, 400, "ValueInvalid") for verb, state in UNCHANGEABLE]

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import pytest
 from doors.cli_fixtures import Console
-from stage import desk, mailroom, noisy, yard
-from stage.desk import on
-from stage.forks import Fork
+from stage import admin, deliveries, everynoun, noisy
+from stage.admin import on
+from stage.processes import Fork
 
 from penstock import TaskFilter
 from penstock.testing import TestApp
@@ -86,15 +86,15 @@ class Terminal:
 
 
 NOTHING = "error: Nothing was done.\n"
-DROP = ("--app", "stage.mailroom", "outbox", "drop", "post")
-DELETE = ("--app", "stage.desk:app", "tasks", "delete", "ship")
+DROP = ("--app", "stage.deliveries", "outbox", "drop", "post")
+DELETE = ("--app", "stage.admin:app", "tasks", "delete", "ship")
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    mailroom.failing.clear()
+    deliveries.failing.clear()
     yield
-    mailroom.failing.clear()
+    deliveries.failing.clear()
 
 
 @pytest.fixture
@@ -109,20 +109,20 @@ def shop(stage: Console, database_url: str) -> Console:
     """The same, with letters that have failed, and orders that wait."""
 
     async def order(test: TestApp) -> None:
-        await test.run_mutation(desk.put, ["a", "b", "c"])
+        await test.run_mutation(admin.put, ["a", "b", "c"])
         await test.plan()
 
-    on(mailroom.app, database_url, mailroom.put_and_fail)
-    on(desk.app, database_url, order)
+    on(deliveries.app, database_url, deliveries.put_and_fail)
+    on(admin.app, database_url, order)
     return stage
 
 
 def outboxes(url: str) -> dict[str, Any]:
-    return {one.name: one for one in on(mailroom.app, url, mailroom.app.outboxes.list)}
+    return {one.name: one for one in on(deliveries.app, url, deliveries.app.outboxes.list)}
 
 
 def rows(url: str) -> dict[str, int]:
-    counted: dict[str, int] = on(desk.app, url, lambda test: desk.app.tasks.count(test, TaskFilter(task="ship")))
+    counted: dict[str, int] = on(admin.app, url, lambda test: admin.app.tasks.count(test, TaskFilter(task="ship")))
     return counted
 
 
@@ -241,14 +241,14 @@ ALTERNATE, BACK, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 def test_what_goes_on_is_drawn_again_until_a_key_ends_it(stage: Console, database_url: str) -> None:
     async def fill(test: TestApp) -> None:
-        await yard.texts.enqueue_batch(test, yard.send, [{"to": "good"}] * 4321)
+        await everynoun.texts.enqueue_batch(test, everynoun.send, [{"to": "good"}] * 4321)
 
-    stage.ok("--app", "stage.yard", "migrate")
-    with Terminal(stage.folder, "--app", "stage.yard", "top", "--interval", "0.2") as terminal:
+    stage.ok("--app", "stage.everynoun", "migrate")
+    with Terminal(stage.folder, "--app", "stage.everynoun", "top", "--interval", "0.2") as terminal:
         terminal.wait_for("texts")
         assert ALTERNATE in terminal.shown
         assert "4,321" not in terminal.shown
-        on(yard.app, database_url, fill)
+        on(everynoun.app, database_url, fill)
         terminal.wait_for("4,321")
         assert BACK not in terminal.shown
         terminal.press("q")

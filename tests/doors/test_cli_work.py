@@ -13,8 +13,8 @@ import pytest
 from doors.cli_fixtures import Console
 from doors.test_metrics import samples
 from flow.test_broken_jobs import change
-from stage import desk, mailroom
-from stage.desk import on
+from stage import admin, deliveries
+from stage.admin import on
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
@@ -205,14 +205,14 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
 @pytest.fixture
 def shop(shell: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
     """A desk where orders named a and b fail."""
-    monkeypatch.setenv("PENSTOCK_APP", "stage.desk:app")
-    desk.failing.update("ab")
+    monkeypatch.setenv("PENSTOCK_APP", "stage.admin:app")
+    admin.failing.update("ab")
     yield shell
-    desk.failing.clear()
+    admin.failing.clear()
 
 
 async def put_and_run(test: TestApp) -> list[str]:
-    made = await test.run_mutation(desk.put, ["a", "b", "easy"])
+    made = await test.run_mutation(admin.put, ["a", "b", "easy"])
     await test.run_until_idle(raise_errors=False)
     return [*made]
 
@@ -220,7 +220,7 @@ async def put_and_run(test: TestApp) -> list[str]:
 def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter(
     shop: Console, database_url: str
 ) -> None:
-    first, second, easy = on(desk.app, database_url, put_and_run)
+    first, second, easy = on(admin.app, database_url, put_and_run)
     assert shop.ok("tasks", "records", "ship", "--count").out.strip() in {"2 failed, 1 success", "1 success, 2 failed"}
     one = shop.ok("tasks", "records", "ship", "--limit", "1", "--order", "key", "--json").json
     two = shop.ok("tasks", "records", "ship", "--order", "key", "--after", one["next"], "--json").json
@@ -245,7 +245,7 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
         assert (refused.code != 0, f"Say which rows to {verb}" in refused.err) == (True, True)
     assert "Retry 3 rows?" in shop("tasks", "retry", "--all").err
     assert len(shop.ok("tasks", "records", "--state", "failed", "--json").json["records"]) == 2
-    desk.failing.clear()
+    admin.failing.clear()
     assert "1 row retried" in shop.ok("tasks", "retry", "ship", "--error", "for b").err
     asked = shop("tasks", "retry", "ship", "--state", "failed,pending")
     assert asked.code != 0
@@ -264,21 +264,21 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
 
 # ----- outboxes
 
-OTHER = ("--app", "stage.desk:stranger")  # another program
+OTHER = ("--app", "stage.admin:stranger")  # another program
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    mailroom.failing.clear()
+    deliveries.failing.clear()
     yield
-    mailroom.failing.clear()
+    deliveries.failing.clear()
 
 
 @pytest.fixture
 def letters(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A mailroom in which letters have failed in each way."""
-    monkeypatch.setenv("PENSTOCK_APP", "stage.mailroom")
-    on(mailroom.app, database_url, mailroom.put_and_fail)
+    """A deliveries in which letters have failed in each way."""
+    monkeypatch.setenv("PENSTOCK_APP", "stage.deliveries")
+    on(deliveries.app, database_url, deliveries.put_and_fail)
     return shell
 
 
@@ -335,20 +335,20 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console
 
 async def test_metrics_of_outboxes_are_told_by_any_process(database_url: str) -> None:
     async def told_by(backend: TestApp) -> dict[str, float]:
-        web = asgi_app(mailroom.app, backend=backend)
+        web = asgi_app(deliveries.app, backend=backend)
         async with httpx.AsyncClient(base_url="http://mail", transport=httpx.ASGITransport(web)) as http:
             return samples((await http.get("/metrics")).text)
 
-    mailroom.failing.add("bad")
+    deliveries.failing.add("bad")
     clock = TestClock(SystemClock().now())
     async with (
-        TestApp(mailroom.app, database_url, clock=clock, dev=True) as backend,
-        TestApp(mailroom.app, database_url, clock=clock, dev=True) as other,
+        TestApp(deliveries.app, database_url, clock=clock, dev=True) as backend,
+        TestApp(deliveries.app, database_url, clock=clock, dev=True) as other,
     ):
-        await mailroom.hand_over(backend)
-        await mailroom.app.outboxes.pause(backend, "counts")
-        await backend.run_mutation(mailroom.put, ["good", "bad", "worse"])
-        await mailroom.hand_over(backend)
+        await deliveries.hand_over(backend)
+        await deliveries.app.outboxes.pause(backend, "counts")
+        await backend.run_mutation(deliveries.put, ["good", "bad", "worse"])
+        await deliveries.hand_over(backend)
         clock.advance(timedelta(seconds=10))
         found = await told_by(other)
         names = ("post", "files", "sorted", "counts")

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import Console
+from stage.admin import on
 from stage.composite import ORDERS, TENANTS, Order, Tenant, prepare
-from stage.desk import on
 
 from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
 from penstock.cli import data as tables

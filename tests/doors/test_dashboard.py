@@ -15,8 +15,8 @@ import httpx
 import pytest
 from doors.board_fixtures import ADMIN, HERE, board
 from pydantic_core import from_json
-from stage.listening import listening
-from stage.provider import Provider, provider
+from stage.identities import Provider, provider
+from stage.sockets import listening
 from stage.waits import SOON, until
 
 from penstock import OIDC, ActionCtx, App, ConfigError, asgi_app

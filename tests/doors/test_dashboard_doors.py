@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import Field, SecretStr
-from stage.provider import Provider, provider
+from stage.identities import Provider, provider
 from stage.waits import SOON
 
 from penstock import OIDC, App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app

@@ -13,8 +13,7 @@ import httpx
 import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
-from stage.household import ADMIN, House, house
-from stage.provider import provider
+from stage.identities import ADMIN, House, house, provider
 from stage.sockets import SocketClient, socket_client
 from stage.waits import SOON
 
@@ -31,7 +30,7 @@ from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.testing import TestApp, TestClock
 
-MODULE = "stage.household"
+MODULE = "stage.identities"
 SECOND = timedelta(seconds=1)
 
 

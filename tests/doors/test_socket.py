@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from doors.http_fixtures import Api, Shop
-from stage.listening import listening
 from stage.outboxes import sql
-from stage.sockets import PATIENCE, SocketClient, socket_client
+from stage.sockets import PATIENCE, SocketClient, listening, socket_client
 from stage.waits import until
 from starlette.applications import Starlette
 from starlette.routing import Mount

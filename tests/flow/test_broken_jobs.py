@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from race.test_workers import answer, make_worker
 from stage.guests import sqlite_file
-from stage.told import events
+from stage.logs import events
 from stage.waits import until
 
 from penstock import (

@@ -27,8 +27,7 @@ from stage.composite import (
     an_id,
     prepare,
 )
-from stage.crews import run_sql
-from stage.stories import tell_in
+from stage.stories import run_sql, tell_in
 
 from penstock import (
     App,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import shops
 from stage.databases import name_of
-from stage.programs import run_example
+from stage.processes import run_example
 from tenants import Tenants
 
 from penstock.clock import SystemClock

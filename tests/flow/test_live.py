@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from stage.logs import events
 from stage.outboxes import run_sql, sql
 from stage.reactive import Stage
-from stage.told import events
 from stage.waits import SOON
 from stage.watching import settle, watched
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from stage.outboxes import sql
-from stage.paging import PagedList
 from stage.stories import tell_in
+from stage.watching import PagedList
 
 from penstock import App, CursorInvalid, Index, Page, PaginationOptions, QueryCtx, Table
 from penstock.live.entry import Answer

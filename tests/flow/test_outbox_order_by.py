@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
+from stage.logs import events
 from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql
-from stage.told import events
 
 from penstock import DeclarationError, MutationCtx, Table
 from penstock.testing import TestClock

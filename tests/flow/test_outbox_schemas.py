@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.logs import events
 from stage.outboxes import OutboxStage, aside, drain, error_of, run_sql
 from stage.reactive import Stage
-from stage.told import events
 
 from penstock import DeclarationError, Retry, Table
 from penstock.errors import SchemaMismatch

@@ -10,8 +10,8 @@ from typing import Any, cast
 import asyncpg
 import pytest
 from stage import ledger
-from stage.administrators import administrator
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, pgbouncer
+from stage.databases import administrator
 from stage.waits import until
 
 from penstock import App, Index, Table

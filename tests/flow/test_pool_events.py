@@ -9,10 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from stage.monitors import apl, apl_queries, flat, messages
-from stage.monitors import streamed as stream
+from stage.logs import apl, apl_queries, events, flat, messages
+from stage.logs import streamed as stream
 from stage.stories import tell_in
-from stage.told import events
 
 from penstock import (
     ActionCtx,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 from stage.examples import examples
-from stage.told import events
+from stage.logs import events
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, TokenBucket, WorkResult
 from penstock.clock import SystemClock

@@ -11,8 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 from stage.databases import Databases, as_user, name_of
+from stage.logs import events
 from stage.reactive import Stage, known_record, record_of, settle, task_row
-from stage.told import events
 from stage.waits import until
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx

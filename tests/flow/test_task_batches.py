@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.taskruns import TaskApp, two_on
+from stage.stories import TaskApp, two_on
 
 from penstock import (
     App,

@@ -26,7 +26,7 @@ from stage.composite import (
     Tenant,
     prepare,
 )
-from stage.crews import run_sql
+from stage.stories import run_sql
 
 from penstock import (
     App,

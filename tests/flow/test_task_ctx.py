@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.taskruns import TaskApp, two_on
+from stage.stories import TaskApp, two_on
 from stage.waits import until
 
 from penstock import App, Id, MutationCtx, MutationTaskCtx, Retry, Table, TaskConditionFailed, TaskCtx, ValueInvalid

@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from stage.guests import PLAIN_KINDS, Kind, Visit, play
-from stage.taskruns import TaskApp
+from stage.stories import TaskApp
 from stage.waits import until
 
 from penstock import (

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 from stage import outboxes
-from stage.crews import Crew, crew, run_sql
+from stage.stories import Crew, crew, run_sql
 from stage.waits import until
 
 from penstock import App, Retry, Table, TaskCtx

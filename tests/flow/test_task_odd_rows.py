@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from stage import outboxes
-from stage.crews import Crew, crew, run_sql
+from stage.stories import Crew, crew, run_sql
 
 from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.crews import crew, run_sql
+from stage.stories import crew, run_sql
 
 from penstock import (
     ActionCtx,

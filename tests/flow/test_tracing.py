@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from stage.programs import run_example
+from stage.processes import run_example
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, Table, TaskCtx, WorkId, WorkResult, asgi_app
 from penstock.calls.run.syncctx import SyncMutationCtx

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 from stage import outboxes
-from stage.crews import run_sql
+from stage.stories import run_sql
 
 from penstock import (
     ActionCtx,

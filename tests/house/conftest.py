@@ -29,16 +29,6 @@ def trees() -> dict[str, ast.Module]:
 
 
 @pytest.fixture(scope="session")
-def test_trees() -> dict[str, ast.Module]:
-    """The tests, by their path, without programs that are wrong on purpose."""
-    return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"), str(path))
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if "labelled" not in path.parts
-    }
-
-
-@pytest.fixture(scope="session")
 def files() -> list[Path]:
     """Every file of the repository that git would commit; outside of git, every file that is no tool's own."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from house import packages
+from stage.brokers import free_port
 from stage.examples import LONG
 from stage.releases import ROOT, alone, build, install, run
 from stage.waits import until
@@ -113,9 +114,7 @@ class Started:
     """A command of a deployment, on a port of its own."""
 
     def __init__(self, command: str, programs: Path, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         known = {"PATH": f"{programs}:{os.environ['PATH']}", "PORT": str(self.port), "PENSTOCK_GRACE": "5"}
         if "worker" in command:
             known["PENSTOCK_METRICS_PORT"] = known["PORT"]

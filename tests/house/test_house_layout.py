@@ -5,21 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 _FORBIDDEN = re.compile(r"(?i)(^|_|[a-z])(utils?|helpers?|common|manager|misc)(_|$|s$)")
 _LONGEST_FILE = 600
 _LONGEST_FUNCTION = 40  # lines of code, its docstring not counted
-_LONG_FUNCTIONS_ALLOWED: dict[str, int] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def functions(tree: ast.Module) -> Iterator[Function]:
-    for node in ast.walk(tree):
-        if isinstance(node, Function):
-            yield node
 
 
 def lines_of(function: Function) -> int:
@@ -45,44 +37,16 @@ def test_no_name_says_nothing(trees: dict[str, ast.Module]) -> None:
     assert not [name for name in sorted(parts | classes) if _FORBIDDEN.search(name)]
 
 
-def test_the_rule_of_names_would_notice() -> None:
-    assert all(map(_FORBIDDEN.search, ("utils", "job_utils", "helpers", "common", "JobManager", "WorkerManager")))
-    assert not any(map(_FORBIDDEN.search, ("commit", "commands", "comments", "management_of")))
-
-
-def test_every_module_tells_its_duty(trees: dict[str, ast.Module]) -> None:
-    silent = [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
-    assert not silent
-
-
-def test_files_are_short_enough_to_be_read(root: Path) -> None:
-    long = {
-        path: lines
-        for path, lines in (
-            (file.relative_to(root / "src").as_posix(), len(file.read_text("utf-8").splitlines()))
-            for file in sorted((root / "src").rglob("*.py"))
-        )
-        if lines > _LONGEST_FILE
-    }
-    assert not long, "a room that should become a folder"
-
-
-def test_functions_are_short_stories(trees: dict[str, ast.Module]) -> None:
-    lengths = [lines_of(function) for tree in trees.values() for function in functions(tree)]
+def test_files_and_functions_are_short_enough_to_be_read(trees: dict[str, ast.Module], root: Path) -> None:
+    files = {path: len((root / "src" / path).read_text("utf-8").splitlines()) for path in trees}
+    assert not [path for path, lines in files.items() if lines > _LONGEST_FILE], "a room that should become a folder"
+    functions = [
+        (lines_of(node), f"{path}:{node.name}")
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, Function)
+    ]
+    assert not [name for lines, name in functions if lines > _LONGEST_FUNCTION]
+    lengths = [lines for lines, _ in functions]
     assert statistics.median(lengths) <= 8
     assert statistics.quantiles(lengths, n=10)[-1] <= 35
-
-
-def test_a_long_function_is_allowed_by_name(trees: dict[str, ast.Module]) -> None:
-    long = {
-        f"{path}:{function.name}": lines_of(function)
-        for path, tree in trees.items()
-        for function in functions(tree)
-        if lines_of(function) > _LONG_FUNCTIONS_ALLOWED.get(f"{path}:{function.name}", _LONGEST_FUNCTION)
-    }
-    assert not long
-
-
-def test_allowances_are_still_needed(trees: dict[str, ast.Module]) -> None:
-    lengths = {f"{path}:{one.name}": lines_of(one) for path, tree in trees.items() for one in functions(tree)}
-    assert not [name for name in _LONG_FUNCTIONS_ALLOWED if lengths.get(name, 0) <= _LONGEST_FUNCTION]

@@ -1,25 +1,9 @@
-"""Time and chance have one door, and tests wait for nothing but events."""
+"""What the engine does follows from work, and not from the time that it took."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-_DOOR = "penstock/clock.py"
-_MODULES = {"time", "random"}
-_NAMES = {
-    "asyncio.sleep",
-    "date.today",
-    "datetime.date.today",
-    "datetime.datetime.now",
-    "datetime.datetime.utcnow",
-    "datetime.now",
-    "datetime.utcnow",
-    "os.urandom",
-    "secrets.randbits",
-    "uuid.uuid1",
-    "uuid.uuid4",
-}
 # Where the engine may look at a monotonic clock, and what for. No size of a group, a batch or a page, and no rate, may
 # follow from the time that something took: on a busy machine, or far from the database, it would follow that.
 _PURPOSES = {
@@ -93,7 +77,6 @@ _PURPOSES = {
 }  # fmt: skip
 _ENGINE = ("api", "calls", "live", "migrations", "reactive", "services", "store", "transaction")
 _TIMERS = {"monotonic", "profile_timer", "steady"}
-_SLEEPS = {"asyncio.sleep", "time.sleep", "sleep"}
 
 
 def dotted(node: ast.expr) -> str:
@@ -104,35 +87,6 @@ def dotted(node: ast.expr) -> str:
         owner = dotted(node.value)
         return f"{owner}.{node.attr}" if owner else ""
     return ""
-
-
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Modules that a module imports, and names it takes from them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def own_time(tree: ast.Module) -> set[str]:
-    """How a module tells time or takes chances by itself."""
-    found = {name for name in imported(tree) if name.partition(".")[0] in _MODULES or name in _NAMES}
-    return found | {name for node in ast.walk(tree) if isinstance(node, ast.expr) and (name := dotted(node)) in _NAMES}
-
-
-def sleeps(tree: ast.Module) -> list[int]:
-    """Lines on which a module sleeps for a time that is written there. A sleep of 0 only lets others run."""
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and dotted(node.func) in _SLEEPS
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-        and node.args[0].value != 0
-    ]
 
 
 def timers(tree: ast.Module) -> set[str]:
@@ -151,10 +105,6 @@ def timers(tree: ast.Module) -> set[str]:
     return found
 
 
-def test_only_the_clock_knows_time_and_chance(trees: dict[str, ast.Module]) -> None:
-    assert {path: found for path, tree in trees.items() if path != _DOOR and (found := own_time(tree))} == {}
-
-
 def test_what_the_engine_does_follows_from_work_and_not_from_the_time_it_took(trees: dict[str, ast.Module]) -> None:
     known: dict[str, set[str]] = {}
     for places in _PURPOSES.values():
@@ -162,15 +112,3 @@ def test_what_the_engine_does_follows_from_work_and_not_from_the_time_it_took(tr
             known[f"penstock/{module}.py"] = known.get(f"penstock/{module}.py", set()) | functions
     engine = {path: tree for path, tree in trees.items() if path.split("/")[1] in _ENGINE}
     assert {path: found for path, tree in engine.items() if (found := timers(tree))} == known
-
-
-def test_tests_do_not_sleep(test_trees: dict[str, ast.Module]) -> None:
-    assert {path: lines for path, tree in test_trees.items() if (lines := sleeps(tree))} == {}
-
-
-def test_these_rules_would_notice() -> None:
-    guilty = ast.parse("import random\nfrom time import monotonic\nnow = datetime.now()\nawait asyncio.sleep(1)")
-    assert own_time(guilty) == {"random", "time", "time.monotonic", "datetime.now", "asyncio.sleep"}
-    sized = ast.parse("class Groups:\n  async def run(self):\n    while machine.monotonic() < until: take()")
-    assert timers(sized) == {"Groups.run"}
-    assert sleeps(ast.parse("await asyncio.sleep(0)\ntime.sleep(0.1)\nclock.sleep(5)")) == [2]

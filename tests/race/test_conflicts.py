@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from stage import ledger
 from stage.databases import connected
+from stage.logs import events
 from stage.processes import processes
 from stage.proxy import Moment, Proxy
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock.app import Backend

@@ -16,8 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.logs import events
 from stage.storms import held
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock import (

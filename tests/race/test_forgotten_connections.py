@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator
+from stage.databases import administrator
 from stage.proxy import Proxy
 from stage.waits import SOON
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 from chaos.program import SERVICES, app, job_numbers, put
-from stage.crews import run_sql
+from stage.stories import run_sql
 from stage.waits import until
 
 from penstock import Backend

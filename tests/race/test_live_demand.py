@@ -9,8 +9,7 @@ import pytest
 from stage.databases import connected
 from stage.outboxes import run_sql, sql
 from stage.processes import Process
-from stage.theatre import ROOM, Other, Seat, Theatre, insert
-from stage.watching import settle, watched
+from stage.watching import ROOM, Other, Seat, Theatre, insert, settle, watched
 
 from penstock.changes.demand import Demands
 from penstock.clock import random_of
@@ -124,7 +123,7 @@ async def test_only_writers_of_a_table_that_is_watched_here_or_elsewhere_wake_ot
 async def test_a_process_that_watches_stands_still_or_is_killed(database_url: str) -> None:
     stage = Theatre()
     async with stage.open(database_url) as test:
-        process = Process("watch", database_url, program="stage.theatre")
+        process = Process("watch", database_url, program="stage.watching")
         try:
             process.expect("0")
             for seats in (1, 102):

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 from stage import ledger
-from stage.administrators import administrator, end_all_connections
-from stage.callers import calls_are_kept, finished, hear_again
+from stage.databases import administrator, end_all_connections
+from stage.ledger import calls_are_kept, finished, hear_again
 from stage.proxy import Moment, Proxy
 from stage.server import Server, server
 from stage.waits import SOON, until

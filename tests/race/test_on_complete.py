@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.told import events
+from stage.logs import events
 from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Table, WorkId, WorkResult

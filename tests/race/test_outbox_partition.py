@@ -13,9 +13,9 @@ import pytest
 from stage import severed
 from stage.examples import LONG
 from stage.needs import INSISTS
-from stage.network import Machine, machine, refusal
 from stage.outboxes import outbox_row
 from stage.processes import Process
+from stage.proxy import Machine, machine, refusal
 from stage.server import server
 from stage.severed import HELD
 from stage.storms import serving

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from stage import ledger
-from stage.callers import calls_are_kept, hear_again
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, pgbouncer
+from stage.ledger import calls_are_kept, hear_again
 from stage.server import Server, server
 
 

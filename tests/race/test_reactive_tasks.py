@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from stage import reacting
-from stage.crews import Crew, crew
 from stage.reacting import held_within, sent
+from stage.stories import Crew, crew
 from stage.storms import held
 from stage.waits import until
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from stage.databases import connected
-from stage.replicas import Replica, replicated
-from stage.server import Server
-from stage.told import events
+from stage.logs import events
+from stage.server import Replica, Server, replicated
 from stage.waits import SOON, until
 from stage.watching import settle
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from race.test_workers import EXPIRED, NOW, SHORT_LEASE, answer, ended, make_worker, stalled_and_rescuer, state
-from stage import crowd, ledger
+from stage import ledger, sharing
 from stage.outboxes import OutboxStage, drain
 from stage.processes import processes
 from stage.waits import until
@@ -57,7 +57,7 @@ async def account(backend: Backend) -> Id[ledger.Account]:
 
 
 async def bumps(backend: Backend, of: Id[ledger.Account], count: int) -> list[Any]:
-    return [await backend.scheduler.run_after(NOW, crowd.bump, account=of, number=number) for number in range(count)]
+    return [await backend.scheduler.run_after(NOW, sharing.bump, account=of, number=number) for number in range(count)]
 
 
 async def drained(worker: Worker) -> None:
@@ -83,9 +83,9 @@ async def test_jobs_share_a_commit_and_see_what_those_before_them_did(database_u
             await drained(worker)
         assert len(made) < MANY / 2
         assert await outcomes(backend, jobs) == [("success", place) for place in range(1, MANY + 1)]
-        assert await backend.run_query(crowd.balances) == [MANY]
+        assert await backend.run_query(sharing.balances) == [MANY]
         assert await backend.run_query(ledger.entries, what="bump") == list(range(MANY))
-        jobs = [await backend.scheduler.run_after(NOW, crowd.count_entries, number=number) for number in range(MANY)]
+        jobs = [await backend.scheduler.run_after(NOW, sharing.count_entries, number=number) for number in range(MANY)]
         await drained(worker)
         assert sorted(found for _, found in await outcomes(backend, jobs)) == list(range(MANY)), "read by an index"
         assert await backend.run_query(ledger.entries, what="counted") == list(range(MANY))
@@ -94,30 +94,30 @@ async def test_jobs_share_a_commit_and_see_what_those_before_them_did(database_u
 async def test_what_they_change_is_sent_together_and_is_each_ones_own(database_url: str) -> None:
     """Rows of values of each kind, most changed by one job, some by several: the last of them has the last word."""
     async with working(database_url) as (backend, worker):
-        rows = await backend.run_mutation(crowd.take_samples, count=FEW)
+        rows = await backend.run_mutation(sharing.take_samples, count=FEW)
         for number in range(1, 2 * FEW + 1):
             of = rows[number % FEW] if number <= FEW else rows[0]
-            await backend.scheduler.run_after(NOW, crowd.change_sample, of=of, number=number)
+            await backend.scheduler.run_after(NOW, sharing.change_sample, of=of, number=number)
         with commits() as made:
             await drained(worker)
         assert len(made) < FEW
-        found = await backend.run_query(crowd.samples, ids=rows)
+        found = await backend.run_query(sharing.samples, ids=rows)
         for row, number in zip(found, [2 * FEW, *range(1, FEW)], strict=True):
-            asked = crowd.sample(number)
+            asked = sharing.sample(number)
             assert {name: getattr(row, name) for name in asked} == asked
 
 
 async def test_sub_transactions_and_jobs_of_those_who_share_are_their_own(database_url: str) -> None:
     async with working(database_url) as (backend, worker):
         jobs = [
-            await backend.scheduler.run_after(NOW, crowd.take_seat, number=number % FEW) for number in range(2 * FEW)
+            await backend.scheduler.run_after(NOW, sharing.take_seat, number=number % FEW) for number in range(2 * FEW)
         ]
         for number in range(1, FEW):
-            await backend.scheduler.run_after(NOW, crowd.pass_on, number=number)
+            await backend.scheduler.run_after(NOW, sharing.pass_on, number=number)
         await drained(worker)
         found = sorted(result for _, result in await outcomes(backend, jobs))
         assert found == ["UniqueViolation"] * FEW + ["taken"] * FEW
-        assert await backend.run_query(crowd.seats) == list(range(FEW))
+        assert await backend.run_query(sharing.seats) == list(range(FEW))
         for what in ("sat", "refused"):
             assert await backend.run_query(ledger.entries, what=what) == list(range(FEW))
         await drained(worker)
@@ -134,7 +134,7 @@ async def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
         bob = await backend.run_mutation(ledger.open_account, owner="bob")
         with ledger.held_between(2) as held:
             jobs = await bumps(backend, ada, FEW)
-            slow = await backend.scheduler.run_after(NOW, crowd.bump, account=bob, number=-1, wait=True)
+            slow = await backend.scheduler.run_after(NOW, sharing.bump, account=bob, number=-1, wait=True)
             jobs += await bumps(backend, ada, FEW)
             await worker.tick()
             await held.arrived(2)  # in the transaction that it shared, and in its own
@@ -146,25 +146,25 @@ async def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
         with commits() as made:
             await drained(worker)
         assert len(made) <= 3, "the others of its function go on sharing: its own, and one or two of all others"
-        assert await backend.run_query(crowd.balances) == [2 * FEW + MANY, 1]
+        assert await backend.run_query(sharing.balances) == [2 * FEW + MANY, 1]
 
 
 # ----- failures
 
 
 def test_one_that_fails_leaves_nothing_and_takes_nobody_along(database_url: str) -> None:
-    ways = sorted(crowd.WAYS)
+    ways = sorted(sharing.WAYS)
     if database_url.startswith("sqlite"):  # nothing is awaited after that there, and it succeeds
         ways.remove("cancel what follows")
 
     async def story() -> None:
         async with ledger.app.open(database_url, max_rows_written=12) as backend:
             ada = await account(backend)
-            await backend.run_mutation(crowd.sit, number=FEW)
+            await backend.run_mutation(sharing.sit, number=FEW)
             for turn, how in enumerate(ways):
                 jobs = await bumps(backend, ada, FEW)
                 args: dict[str, Any] = {"account": ada, "number": FEW, "how": how}
-                jobs.append(await backend.scheduler.run_after(NOW, crowd.bump_and_fail, **args))
+                jobs.append(await backend.scheduler.run_after(NOW, sharing.bump_and_fail, **args))
                 jobs += await bumps(backend, ada, FEW)
                 worker = make_worker(backend)
                 await drained(worker)
@@ -173,13 +173,13 @@ def test_one_that_fails_leaves_nothing_and_takes_nobody_along(database_url: str)
                 assert {one for one, _ in found} == {"success"}, how
                 before = 2 * FEW * turn
                 assert sorted(balance - before for _, balance in found) == list(range(1, 2 * FEW + 1)), how
-                assert await backend.run_query(crowd.balances) == [before + 2 * FEW], how
+                assert await backend.run_query(sharing.balances) == [before + 2 * FEW], how
                 assert FEW not in await backend.run_query(ledger.entries, what="bump"), how
                 for what in ("left by one that failed", "too many", "never"):
                     assert await backend.run_query(ledger.entries, what=what) == [], how
-                assert await backend.run_query(crowd.seats) == [FEW], how
-                await asyncio.gather(*crowd.left_behind, return_exceptions=True)
-                crowd.left_behind.clear()
+                assert await backend.run_query(sharing.seats) == [FEW], how
+                await asyncio.gather(*sharing.left_behind, return_exceptions=True)
+                sharing.left_behind.clear()
                 await worker.finish()
 
     asyncio.run(story())
@@ -194,14 +194,14 @@ async def test_whatever_ends_a_shared_transaction_each_takes_effect_once(
 ) -> None:
     async with working(database_url) as (backend, worker):
         jobs = await bumps(backend, await account(backend), MANY)
-        crowd.times.clear()
+        sharing.times.clear()
         with raising(moment, error, times=1 if isinstance(error, RuntimeError) else 2):
             await drained(worker)
         lost = [found for found, _ in await outcomes(backend, jobs)].count("failed")
         assert lost == (1 if moment == "mutation.ran" and isinstance(error, RuntimeError) else 0)
-        assert await backend.run_query(crowd.balances) == [MANY - lost]
+        assert await backend.run_query(sharing.balances) == [MANY - lost]
         assert len(await backend.run_query(ledger.entries, what="bump")) == MANY - lost
-        assert all(len(set(runs)) == 1 for runs in crowd.times.values()), "a retry has the same time and chance"
+        assert all(len(set(runs)) == 1 for runs in sharing.times.values()), "a retry has the same time and chance"
 
 
 @pytest.mark.parametrize("count", [1, FEW])
@@ -225,7 +225,7 @@ async def test_if_the_lease_is_lost_meanwhile_nothing_commits(database_url: str,
         clock.advance(4 * EXPIRED)  # those that were lost wait before they run again
         await drained(rescuer)
         assert await all_succeeded(backend, jobs)
-        assert await backend.run_query(crowd.balances) == [count]
+        assert await backend.run_query(sharing.balances) == [count]
 
 
 async def test_if_the_process_dies_of_one_of_them_each_takes_effect_once(database_url: str, tmp_path: Path) -> None:

@@ -26,9 +26,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from stage import brokers
 from stage.brokers import Broker, running
-from stage.programs import run_example
-from stage.receiving import SECRET
-from stage.sinks import ALL, Event, Sink, check_each
+from stage.processes import run_example
+from stage.sinks import ALL, SECRET, Event, Sink, check_each
 from stage.waits import until
 from starlette.applications import Starlette
 from starlette.routing import Route

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import ledger, mortal, outgoing, reacting
+from stage import crashing, ledger, outgoing, reacting
 from stage.outboxes import outbox_row
 from stage.processes import processes
 from stage.storms import LEASE, MACHINE, History, Program, Storm, freeze, kill, serving, stop, storm
@@ -279,33 +279,33 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
 ) -> None:
     times = 2 if kind in {"work again", "action", "mutation"} else 1
     works: list[WorkId] = []
-    async with mortal.app.open(database_url) as backend:
+    async with crashing.app.open(database_url) as backend:
         if "work" in kind:
-            retry = mortal.TWICE if kind == "work again" else None
-            pool = mortal.deadly.with_options(retry=retry, on_complete=mortal.tell, context="buried", priority=1)
-            works.append(await pool.enqueue(backend, mortal.dies_at_work, str(tmp_path)))
-            works.append(await mortal.deadly.enqueue(backend, mortal.works))
+            retry = crashing.TWICE if kind == "work again" else None
+            pool = crashing.deadly.with_options(retry=retry, on_complete=crashing.tell, context="buried", priority=1)
+            works.append(await pool.enqueue(backend, crashing.dies_at_work, str(tmp_path)))
+            works.append(await crashing.deadly.enqueue(backend, crashing.works))
         else:
-            await backend.run_mutation(mortal.add, kind, str(tmp_path))
+            await backend.run_mutation(crashing.add, kind, str(tmp_path))
         with ExitStack() as stack:
             for _ in range(times):
-                process = serving("stage.mortal:app", "worker,planner", database_url, stack, lease=LEASE)
+                process = serving("stage.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
                 assert await asyncio.to_thread(process.wait) == -9
-            process = serving("stage.mortal:app", "worker,planner", database_url, stack, lease=LEASE)
+            process = serving("stage.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
             await until(lambda: are_all_ended(backend))
             assert process.exit_status is None
         assert (tmp_path / "deaths").read_text() == "x" * times
         jobs = await backend.jobs()
-        job = next(one for one in jobs if one.function != mortal.works.name)
+        job = next(one for one in jobs if one.function != crashing.works.name)
         if kind == "completed":
             assert (job.state.value, job.attempt) == ("success", 1)
             return
         assert (job.state.value, job.attempt, (job.error or "")[:10]) == ("failed", times, "WorkerLost")
         assert [one.what for one in job.attempts] == ["lost"] * (times - 1) + ["abandoned"]
         if "work" in kind:
-            assert isinstance(await mortal.deadly.result(backend, works[0]), Failed)
-            assert await mortal.deadly.result(backend, works[1]) == Success("done"), "the one slot came back"
-            assert await backend.run_query(mortal.told) == [(works[0], "failed", "buried")]
+            assert isinstance(await crashing.deadly.result(backend, works[0]), Failed)
+            assert await crashing.deadly.result(backend, works[1]) == Success("done"), "the one slot came back"
+            assert await backend.run_query(crashing.told) == [(works[0], "failed", "buried")]
 
 
 async def are_all_ended(backend: Backend) -> bool:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from stage.guests import PLAIN_KINDS, Kind, Visit
-from stage.taskruns import TaskApp, two_on
+from stage.stories import TaskApp, two_on
 from stage.waits import until
 
 from penstock import App, Id, LeaseLost, MutationCtx, QueryCtx, Retry, Table, TaskCtx

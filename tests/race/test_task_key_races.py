@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
+from stage.logs import events
 from stage.reactive import Stage
-from stage.told import events
 from stage.waits import SOON, until
 
 from penstock import (

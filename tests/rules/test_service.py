@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stage.told import events
+from stage.logs import events
 from stage.waits import SOON
 
 from penstock.services.service import Service

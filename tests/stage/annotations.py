@@ -27,10 +27,8 @@ from pydantic import (
     Field,
     FutureDatetime,
     Json,
-    PlainSerializer,
     PlainValidator,
     PrivateAttr,
-    RootModel,
     Secret,
     SecretBytes,
     SecretStr,
@@ -73,19 +71,7 @@ class Day(date):
     """A subclass, as libraries have some for dates, points in time and numbers."""
 
 
-class Moment(datetime):
-    pass
-
-
-class Span(timedelta):
-    pass
-
-
 class Money(Decimal):
-    pass
-
-
-class Blob(bytes):
     pass
 
 
@@ -143,14 +129,6 @@ class Secretive(BaseModel):
 
 class Box(BaseModel, Generic[T]):
     content: T
-
-
-class Rounded(BaseModel):
-    at: Annotated[datetime, PlainSerializer(lambda at: at.date().isoformat())]
-
-
-class Shouted(RootModel[Annotated[str, AfterValidator(lambda text: text + "!")]]):
-    pass
 
 
 class Tree(BaseModel):
@@ -302,8 +280,6 @@ PLAIN: list[tuple[Any, Make]] = [
         lambda r: Odds.model_validate({"wait": timedelta(9**6, 0, 1), "raw": b"\xff", "more": r.choice(["x", b"x"])}),
     ),
     (Secretive, lambda r: _seen(Secretive(user="ada", password=SecretStr("hunter2")), r.choice([0, 5]))),
-    (Rounded, lambda r: Rounded(at=r.choice(MOMENTS))),
-    (Shouted, lambda _: Shouted("a")),
     (Tree, lambda r: Tree(leaves=[b"x", "word", Tree(leaves=[r.choice(TEXTS)])])),
     (Cat, lambda r: r.choice([Cat(name="a"), Kitten(name="a", toys=["x"]), _broken(Cat(name="a"))])),
     (SerializeAsAny[Cat], lambda r: r.choice([Cat(name="a"), Kitten(name="a")])),
@@ -316,10 +292,8 @@ PLAIN: list[tuple[Any, Make]] = [
     (Entry, lambda r: {"at": r.choice(MOMENTS), "what": r.choice([b"x", "word"])}),
     (Pair, lambda r: Pair(1, r.choice([b"x", "word"]))),
     (date, lambda _: Day(2030, 1, 1)),
-    (datetime, lambda _: Moment(2030, 1, 1, tzinfo=UTC)),
-    (timedelta, lambda r: r.choice([Span(1), timedelta(-400, 5, 7)])),
+    (timedelta, lambda _: timedelta(-400, 5, 7)),
     (Decimal, lambda _: Money("1.5")),
-    (bytes, lambda _: Blob(b"x")),
     (FutureDatetime, lambda _: datetime(2990, 1, 1, tzinfo=UTC)),
     (SkipValidation[int], lambda r: r.choice([1, 1.5, True, "a"])),
     (SkipValidation[str], lambda r: r.choice(["a", Shade.DARK])),

@@ -18,8 +18,7 @@ from typing import Any, Literal
 import httpx
 from stage.brokers import free_port
 from stage.needs import THEN, lack, program
-from stage.processes import TESTS, Command, Process
-from stage.programs import EXAMPLES
+from stage.processes import EXAMPLES, TESTS, Command, Process
 from stage.waits import SOON, until
 
 Kind = Literal["node", "react", "python", "http"]
@@ -40,8 +39,6 @@ def node_modules(folder: Path = CHAT) -> Path:
 
 
 class ClientError(Exception):
-    """What a client raised, with the data of the error."""
-
     def __init__(self, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.data = data
@@ -68,11 +65,9 @@ class Client:
         self._complaining = asyncio.ensure_future(self._complain())
 
     async def subscribe(self, name: str, path: str, **args: Any) -> None:
-        """Watch a query under a name."""
         await self._order("subscribe", name=name, path=path, args=args)
 
     async def unsubscribe(self, name: str) -> None:
-        """Watch it no more."""
         await self._order("unsubscribe", name=name)
 
     async def sign(self, *tokens: str) -> None:
@@ -103,7 +98,6 @@ class Client:
         return _value(await self._order("consistentQuery", path=path, args=args))
 
     async def shows(self, **values: Any) -> dict[str, Any]:
-        """Wait until the newest state has these values under these names."""
         wanted = {name: {"value": value} for name, value in values.items()}
         return await self.comes(lambda seen: seen | wanted == seen)
 
@@ -122,7 +116,6 @@ class Client:
         return self.seen[-1]
 
     async def close(self) -> None:
-        """End it."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -165,7 +158,6 @@ def _value(found: dict[str, Any]) -> Any:
 
 @asynccontextmanager
 async def client(kind: Kind, url: str) -> AsyncIterator[Client]:
-    """One of the official clients for the time of a block; skipped where it is not installed."""
     if kind == "python":
         command = [sys.executable, str(TESTS / "clients" / "driver.py"), url]
         environment = dict(os.environ)
@@ -194,13 +186,11 @@ class Server:
         self.database = database
 
     async def start(self) -> None:
-        """Start it, and wait until it answers."""
         self.process = self.spawn()
         async with httpx.AsyncClient() as http:
             await until(lambda: self._answers(http))
 
     def spawn(self) -> Process:
-        """Begin its process."""
         return Command("stage.tally", self.database, "serve", "--port", str(self.port), **self.settings)
 
     async def _answers(self, http: httpx.AsyncClient) -> bool:
@@ -212,13 +202,11 @@ class Server:
             return False
 
     async def stop(self) -> None:
-        """Ask it to stop, and wait until it has."""
         assert self.process is not None
         assert await asyncio.to_thread(self.process.stop) == 0
         self.process.close()
 
     async def kill(self) -> None:
-        """End it at once."""
         assert self.process is not None
         await asyncio.to_thread(self.process.kill)
         self.process.close()
@@ -241,24 +229,18 @@ def build_page() -> None:
 
 
 class ChatServer(Server):
-    """The chat, and its page, as ``make chat`` serves them."""
-
     def spawn(self) -> Process:
-        """Build the page, and begin the process."""
         build_page()
         return Asgi(CHAT, "web:web", self.port, DATABASE_URL=self.database)
 
 
 class Asgi(Process):
-    """An ASGI application of a folder in a process of uvicorn's."""
-
     def __init__(self, folder: Path, name: str, port: int, **environment: str) -> None:
         self._start("uvicorn", ["--app-dir", str(folder), "--port", str(port), name], environment)
 
 
 @asynccontextmanager
 async def serving(database: str, kind: type[Server] = Server, **settings: str) -> AsyncIterator[Server]:
-    """A server for the time of a block."""
     made = kind(database, **settings)
     try:
         await made.start()

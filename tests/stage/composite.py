@@ -32,8 +32,6 @@ class Order(Table, source="orders", key=("tenant", "number"), managed=False):
 
 
 class Tenant(Table, source="tenants", key="tenant", managed=False):
-    """Its key is the first column of that of orders."""
-
     tenant: int
     name: str
 
@@ -93,11 +91,9 @@ def an_id(*values: Any) -> Any:
 
 
 def spelled(url: str, *statements: str) -> list[str]:
-    """Statements with the types of a store."""
     types = SQLITE if url.startswith("sqlite") else POSTGRES
     return [statement.format(**types) for statement in statements]
 
 
 async def prepare(url: str, *statements: str) -> None:
-    """Make tables as another program does."""
     await run_sql(url, *spelled(url, *statements))

@@ -1,4 +1,4 @@
-"""Databases of tests, made by the hundred: empty ones, and copies of one that has tables already."""
+"""Databases of tests, made by the hundred: empty, or copies of one that has tables already; and their administrator."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import psycopg
+import pytest
+from stage.waits import until
 
 from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.schema.table import Table, definition_of
 from penstock.store.open import make_store
-from penstock.store.push.migrate import push
+from penstock.store.push import migrate
 from penstock.store.sql.dialect import qualify
+from penstock.store.store import Store
 from penstock.testing import TestApp
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
@@ -100,7 +103,6 @@ def settle(url: str) -> None:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
-    """A connection of another program to a PostgreSQL database."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -109,25 +111,20 @@ async def connected(url: str) -> AsyncIterator[Any]:
 
 
 def name_of(url: str) -> str:
-    """The name of the database that a URL leads to."""
     return urlsplit(url).path.removeprefix("/")
 
 
 def make_tables(url: str, *tables: type[Table]) -> None:
-    """Give a database penstock's own tables, and others."""
-
     async def main() -> None:
         store = make_store(Config(database=url), SystemClock())
         await store.open()
-        await push(store, [definition_of(table) for table in tables])
+        await push(store, *tables)
         await store.close()
 
     asyncio.run(main())
 
 
 def open_once(url: str, app: Opened) -> None:
-    """Open an app under test on a database, and close it."""
-
     async def main() -> None:
         async with TestApp(app, url) if isinstance(app, App) else app(url):
             pass
@@ -139,3 +136,51 @@ def as_user(url: str, user: str) -> str:
     """The URL of a database for another user, whose password is "secret" if it is asked for."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{user}:secret@{parts.netloc.rpartition('@')[2]}"))
+
+
+__all__ = ["postgres_url", "sqlite_url"]
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres_url: str) -> str:
+    return migrated_postgres_url
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite_url: str) -> str:
+    return migrated_sqlite_url
+
+
+@asynccontextmanager
+async def administrator(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url, server_settings={"application_name": "administrator"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def end_all_connections(admin: Any) -> None:
+    """End every connection of penstock's to this database, and wait until they are gone; it may have others by then."""
+    mine = "where datname = current_database() and application_name = 'penstock'"
+    ended = await admin.fetch(f"select pid, pg_terminate_backend(pid) from pg_stat_activity {mine}")
+
+    async def gone() -> bool:
+        pids = [row["pid"] for row in ended]
+        return bool(await admin.fetchval("select count(*) = 0 from pg_stat_activity where pid = any($1)", pids))
+
+    await until(gone)
+
+
+@asynccontextmanager
+async def closing(*stores: Store) -> AsyncIterator[None]:
+    """Close the stores at the end, in the event loop that has used them."""
+    try:
+        yield
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def push(store: Store, *tables: type[Table], apply: bool = True) -> migrate.Plan:
+    return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)

@@ -51,7 +51,6 @@ async def feed(url: str, **settings: Any) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def opened(url: str, **settings: Any) -> AsyncIterator[Store]:
-    """One more store on the same database."""
     store = make_store(Config(database=url, **settings), SystemClock())
     await store.open()
     try:
@@ -61,8 +60,6 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Store]:
 
 
 async def write(store: Store, *statements: str) -> None:
-    """Run statements in one transaction."""
-
     async def run(session: Session) -> None:
         for statement in statements:
             await session.execute(Statement(statement))
@@ -71,7 +68,6 @@ async def write(store: Store, *statements: str) -> None:
 
 
 async def in_transaction(store: Store, work: Any) -> Any:
-    """Do something in a transaction, and commit."""
     session = await store.begin_write()
     try:
         result = await work(session)
@@ -82,7 +78,6 @@ async def in_transaction(store: Store, work: Any) -> Any:
 
 
 async def move(store: Store, lease: int, before: Position, after: Position) -> bool:
-    """Move the reader on; whether it was still where it was."""
     moved: bool = await in_transaction(
         store, lambda session: store.changes.move(session, READER, lease, before, after, NOW)
     )
@@ -90,18 +85,14 @@ async def move(store: Store, lease: int, before: Position, after: Position) -> b
 
 
 def entry(writer: int, n: int) -> str:
-    """Inserts an entry."""
     return f"insert into entry values ({writer}, {n}, null)"
 
 
 def told(batch: Batch) -> list[str]:
-    """What entries were told of, in order: the writer and the number."""
     return [".".join(map(str, one.key_values())) for one in batch.changes]
 
 
 class Reader:
-    """Reads the feed under a lease, some changes at a time, and moves on."""
-
     def __init__(self, store: Store, lease: int, limit: int) -> None:
         self._store = store
         self._lease = lease
@@ -120,15 +111,11 @@ class Reader:
 
 @dataclass
 class Written:
-    """What writers have committed."""
-
     entries: set[tuple[int, int]] = field(default_factory=set)
     tallies: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Writer:
-    """Writes transactions of all kinds on a connection of its own, by chance that is the same each time."""
-
     def __init__(self, connection: Any, number: int, written: Written) -> None:
         self._connection = connection
         self._number = number
@@ -137,7 +124,6 @@ class Writer:
         self._n = 0
 
     async def run(self, transactions: int) -> None:
-        """Write so many transactions."""
         for _ in range(transactions):
             try:
                 await self._transaction()

@@ -38,8 +38,6 @@ from penstock.store.store import Store
 
 @dataclass
 class Visit:
-    """A connection, and what its user does with it. Each of the words may have to be awaited."""
-
     connection: Any
     begin: Callable[[], Any]
     commit: Callable[[], Any]
@@ -53,8 +51,6 @@ Opener = Callable[[str], AbstractAsyncContextManager[Visit]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of connection: its name, the dialect of its database, whether it is awaited, and how one is opened."""
-
     name: str
     dialect: str
     is_async: bool
@@ -71,10 +67,6 @@ def kind(name: str, dialect: str, *, is_async: bool) -> Callable[[Opener], Opene
         return opener
 
     return note
-
-
-def nothing() -> None:
-    """What a driver does to begin that begins by itself."""
 
 
 def play(is_async: bool, story: Coroutine[Any, Any, None]) -> None:
@@ -118,7 +110,6 @@ class SyncGuestSession:
 
 @asynccontextmanager
 async def penstock_store(url: str) -> AsyncIterator[Store]:
-    """The store of an app on a database, with its tables."""
     store = make_store(Config(database=url), SystemClock())
     try:
         await migrate.push(store, [], apply=True)
@@ -133,44 +124,79 @@ def sqlite_file(url: str) -> str:
 
 
 def library_url(url: str, driver: str) -> str:
-    """The URL of a database as SQLAlchemy spells it."""
     return make_url(url).set(drivername=driver).render_as_string(hide_password=False)
 
 
 # ----- drivers
 
-
-@kind("psycopg", "postgres", is_async=False)
-@asynccontextmanager
-async def psycopg_sync(url: str) -> AsyncIterator[Visit]:
-    connection = psycopg.connect(url)
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
-    connection.close()
+Words = Callable[[Any], Callable[..., Any]]
 
 
-@kind("psycopg that gives rows of its own and writes values into the text", "postgres", is_async=False)
-@asynccontextmanager
-async def psycopg_peculiar(url: str) -> AsyncIterator[Visit]:
-    connection = psycopg.connect(url, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor)
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
-    connection.close()
+def run_plain(connection: Any) -> Callable[[str], Any]:
+    return connection.execute  # type: ignore[no-any-return]
 
 
-@kind("psycopg async", "postgres", is_async=True)
-@asynccontextmanager
-async def psycopg_async(url: str) -> AsyncIterator[Visit]:
-    connection = await psycopg.AsyncConnection.connect(url)
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
-    await connection.close()
+def run_text(connection: Any) -> Callable[[str], Any]:
+    return lambda sql: connection.execute(text(sql))
 
 
-@kind("psycopg2", "postgres", is_async=False)
-@asynccontextmanager
-async def psycopg_old(url: str) -> AsyncIterator[Visit]:
-    connection = psycopg2.connect(url)
-    cursor = connection.cursor()
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, cursor.execute)
-    connection.close()
+def begin_by_itself(connection: Any) -> Callable[[], None]:
+    return lambda: None
+
+
+def visit(connection: Any, run: Words = run_plain, begin: Words = begin_by_itself) -> Visit:
+    words = begin(connection), connection.commit, connection.rollback, connection.close, run(connection)
+    return Visit(connection, *words)
+
+
+def sync_kind(name: str, dialect: str, connect: Callable[[str], Any], **words: Words) -> None:
+    """Connections that are not awaited."""
+
+    @kind(name, dialect, is_async=False)
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Visit]:
+        connection = connect(url)
+        yield visit(connection, **words)
+        connection.close()
+
+
+def async_kind(name: str, dialect: str, connect: Callable[[str], Any], **words: Words) -> None:
+    """Connections that are awaited."""
+
+    @kind(name, dialect, is_async=True)
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Visit]:
+        connection = await connect(url)
+        yield visit(connection, **words)
+        await connection.close()
+
+
+def connect_in_autocommit(url: str) -> Any:
+    connection = sqlite3.connect(sqlite_file(url), isolation_level=None)
+    connection.row_factory = lambda cursor, row: {"row": row}
+    connection.text_factory = lambda given: given.decode(errors="replace")
+    return connection
+
+
+async def connect_aiosqlite(url: str) -> Any:
+    connection = await aiosqlite.connect(sqlite_file(url))
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+own_rows = partial(psycopg.connect, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor)
+sync_kind("psycopg", "postgres", psycopg.connect)
+sync_kind("psycopg that gives rows of its own and writes values into the text", "postgres", own_rows)
+sync_kind("psycopg2", "postgres", psycopg2.connect, run=lambda connection: connection.cursor().execute)
+sync_kind("sqlite3", "sqlite", lambda url: sqlite3.connect(sqlite_file(url)))
+sync_kind(
+    "sqlite3 in autocommit that gives rows of its own",
+    "sqlite",
+    connect_in_autocommit,
+    begin=lambda connection: lambda: connection.execute("begin immediate"),
+)
+async_kind("psycopg async", "postgres", psycopg.AsyncConnection.connect)
+async_kind("aiosqlite", "sqlite", connect_aiosqlite)
 
 
 def asyncpg_visit(connection: Any, close: Callable[[], Any]) -> Visit:
@@ -207,98 +233,29 @@ async def asyncpg_lent(url: str) -> AsyncIterator[Visit]:
     await pool.close()
 
 
-@kind("sqlite3", "sqlite", is_async=False)
-@asynccontextmanager
-async def sqlite_plain(url: str) -> AsyncIterator[Visit]:
-    connection = sqlite3.connect(sqlite_file(url))
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
-    connection.close()
-
-
-@kind("sqlite3 in autocommit that gives rows of its own", "sqlite", is_async=False)
-@asynccontextmanager
-async def sqlite_peculiar(url: str) -> AsyncIterator[Visit]:
-    connection = sqlite3.connect(sqlite_file(url), isolation_level=None)
-    connection.row_factory = lambda cursor, row: {"row": row}
-    connection.text_factory = lambda given: given.decode(errors="replace")
-    yield Visit(
-        connection,
-        lambda: connection.execute("begin immediate"),
-        connection.commit,
-        connection.rollback,
-        connection.close,
-        connection.execute,
-    )
-    connection.close()
-
-
-@kind("aiosqlite", "sqlite", is_async=True)
-@asynccontextmanager
-async def sqlite_async(url: str) -> AsyncIterator[Visit]:
-    connection = await aiosqlite.connect(sqlite_file(url))
-    connection.row_factory = sqlite3.Row
-    yield Visit(connection, nothing, connection.commit, connection.rollback, connection.close, connection.execute)
-    await connection.close()
-
-
 # ----- SQLAlchemy
 
 
 def sqlalchemy_kinds(driver: str, dialect: str) -> None:
-    """A Connection and a Session over a sync driver."""
+    def engine(url: str) -> Any:
+        return create_engine(library_url(url, driver), poolclass=NullPool)
 
-    @kind(f"SQLAlchemy Connection over {driver}", dialect, is_async=False)
-    @asynccontextmanager
-    async def core(url: str) -> AsyncIterator[Visit]:
-        engine = create_engine(library_url(url, driver), poolclass=NullPool)
-        connection = engine.connect()
-        yield Visit(
-            connection,
-            nothing,
-            connection.commit,
-            connection.rollback,
-            connection.close,
-            lambda sql: connection.execute(text(sql)),
-        )
-        connection.close()
+    def session(url: str) -> Any:
+        return Session(engine(url), close_resets_only=False)
 
-    @kind(f"SQLAlchemy Session over {driver}", dialect, is_async=False)
-    @asynccontextmanager
-    async def orm(url: str) -> AsyncIterator[Visit]:
-        session = Session(create_engine(library_url(url, driver), poolclass=NullPool), close_resets_only=False)
-        yield Visit(
-            session, nothing, session.commit, session.rollback, session.close, lambda sql: session.execute(text(sql))
-        )
-        session.close()
+    sync_kind(f"SQLAlchemy Connection over {driver}", dialect, lambda url: engine(url).connect(), run=run_text)
+    sync_kind(f"SQLAlchemy Session over {driver}", dialect, session, run=run_text)
 
 
 def sqlalchemy_async_kinds(driver: str, dialect: str) -> None:
-    """The same over an async driver."""
+    def engine(url: str) -> Any:
+        return create_async_engine(library_url(url, driver), poolclass=NullPool)
 
-    @kind(f"SQLAlchemy AsyncConnection over {driver}", dialect, is_async=True)
-    @asynccontextmanager
-    async def core(url: str) -> AsyncIterator[Visit]:
-        engine = create_async_engine(library_url(url, driver), poolclass=NullPool)
-        connection = await engine.connect()
-        yield Visit(
-            connection,
-            nothing,
-            connection.commit,
-            connection.rollback,
-            connection.close,
-            lambda sql: connection.execute(text(sql)),
-        )
-        await connection.close()
+    async def session(url: str) -> Any:
+        return AsyncSession(engine(url), close_resets_only=False)
 
-    @kind(f"SQLAlchemy AsyncSession over {driver}", dialect, is_async=True)
-    @asynccontextmanager
-    async def orm(url: str) -> AsyncIterator[Visit]:
-        engine = create_async_engine(library_url(url, driver), poolclass=NullPool)
-        session = AsyncSession(engine, close_resets_only=False)
-        yield Visit(
-            session, nothing, session.commit, session.rollback, session.close, lambda sql: session.execute(text(sql))
-        )
-        await session.close()
+    async_kind(f"SQLAlchemy AsyncConnection over {driver}", dialect, lambda url: engine(url).connect(), run=run_text)
+    async_kind(f"SQLAlchemy AsyncSession over {driver}", dialect, session, run=run_text)
 
 
 sqlalchemy_kinds("postgresql+psycopg", "postgres")

@@ -37,17 +37,14 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def broken() -> Exception:
-    """What messages fail of."""
     return ValueError("no")
 
 
 def of(*notes: str) -> list[Item]:
-    """Items with these notes."""
     return [Item(note=note) for note in notes]
 
 
 def valued(count: int) -> list[Item]:
-    """Items with values from 0, which are their notes, too."""
     return [Item(note=str(value), value=value) for value in range(count)]
 
 
@@ -87,14 +84,12 @@ async def handed(stage: OutboxStage, test: Backend) -> dict[str, list[str]]:
 
 
 async def rows_before(url: str, *rows: Item) -> list[Any]:
-    """Rows that are there before any outbox is; their ids."""
     stage = Stage(Item)
     async with stage.open(url) as test:
         return await stage.insert(test, *rows)
 
 
 async def pieces(test: TestApp, count: int = 1) -> None:
-    """Hand over that many pieces."""
     await test.relay.tick()
     for _ in range(count):
         await test.relay.outboxes[0].tick()

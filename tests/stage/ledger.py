@@ -1,6 +1,7 @@
 """A small program whose sums must be right whatever happens: accounts, entries, and jobs that write them.
 
-The races act on it, in the test's own process and as `python -m stage.ledger` in others.
+The races act on it, in the test's own process and as `python -m stage.ledger` in others. Its callers go on while the
+database goes away and comes back, and know what must be true of their calls afterwards.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from stage.waits import SOON
+from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
 from penstock.app import Backend, ServiceName
 from penstock.clock import SystemClock
-from penstock.errors import LockLost, TryAgain
+from penstock.errors import DatabaseUnavailable, LockLost, TryAgain
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 
@@ -41,8 +43,6 @@ class Account(Table):
 
 
 class Entry(Table):
-    """One row for each time that something was done."""
-
     what: str
     number: int = 0
 
@@ -65,7 +65,6 @@ def held_between(most: int) -> Iterator[Gate]:
 
 
 async def between() -> None:
-    """The moment between what a function reads and what it writes."""
     if _between is not None:
         await _between.pass_through()
 
@@ -77,7 +76,6 @@ async def open_account(ctx: MutationCtx, owner: str, balance: int = 0) -> Id[Acc
 
 @app.mutation
 async def open_once(ctx: MutationCtx, owner: str) -> bool:
-    """Open an account unless there is one; whether it was opened."""
     if await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).first():
         return False
     await between()
@@ -149,7 +147,6 @@ thread_ended: queue.Queue[str] = queue.Queue()
 
 @app.mutation
 def add_in_a_thread(ctx: SyncMutationCtx, owner: str) -> None:
-    """Add one, wait, and add one more."""
     account = ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
     assert account is not None
     try:
@@ -238,7 +235,6 @@ async def enter_many(ctx: MutationCtx, what: str, count: int) -> None:
 
 @app.mutation
 async def enter_whatever_happens(ctx: MutationCtx, what: str, count: int) -> None:
-    """Go on after errors, as no program should."""
     for number in range(count):
         with suppress(Exception):
             await ctx.db.insert(Entry(what=what, number=number))
@@ -252,13 +248,11 @@ async def transfer(ctx: MutationCtx, source: str, target: str, amount: int) -> N
 
 @app.query
 async def entries(ctx: QueryCtx, what: str) -> list[int]:
-    """The numbers entered, in order."""
     return [entry.number for entry in await ctx.db.query(Entry).with_index(Entry.by_what, what=what).collect()]
 
 
 @app.mutation
 async def schedule_entries(ctx: MutationCtx, what: str, first: int, count: int) -> None:
-    """Schedule as many jobs, each of which enters its number."""
     for number in range(first, first + count):
         await ctx.scheduler.run_after(timedelta(0), enter, what=what, number=number)
 
@@ -286,7 +280,6 @@ deaf_may_end = asyncio.Event()
 
 @app.action
 async def act_and_be_deaf(ctx: ActionCtx) -> str:
-    """Do not listen to being stopped."""
     while not deaf_may_end.is_set():
         with suppress(asyncio.CancelledError):
             await deaf_may_end.wait()
@@ -303,7 +296,6 @@ async def dies_in_its_transaction(ctx: MutationCtx, folder: str) -> None:
 
 @app.action
 async def dies(ctx: ActionCtx, folder: str) -> None:
-    """Take the process down in the middle of an action."""
     with (Path(folder) / "dies").open("a") as trace:
         trace.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -348,13 +340,11 @@ def _first(folder: str, name: str) -> bool:
 
 
 def say(word: str) -> None:
-    """Tell the process that has started this one."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
 
 async def work(backend: Backend) -> None:
-    """Run jobs until the process is told to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     say("ready")
@@ -376,7 +366,6 @@ async def lock(backend: Backend, key: str, seconds: str) -> None:
 
 
 async def hammer(backend: Backend, owner: str, count: str, at_once: str) -> None:
-    """Add one to an account so many times, several at a time."""
     left = int(count)
 
     async def add_all() -> None:
@@ -402,6 +391,88 @@ async def main(role: str, database: str, *arguments: str, **settings: str) -> No
             await lock(backend, *arguments)
         else:
             await hammer(backend, *arguments)
+
+
+async def answer(true: bool) -> bool:
+    return true
+
+
+async def finished(backend: Backend, count: int) -> None:
+    async def all_have() -> bool:
+        return (await backend.job_counts()).get("success", 0) == count
+
+    await until(all_have)
+
+
+class Callers:
+    """Call one mutation after the other, and remember what became of each call."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.acknowledged: dict[str, set[int]] = {"direct": set(), "job": set()}
+        self.uncertain: dict[str, set[int]] = {"direct": set(), "job": set()}
+        self.stopped = False
+
+    async def call(self, numbers: range) -> None:
+        """Enter numbers, at once and by jobs, until it is enough."""
+        for number in numbers:
+            if self.stopped:
+                return
+            await self._noted("direct", number, self.backend.run_mutation(enter, what="direct", number=number))
+            job = self.backend.run_mutation(schedule_entries, what="job", first=number, count=1)
+            await self._noted("job", number, job)
+
+    async def _noted(self, what: str, number: int, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except DatabaseUnavailable as error:
+            if not error.facts.get("uncertain"):
+                raise
+            self.uncertain[what].add(number)
+        else:
+            self.acknowledged[what].add(number)
+
+    async def more(self, count: int) -> None:
+        before = len(self.acknowledged["direct"])
+        await until(lambda: answer(len(self.acknowledged["direct"]) >= before + count))
+
+
+async def no_job_is_left(backend: Backend) -> bool:
+    counts = await backend.job_counts()
+    return not any(count for place, count in counts.items() if place != "success")
+
+
+async def calls_are_kept(front: Backend, disturb: Callable[[], Awaitable[None]], times: int = 2) -> None:
+    """Disturb callers and workers while they are busy: what was acknowledged is done once, and all of it is done."""
+    callers = Callers(front)
+    calls = [asyncio.create_task(callers.call(range(n * 100_000, (n + 1) * 100_000))) for n in range(4)]
+    for _ in range(times):
+        await callers.more(50)
+        await disturb()
+    await callers.more(50)
+    callers.stopped = True
+    await asyncio.gather(*calls)
+    await until(lambda: no_job_is_left(front))
+    for what, acknowledged in callers.acknowledged.items():
+        found = await front.run_query(entries, what=what)
+        assert len(found) == len(set(found)), "nothing happened twice"
+        assert acknowledged <= set(found) <= acknowledged | callers.uncertain[what]
+
+
+async def hear_again(front: Backend, *deaf: Backend) -> None:
+    """A job starts although the workers would look by themselves in an hour only."""
+    await until(lambda: answer(all(listens(backend) for backend in deaf)))
+    for backend in deaf:
+        for service in backend.services.services:
+            service._poll = 3600.0  # type: ignore[attr-defined]
+            service.wake.set()  # it may be waiting by the poll that it had before
+    counts = await front.job_counts()
+    await front.run_mutation(schedule_entries, what="heard", first=0, count=1)
+    await finished(front, counts.get("success", 0) + 1)
+
+
+def listens(backend: Backend) -> bool:
+    return bool(backend.engine.store.signals.listening)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

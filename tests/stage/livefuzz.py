@@ -14,10 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.livetables import Plan, make_plan, make_table, page_options, run_plan, scan_of
-from stage.livewrites import Writer, other_program
-from stage.paging import PagedList, Subscription
+from stage.livetables import Plan, Writer, make_plan, make_table, other_program, page_options, run_plan, scan_of
 from stage.stories import tell_in
+from stage.watching import PagedList, Subscription
 
 from penstock import App, Page, PaginationOptions, PenstockError, QueryCtx, public
 from penstock.clock import Random, SystemClock, random_of
@@ -52,8 +51,6 @@ class _Runner:
 
 
 class Client:
-    """Somebody who watches some queries over one connection."""
-
     def __init__(self, fuzz: Fuzz, caller: Caller) -> None:
         self._fuzz = fuzz
         self.view = fuzz.live.view(caller)
@@ -76,7 +73,6 @@ class Client:
             one.watch(self.view)
 
     async def look(self) -> None:
-        """Take the next answers."""
         if (step := self.view.step()) is not None:
             for one in self.shown:
                 before = one.answer
@@ -191,7 +187,6 @@ class Fuzz:
         await self.check()
 
     async def leave(self) -> None:
-        """Let all go: nothing is left of them after a minute."""
         for client in self.clients:
             client.close()
         for shown, _ in self.lists:
@@ -342,7 +337,6 @@ class Fuzz:
     # ----- checking
 
     async def check(self) -> None:
-        """Each answer that a client has is that of the query run afresh, with the pages that the client has."""
         known: dict[Any, Answer] = {}
         session = await self.test.engine.store.begin_read()
         try:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from stage.databases import connected
+from stage.feed import in_transaction as run_in_transaction
 from stage.reactive import Stage
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
@@ -21,13 +22,10 @@ from penstock.store.nouns.outboxes import Aside, OutboxRow
 from penstock.store.session import Row, Session, Statement
 from penstock.testing import TestApp, TestClock
 
-_seeds = itertools.count(1000)
 Handler = Callable[[Any, Message[Any]], Awaitable[None]]
 
 
 class Sent(Table):
-    """What a mutation handler writes down of a message."""
-
     outbox: str
     number: int
     text: str
@@ -87,7 +85,6 @@ class OutboxStage(Stage):
         self.app.outbox(source, name=name, **options)(send)
 
     def texts(self) -> list[str]:
-        """What was handed over since it was last asked, in short."""
         got, self.got[:] = list(self.got), []
         return [text_of(message) for message in got]
 
@@ -96,7 +93,6 @@ class OutboxStage(Stage):
         return [text for _, text, _ in sorted(await test.run_query(self._sent))]
 
     async def by_outbox(self, test: Backend) -> dict[str, list[str]]:
-        """The same of each outbox."""
         found: dict[str, list[str]] = {}
         for _, text, outbox in sorted(await test.run_query(self._sent)):
             found.setdefault(outbox, []).append(text)
@@ -118,37 +114,30 @@ def failing(error: Callable[[], BaseException], *texts: str) -> Callable[[Messag
 
 
 async def outbox_row(test: Backend, name: str = "send") -> OutboxRow:
-    """An outbox as it is kept."""
     return next(row for row in await test.engine.store.outboxes.list() if row.plan.name == name)
 
 
 async def error_of(test: Backend, name: str = "send") -> str:
-    """Why an outbox does not go on."""
     trouble = (await outbox_row(test, name)).trouble
     return "" if trouble is None else trouble.error
 
 
 async def aside(test: Backend, name: str = "send") -> list[Aside]:
-    """The messages that are put aside."""
     row = await outbox_row(test, name)
     return list(await test.engine.store.outboxes.aside(row.id, ("waiting", "halted", "parked"), 1000))
 
 
 async def states(test: Backend, name: str = "send") -> list[str]:
-    """How those stand, in their order."""
     return [one.state for one in await aside(test, name)]
 
 
 async def drain(test: TestApp, passing: timedelta = timedelta(0)) -> None:
-    """Hand over what there is, after a time has passed."""
     if passing:
         test.clock.advance(passing)
     await test.relay.drain()
 
 
 async def send(test: Backend, topic: str, payload: str, key: str | None = None) -> bool:
-    """Send a message to a topic, past contexts."""
-
     async def work(session: Session) -> bool:
         return await test.engine.store.outboxes.send(session, topic, payload, key)
 
@@ -157,8 +146,6 @@ async def send(test: Backend, topic: str, payload: str, key: str | None = None) 
 
 
 async def sql(test: Backend, *statements: str) -> list[Row]:
-    """Run statements in one transaction, as another program does; the rows of the last one."""
-
     async def work(session: Session) -> list[Row]:
         rows = list[Row]()
         for statement in statements:
@@ -170,14 +157,7 @@ async def sql(test: Backend, *statements: str) -> list[Row]:
 
 
 async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]]) -> Any:
-    """Do something in a transaction, and commit."""
-    session = await test.engine.store.begin_write()
-    try:
-        found = await work(session)
-        await session.commit()
-    finally:
-        await session.rollback()
-    return found
+    return await run_in_transaction(test.engine.store, work)
 
 
 async def died(call: Coroutine[Any, Any, None], dies: asyncio.Event) -> bool:
@@ -212,7 +192,6 @@ def _run_on_file(url: str, statements: Sequence[str]) -> None:
 
 
 async def run_sql(url: str, *statements: str) -> None:
-    """Run statements in one transaction on a connection of another program."""
     if url.startswith("sqlite"):
         await asyncio.to_thread(_run_on_file, url, statements)  # a writer on this event loop may have the lock
         return

@@ -13,8 +13,6 @@ SHELVES = ("a", "b", "c")
 
 
 class Shelf(Table):
-    """A row that all who write change."""
-
     name: str
     count: int = 0
 
@@ -22,20 +20,16 @@ class Shelf(Table):
 
 
 class Seen(Table):
-    """One row for each change of a shelf."""
-
     change: str
 
 
 @app.outbox(Shelf, name="note", on=("update",))
 async def note(ctx: MutationCtx, shelf: Shelf) -> None:
-    """Write down how many are on a shelf."""
     await ctx.db.insert(Seen(change=f"{shelf.name}.{shelf.count}"))
 
 
 @app.outbox(Shelf, name="report", on=("update",))
 async def report(_ctx: ActionCtx, message: Message[Shelf]) -> None:
-    """Tell the outside world."""
     assert message.row is not None
     _tell(f"{message.row.name}.{message.row.count} {message.id}")
 
@@ -47,7 +41,6 @@ def _tell(what: str) -> None:
 
 @app.mutation
 async def stack(ctx: MutationCtx, shelves: list[str]) -> None:
-    """Put one more on some shelves."""
     for name in shelves:
         known = await ctx.db.query(Shelf).with_index(Shelf.by_name, name=name).first()
         if known is None:

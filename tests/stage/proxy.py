@@ -1,13 +1,17 @@
-"""A proxy before PostgreSQL that loses connections at the worst moment, or lets them go silent."""
+"""Networks that fail: a proxy before PostgreSQL that loses connections, and a second machine with a cable to pull."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
+
+from stage.needs import program
 
 from penstock.clock import SystemClock
 
@@ -49,7 +53,6 @@ class Proxy:
         self._cut, self._left, self._word = moment, times, word
 
     def silence_listeners(self) -> None:
-        """Pass nothing on any more of the connections that listen, and tell neither side."""
         self._silent |= self._listening
         self._listening.clear()
 
@@ -60,7 +63,6 @@ class Proxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Proxy]:
-        """Listen for the time of a block."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         self.url = self._server._replace(netloc=f"postgres@127.0.0.1:{port}", query="").geturl()
@@ -143,3 +145,82 @@ class Proxy:
         self._left -= 1
         self.cuts += 1
         raise ConnectionError
+
+
+_RANGE = 2**15  # of pairs of addresses in 198.18.0.0/15, which is for tests of networks
+
+
+class RefusedError(Exception):
+    """`ip` has not done what it was told to do."""
+
+
+class Machine:
+    """A namespace, linked to the one of this process.
+
+    Attributes:
+        here: The address of this side.
+        there: That of the other one.
+        name: Of the namespace.
+        cable: How the names of both ends of its cable begin.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.name, self.cable = f"penstock-{number}", f"pst{number}"
+        place = number % _RANGE * 4
+        net = f"198.{18 + place // 2**16}.{place // 2**8 % 2**8}."
+        self.here, self.there = f"{net}{place % 2**8 + 1}", f"{net}{place % 2**8 + 2}"
+
+    @property
+    def command(self) -> list[str]:
+        """What runs a program there, if it stands before it."""
+        return [program("ip", "iproute2"), "netns", "exec", self.name]
+
+    def plug(self) -> None:
+        run("link", "set", f"{self.cable}a", "up")
+
+    def unplug(self) -> None:
+        """Lose all packets, in both directions, and tell nobody."""
+        run("link", "set", f"{self.cable}a", "down")
+
+    def open(self) -> None:
+        here, there = f"{self.cable}a", f"{self.cable}b"
+        run("netns", "add", self.name)
+        run("link", "add", here, "type", "veth", "peer", "name", there, "netns", self.name)
+        run("address", "add", f"{self.here}/30", "dev", here)
+        run("link", "set", here, "up")
+        run("-n", self.name, "address", "add", f"{self.there}/30", "dev", there)
+        run("-n", self.name, "link", "set", there, "up")
+
+    def close(self) -> None:
+        for thing in (("link", "delete", f"{self.cable}a"), ("netns", "delete", self.name)):
+            tried(*thing)
+
+
+@contextmanager
+def machine(number: int | None = None) -> Iterator[Machine]:
+    made = Machine(os.getpid() if number is None else number)
+    try:
+        made.open()
+        yield made
+    finally:
+        made.close()
+
+
+def refusal() -> str:
+    """Why this process may make no second machine; empty if it may."""
+    try:
+        with machine():
+            return ""
+    except RefusedError as error:
+        return f"This process may make no network of its own: {error}"
+
+
+def run(*arguments: str) -> None:
+    if refusal := tried(*arguments):
+        raise RefusedError(refusal)
+
+
+def tried(*arguments: str) -> str:
+    """Run `ip`; why it did not do so, or nothing."""
+    done = subprocess.run([program("ip", "iproute2"), *arguments], capture_output=True, text=True, check=False)
+    return f"ip {' '.join(arguments)}: {done.stderr.strip()}" if done.returncode else ""

@@ -26,8 +26,6 @@ class Item(Table):
 
 
 class Done(Table):
-    """One row for each state of an item that was handled."""
-
     item: str
     value: int
 
@@ -39,7 +37,6 @@ booking, sending, forgetful = App(), App(), App(tables=[Item, Done])
 
 @booking.reactive_task(Item, filter=lambda item: item.status == "open", watch=("value",), retry=patience)
 async def book(ctx: MutationTaskCtx[Item]) -> None:
-    """Write down which state of an item this is."""
     item = await ctx.get_document()
     await ctx.db.insert(Done(item=str(ctx.doc_id), value=item.value))
 
@@ -62,7 +59,6 @@ def held_within(most: int = 1) -> Iterator[Gate]:
 
 @sending.reactive_task(Item, filter=lambda item: item.status == "open", watch=("value",), retry=patience)
 async def send(ctx: TaskCtx[Item]) -> None:
-    """Tell the outside world which state of an item this is, and why."""
     if _within is not None:
         await _within.pass_through()
     item = await ctx.get_document()
@@ -73,7 +69,6 @@ async def send(ctx: TaskCtx[Item]) -> None:
     Item, name="late", debounce=timedelta(seconds=5), max_wait=timedelta(seconds=12), watch=("value",), retry=patience
 )
 async def send_late(ctx: TaskCtx[Item]) -> None:
-    """The same for items that are left alone for a while."""
     item = await ctx.get_document()
     sent.append((str(ctx.doc_id), "late", item.value))
 
@@ -105,6 +100,5 @@ done, items = booking.query(_done), booking.query(_items)
 
 
 async def rows(backend: Backend) -> dict[str, int]:
-    """The items that are open, and their values."""
     found: dict[str, int] = await backend.run_query(items)
     return found

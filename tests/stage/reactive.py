@@ -90,8 +90,6 @@ class Stage:
         return self._results.pop(number)
 
     async def insert(self, test: Backend, *rows: Table) -> list[Id[Any]]:
-        """Insert rows in one transaction."""
-
         async def step(ctx: MutationCtx) -> list[Id[Any]]:
             return [await ctx.db.insert(row) for row in rows]
 
@@ -99,16 +97,12 @@ class Stage:
         return found
 
     async def patch(self, test: TestApp, table: type[Table], doc_id: Any, **fields: Any) -> None:
-        """Change fields of a row."""
-
         async def step(ctx: MutationCtx) -> None:
             await ctx.db.patch(table, doc_id, **fields)
 
         await self.do(test, step)
 
     async def delete(self, test: TestApp, table: type[Table], doc_id: Any) -> None:
-        """Delete a row."""
-
         async def step(ctx: MutationCtx) -> None:
             await ctx.db.delete(table, doc_id)
 
@@ -117,26 +111,21 @@ class Stage:
     # ----- looking
 
     def taken(self) -> list[Ran]:
-        """The runs since it was last asked."""
         ran, self.ran[:] = list(self.ran), []
         return ran
 
     def changes(self) -> list[str]:
-        """Why it ran, since it was last asked."""
         return [one.change for one in self.taken()]
 
     def ids(self) -> list[Any]:
-        """For which rows it ran, since it was last asked."""
         return [one.doc_id for one in self.taken()]
 
 
 async def task_row(test: TestApp, name: str = "react") -> TaskRow:
-    """A task as it is kept."""
     return next(row for row in await test.engine.store.tasks.list() if row.plan.name == name)
 
 
 async def record_of(test: TestApp, doc_id: Any, name: str = "react") -> RecordRow | None:
-    """The record of a row."""
     task = await task_row(test, name)
     session = await test.engine.store.begin_read()
     try:
@@ -146,14 +135,12 @@ async def record_of(test: TestApp, doc_id: Any, name: str = "react") -> RecordRo
 
 
 async def known_record(test: TestApp, doc_id: Any, name: str = "react") -> RecordRow:
-    """The record of a row that has one."""
     record = await record_of(test, doc_id, name)
     assert record is not None
     return record
 
 
 async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
-    """Let a time pass, and everything that comes of it; how many attempts were made."""
     if passing:
         test.clock.advance(passing)
     return await test.run_until_idle(advance=not passing, raise_errors=False)

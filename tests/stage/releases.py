@@ -20,7 +20,6 @@ BEFORE_THE_FIRST_TAG = "3956aa68f72d184c4221ca5a18fd82bcf3c9f9ae"
 
 
 def run(*command: str | Path, **options: Any) -> str:
-    """Run a program to its end, which must be a good one; what it printed."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
@@ -33,7 +32,6 @@ def last_release() -> str:
 
 
 def wheel_of(commit: str, folder: Path) -> Path:
-    """Build the wheel of a commit."""
     source = folder / "source"
     source.mkdir()
     archive = folder / "source.tar"
@@ -43,7 +41,6 @@ def wheel_of(commit: str, folder: Path) -> Path:
 
 
 def build(source: Path, folder: Path, target: str) -> Path:
-    """Build a wheel or an sdist of a source tree."""
     run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder, cwd=source)
     (found,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return found
@@ -87,7 +84,6 @@ def asked_for(one: Requirement, extras: set[str]) -> bool:
 
 
 def link(name: str, packages: Path) -> None:
-    """Put a distribution of this environment into another one."""
     files = distribution(name).files or []
     tops = {file.parts[0] for file in files} - {"..", "__pycache__"}
     for top in tops:

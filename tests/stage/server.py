@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, which it may stop and start again."""
+"""A PostgreSQL server of a test's own, which it may stop and start again, and a streaming replica of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 from stage.needs import THEN, lack
+from stage.waits import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the wheel's own
@@ -48,15 +50,12 @@ def choose_version() -> None:
 
 
 class Server:
-    """A running server."""
-
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self.url: str = handle.get_uri()
         self.system_user: str = handle.system_user or getpass.getuser()
 
     async def restart(self) -> None:
-        """Stop it as a power cut does, and start it again."""
         await asyncio.to_thread(self.pg_ctl, "restart", "-m", "immediate")
 
     async def crash(self) -> None:
@@ -66,11 +65,9 @@ class Server:
         connection.terminate()
 
     async def stop(self) -> None:
-        """Stop it as a power cut does."""
         await asyncio.to_thread(self.pg_ctl, "stop", "-m", "immediate")
 
     async def start(self) -> None:
-        """Start it again after `stop`, where it was."""
         await asyncio.to_thread(self.pg_ctl, "start", "-o", self._options())
 
     async def spend_numbers(self, count: int, end: str) -> None:
@@ -92,7 +89,6 @@ class Server:
         return f"postgresql://postgres@{address}:5432/postgres"
 
     def program(self, name: str, *arguments: str, given: str | None = None) -> str:
-        """Run a program that comes with the server; what it says."""
         command = [str(self._handle.bin_path / name), *arguments]
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -104,7 +100,6 @@ class Server:
         return started[started.index('"') :].strip()
 
     def pg_ctl(self, *arguments: str) -> None:
-        """Run pg_ctl, and wait for its end."""
         self.run("pg_ctl", *arguments, "-w", "-D", str(self._handle.pgdata), "-l", str(self._handle.log))
 
     def run(self, name: str, *arguments: str) -> None:
@@ -134,7 +129,6 @@ def initialized_folder() -> Path:
 
 
 def copy_initialized_folder(target: Path) -> None:
-    """Make the folder of a new server, with the owner that it needs."""
     subprocess.run(["cp", "-Rp", f"{initialized_folder()}/.", str(target)], check=True)
 
 
@@ -167,3 +161,68 @@ def copy_database(source: Server, target: Server) -> None:
     """Dump the database of one server, and restore it on another."""
     dump = source.program("pg_dump", "--dbname", source.url)
     target.program("psql", "--dbname", target.url, "--quiet", "--set", "ON_ERROR_STOP=1", given=dump)
+
+
+_STREAMS = "wal_level = replica\nmax_wal_senders = 4\nfsync = off\n"
+
+
+class Replica(Server):
+    async def pause(self) -> None:
+        await self._do("select pg_wal_replay_pause()")
+        while await self._do("select pg_get_wal_replay_pause_state()") != "paused":
+            pass
+
+    async def resume(self) -> None:
+        await self._do("select pg_wal_replay_resume()")
+
+    async def kill(self) -> None:
+        os.kill(self._handle.get_pid(), signal.SIGKILL)
+
+    async def revive(self) -> None:
+        """Start it after `kill`, once its other processes have ended."""
+
+        async def has_started() -> bool:
+            with suppress(subprocess.CalledProcessError):
+                await self.start()
+                return True
+            return False
+
+        await until(has_started)
+
+    async def follow(self, primary: Server) -> None:
+        """Wait until it has replayed all that is durable on its primary."""
+        connection = await asyncpg.connect(primary.url)
+        place = await connection.fetchval("select pg_current_wal_flush_lsn()::text")
+        await connection.close()
+        while not await self._do(f"select pg_last_wal_replay_lsn() >= '{place}'"):
+            pass
+
+    def promote(self) -> None:
+        self.pg_ctl("promote")
+
+    async def _do(self, sql: str) -> object:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetchval(sql)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def replicated(settings: str = "") -> Iterator[tuple[Server, Replica]]:
+    """A primary and its replica for the time of a block; `settings` are lines of their `postgresql.conf`."""
+    with server(_STREAMS + settings) as primary:
+        folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        shutil.chown(folder, primary.system_user)
+        socket = parse_qs(urlsplit(primary.url).query)["host"][0]
+        place = ("-h", socket, "-U", "postgres", "-D", str(folder))
+        primary.run("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        (folder / ".s.PGSQL.5432.lock").unlink(missing_ok=True)  # of the primary, whose socket is in its folder
+        handle = handle_of(folder, cleanup_mode=None)
+        replica = Replica(handle)
+        try:
+            yield primary, replica
+        finally:
+            replica.pg_ctl("stop", "-m", "immediate")
+            handle.cleanup()
+            shutil.rmtree(folder, ignore_errors=True)

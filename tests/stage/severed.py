@@ -19,8 +19,6 @@ app = App()
 
 
 class Parcel(Table):
-    """What is written."""
-
     number: int
 
 
@@ -41,7 +39,6 @@ class Total(Table):
 
 @app.outbox(Parcel, name="label")
 async def label(ctx: MutationCtx, parcel: Parcel) -> None:
-    """Write down which parcel this is, and how many there were."""
     await ctx.db.insert(Label(number=parcel.number))
     known = await ctx.db.query(Total).with_index(Total.by_name, name="all").first()
     if known is None:
@@ -54,7 +51,6 @@ async def label(ctx: MutationCtx, parcel: Parcel) -> None:
 
 @app.outbox(Parcel, name="dispatch")
 async def dispatch(_ctx: ActionCtx, message: Message[Parcel]) -> None:
-    """Tell the outside world, and hear of its answer later."""
     assert message.row is not None
     _tell(f"{message.row.number} {message.id}")
     await _hold("dispatch", message.row.number)
@@ -97,6 +93,5 @@ async def put(ctx: MutationCtx, first: int, last: int) -> None:
 
 @app.query
 async def labels(ctx: QueryCtx) -> tuple[list[int], int]:
-    """The parcels that were handled, in the order of their labels, and how many were counted."""
     total = await ctx.db.query(Total).with_index(Total.by_name, name="all").first()
     return [row.number for row in await ctx.db.query(Label).collect()], 0 if total is None else total.count

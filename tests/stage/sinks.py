@@ -1,26 +1,41 @@
 """What befalls each example of a sink: its relay dies between sending and writing that down, its server is killed.
 
-Leaves to the test what there is to be found in the server afterwards.
+Leaves to the test what there is to be found in the server afterwards. `python -m stage.sinks` is the relay of an
+example, or the receiver of webhooks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import json
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from stage.brokers import Broker
-from stage.processes import Process
+from stage.processes import EXAMPLES, Process
 from stage.waits import until
+from starlette.applications import Starlette
+from starlette.routing import Route
 
+from penstock import Retry
 from penstock.app import Backend
+from penstock.observe import points
+from penstock.store.nouns.outboxes import Step
 
+SECRET = "whsec_c3RhZ2Ugc3RhZ2Ugc3RhZ2Ugc3RhZ2U="
 LEASE = 1.0
+SOON = Retry.fixed(0.1, max_attempts=3)
+AT_MOST = timedelta(seconds=2)
 BEFORE, MEANWHILE, ALL = 12, 32, 40
 CUSTOMERS = 4
 
@@ -35,7 +50,6 @@ class Event:
 
     @classmethod
     def parse(cls, text: str | bytes) -> Event:
-        """Of a CloudEvent."""
         said = json.loads(text)
         return cls(said["id"], said["data"]["customer"], said["data"]["seats"])
 
@@ -56,14 +70,13 @@ class Sink:
 
     @property
     def module(self) -> Any:
-        """The example."""
         return importlib.import_module(self.name)
 
     @contextmanager
     def relay(self, url: str, **settings: Any) -> Iterator[Process]:
         """A process that hands over, for the time of a block; it is ready."""
         options = {"lease": LEASE, "synchronous": "normal"} | settings
-        process = Process("relay", url, self.name, program="stage.sinking", **options)
+        process = Process("relay", url, self.name, program="stage.sinks", **options)
         try:
             process.expect("ready")
             yield process
@@ -71,17 +84,14 @@ class Sink:
             process.close()
 
     async def book(self, backend: Backend, first: int, after: int) -> None:
-        """Write bookings, of a few customers in turn."""
         for number in range(first, after):
             await backend.run_mutation(self.module.book, f"customer {number % CUSTOMERS}", number)
 
     async def is_halted(self, backend: Backend) -> bool:
-        """Whether it is told that it goes no further."""
         (outbox,) = await self.module.app.outboxes.list(backend)
         return bool(outbox.halted)
 
     async def delivered(self, backend: Backend) -> int:
-        """How many messages were delivered, as far as that is written down."""
         (outbox,) = await self.module.app.outboxes.list(backend)
         return int(outbox.delivered)
 
@@ -128,3 +138,57 @@ def check_each(events: list[Event]) -> None:
     for customer in range(CUSTOMERS):
         numbers = [event.number for event in firsts if event.customer == f"customer {customer}"]
         assert numbers == sorted(numbers), "in the order of its commits"
+
+
+# ----- as a process of its own: python -m stage.sinks relay|receive <arguments…>
+
+
+def receive(port: str, folder: str) -> None:
+    receiving = importlib.import_module("webhook_receiver")
+    file = Path(folder) / "events"
+    file.touch()
+
+    class Kept(receiving.Receiver):  # type: ignore[name-defined, misc]
+        def keep(self, message: str, event: dict[str, Any]) -> None:
+            super().keep(message, event)
+            with file.open("a") as events:
+                events.write(f"{message} {json.dumps(event)}\n")
+
+    receiver = Kept(SECRET)
+    for line in file.read_text().splitlines():
+        message, _, event = line.partition(" ")
+        receiver.events[message] = json.loads(event)
+    site = Starlette(routes=[Route("/", receiver.receive, methods=["POST"])])
+    uvicorn.run(site, host="127.0.0.1", port=int(port), log_level="warning", lifespan="off")
+
+
+async def relay(database: str, sink: str, *, dies: str = "", **settings: str) -> None:
+    """Hand over until the process is stopped, or has sent something and is to die of it."""
+    sys.path.insert(0, str(EXAMPLES / "outbox"))
+    app = importlib.import_module(sink).app
+    for name, declared in app.outboxes._declared.items():  # tests have less patience than programs
+        outbox = dataclasses.replace(declared.outbox, retry=SOON, timeout=AT_MOST)
+        app.outboxes._declared[name] = dataclasses.replace(declared, outbox=outbox)
+    if dies:
+        points.arm("outbox.write", die)
+    async with app.open(services=("relay",), config=app.config(database=database, **settings)):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        await stopped.wait()
+
+
+async def die(step: Step, **_facts: Any) -> None:
+    """End the process at once, where messages were sent and it is not written."""
+    if step.delivered:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    role, *given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
+    if role == "receive":
+        receive(*given)
+    else:
+        asyncio.run(relay(*given, **options))

@@ -67,13 +67,10 @@ class Storm:
     deaths: dict[int, float] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Have one more process, which is ready."""
         settings = {"lease": LEASE, "poll": 0.2, **self.program.settings}
         self.processes.append(serving(self.program.name, self.program.services, self.url, self.stack, **settings))
 
     async def has_done(self, count: int) -> None:
-        """Wait until so much is done."""
-
         async def enough() -> bool:
             return await self.program.progress(self) >= count
 
@@ -84,7 +81,6 @@ Act = Callable[[Storm], Awaitable[None]]
 
 
 async def kill(storm: Storm) -> None:
-    """Kill a process as a power cut does; another one takes its place."""
     dying = storm.processes.pop(0)
     await asyncio.to_thread(dying.kill)
     storm.deaths[dying.number] = MACHINE.monotonic()
@@ -107,7 +103,6 @@ async def freeze(storm: Storm) -> None:
 
 
 async def stop(storm: Storm) -> None:
-    """Tell a process to stop; another one takes its place."""
     stopping = storm.processes.pop(0)
     assert await asyncio.to_thread(stopping.stop) == 0
     storm.start()
@@ -132,7 +127,6 @@ async def storm(program: Program, url: str, folder: Path, fault: Act, check: Act
 
 
 def serving(name: str, services: str, url: str, stack: ExitStack, **settings: Any) -> Process:
-    """A process that runs services of a program until it is stopped; it is ready."""
     process = Process(services, url, name, program="stage.storms", **settings)
     stack.callback(process.close)
     process.expect("ready")
@@ -179,7 +173,6 @@ class History:
         return most
 
     async def more_begin(self, count: int) -> None:
-        """Wait until so many more have begun."""
         wanted = self.file.read_text().count("begins") + count
         await until(lambda: self.file.read_text().count("begins") >= wanted)
 
@@ -199,7 +192,6 @@ async def held(point: str, call: Any, when: Callable[..., bool] | None = None) -
 
 
 async def main(services: Any, database: str, name: str, **settings: str) -> None:
-    """Run services until the process is stopped."""
     module, _, attribute = name.partition(":")
     app: App = getattr(importlib.import_module(module), attribute)
     async with app.open(services=tuple(services.split(",")), config=app.config(database=database, **settings)):

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 from conformance.bench import StoreMaker
-from conformance.isolation import Isolation
-from conformance.leases import Leases
-from conformance.locks import Locks
-from conformance.sessions import Sessions
-from conformance.signals import Signals
-from stage.pgbouncer import PgBouncer
+from conformance.locks import Leases, Locks
+from conformance.sessions import Isolation, Sessions, Signals
+from stage.brokers import PgBouncer
 
 from penstock.clock import SystemClock
 from penstock.config import Config

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import Field
-from stage.pushes import closing, push
+from stage.databases import closing, push
 
 from penstock import Index, Table
 from penstock.errors import DataError, SchemaMismatch

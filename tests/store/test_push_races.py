@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import asyncpg
 import pytest
-from stage.pushes import closing, push
+from stage.databases import closing, push
 
 from penstock import Index, Table
 from penstock.clock import SystemClock

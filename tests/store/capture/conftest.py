@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stage.migrated import postgres_url, sqlite_url
+from stage.databases import postgres_url, sqlite_url
 
 __all__ = ["postgres_url", "sqlite_url"]

@@ -1,4 +1,4 @@
-"""What penstock logs of pools, as a log on disk has it, and the queries of its monitors in Python."""
+"""Log events, as records and as lines on disk, and the queries of penstock's monitors of pools in Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from statistics import fmean
 from typing import Any
+
+import pytest
 
 from penstock.clock import Clock
 from penstock.observe.logs import JsonFormatter
@@ -35,7 +37,6 @@ class _Stream(logging.Handler):
 
 @contextmanager
 def streamed(clock: Clock | None = None, level: int = logging.INFO) -> Iterator[list[str]]:
-    """The lines of JSON that penstock logs in a block."""
     stream, log = _Stream(clock), logging.getLogger("penstock")
     before = log.level
     log.addHandler(stream)
@@ -61,7 +62,6 @@ def _flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def messages(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """What was said in the lines that say something as JSON, where the monitors of Workpool's README look for it."""
     found = []
     for row in map(flat, lines):
         try:
@@ -81,7 +81,6 @@ _APL = re.compile(
 
 
 def apl_queries(text: str) -> list[str]:
-    """The queries of a file, each without its comment."""
     return [match[0] for match in _APL.finditer(text)]
 
 
@@ -112,3 +111,7 @@ def _value(term: str, row: dict[str, Any]) -> float | None:
         return float(choice[2] if _holds(choice[1], row) else choice[3])
     field, _, divisor = term.partition(" / ")
     return None if row[field] is None else row[field] / float(divisor or 1)
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [vars(record)["facts"] for record in caplog.records if getattr(record, "event", "") == name]

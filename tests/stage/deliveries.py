@@ -13,15 +13,14 @@ failing: set[str] = set()
 got: list[tuple[str, str]] = []
 
 ONCE = Retry(max_attempts=1)
-NAMES = ("post", "files", "sorted", "counts", "talks")
 
 
-class Letter(Table, name="letter_of_mailroom"):
+class Letter(Table, name="letter_of_deliveries"):
     name: str
     town: str = "Brno"
 
 
-class Count(Table, name="count_of_mailroom"):
+class Count(Table, name="count_of_deliveries"):
     letters: int
 
 
@@ -76,7 +75,6 @@ async def hand_over(test: TestApp) -> None:
 
 
 async def put_and_fail(test: TestApp) -> None:
-    """Four letters, of which the second and the last fail."""
     failing.add("bad")
     await hand_over(test)
     await test.run_mutation(put, ["good", "bad", "worse", "bad"])

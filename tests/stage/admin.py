@@ -53,8 +53,6 @@ async def nothing(ctx: MutationCtx) -> None:
 
 
 class Desk:
-    """The admin interface as who looks after the app sees it."""
-
     def __init__(self, backend: TestApp, http: httpx.AsyncClient) -> None:
         self.backend = backend
         self.http = http
@@ -66,7 +64,6 @@ class Desk:
         return self._value(await self.http.post(f"/admin/{path}", json=body))
 
     async def orders(self, *names: str, amount: int = 1) -> list[Id[Order]]:
-        """Put orders, and plan their runs."""
         made = await self.backend.run_mutation(put, list(names), amount)
         await self.backend.plan()
         return made
@@ -85,8 +82,6 @@ class Desk:
 
 
 def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
-    """Do something with an app on the database of the commands."""
-
     async def main() -> Any:
         async with TestApp(app, url, clock=TestClock(SystemClock().now())) as test:
             return await work(test)
@@ -96,14 +91,12 @@ def on(app: App, url: str, work: Callable[[TestApp], Awaitable[Any]]) -> Any:
 
 @asynccontextmanager
 async def desk(database: str, of: App = app, token: str = SECRET, **settings: Any) -> AsyncIterator[Desk]:
-    """The desk of a program, for the time of a block."""
     async with TestApp(of, database, admin_token=token, **settings) as backend, before(backend) as admin:
         yield admin
 
 
 @asynccontextmanager
 async def before(backend: TestApp) -> AsyncIterator[Desk]:
-    """The desk before a backend that is open."""
     web = httpx.ASGITransport(asgi_app(backend.app, backend=backend), raise_app_exceptions=False)
     async with httpx.AsyncClient(base_url="http://shop", transport=web, headers=TOKEN) as http:
         yield Desk(backend, http)

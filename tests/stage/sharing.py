@@ -128,7 +128,6 @@ left_behind: list[asyncio.Future[object]] = []
 
 @app.mutation
 async def bump_and_fail(ctx: MutationCtx, account: Id[Account], number: int, how: str) -> int:
-    """Do what `bump` does, and more, and then fail."""
     balance = await bump(ctx, account, number)
     await ctx.scheduler.run_after(timedelta(0), enter, what="left by one that failed")
     await crew.enqueue(ctx, enter, what="left by one that failed")
@@ -140,7 +139,6 @@ async def bump_and_fail(ctx: MutationCtx, account: Id[Account], number: int, how
 
 @app.mutation
 async def take_seat(ctx: MutationCtx, number: int) -> str:
-    """Take a seat in a sub-transaction; if it is taken, say so."""
     try:
         await ctx.run_mutation(sit, number)
     except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
@@ -157,7 +155,6 @@ async def sit(ctx: MutationCtx, number: int) -> None:
 
 @app.mutation
 async def pass_on(ctx: MutationCtx, number: int) -> None:
-    """Enqueue two more."""
     await ctx.scheduler.run_after(timedelta(0), enter, what="passed on", number=number)
     await crew.enqueue_batch(ctx, enter, [{"what": "passed on", "number": -number}])
 
@@ -177,8 +174,6 @@ async def count_entries(ctx: MutationCtx, number: int) -> int:
 
 
 class Sample(Table):
-    """A value of each kind, and one that may be missing."""
-
     text: str
     amount: float
     yes: bool

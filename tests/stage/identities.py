@@ -1,4 +1,4 @@
-"""A provider of identities on this machine's loopback: it issues tokens, and can rotate its keys, hang or misbehave."""
+"""A provider of identities on the loopback, which can rotate its keys, hang or misbehave; a server that trusts it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from functools import cache
 from hashlib import sha256
@@ -16,11 +16,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from stage.sockets import SocketClient, listening, socket_client
+from stage.waits import SOON
+from starlette.applications import Starlette
 
+from penstock import OIDC, App, Identity, MutationCtx, QueryCtx, Table, asgi_app
 from penstock.clock import Clock
+from penstock.testing import TestApp, TestClock
 
 _DISCOVERY, _KEYS = "/.well-known/openid-configuration", "/keys"
 _ENDPOINTS = {"authorization": "authorize", "token": "token"}
@@ -97,7 +103,6 @@ class Provider:
         return signer.encode(json.dumps(said).encode(), private_key(algorithm, key), algorithm, headers={"kid": key})
 
     def rotate(self, name: str) -> None:
-        """Show only another key from now on."""
         self.keys = [public_jwk("ES256", name)]
 
     def document(self, path: str) -> bytes | tuple[int, str]:
@@ -111,8 +116,6 @@ class Provider:
 
 @contextmanager
 def provider(clock: Clock) -> Iterator[Provider]:
-    """A provider on a free port."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, words = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
@@ -157,3 +160,80 @@ def provider(clock: Clock) -> Iterator[Provider]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+ADMIN = "the admin token:"
+
+
+class Paper(Table):
+    owner: str
+    text: str
+
+
+class House:
+    """A server, its provider, and how often its queries ran."""
+
+    def __init__(self, issuer: Provider) -> None:
+        self.issuer = issuer
+        self.app = app = App(tables=[Paper], auth=[OIDC(issuer.url, "shop")])
+        self.runs = 0
+        self.url = ""
+        self.web: Starlette
+        self.test: TestApp
+        self.http: httpx.AsyncClient
+
+        @app.query
+        async def whoami(ctx: QueryCtx) -> Identity | None:
+            self.runs += 1
+            return await ctx.auth.get_user_identity()
+
+        @app.query
+        async def papers(ctx: QueryCtx, loud: bool = False) -> list[str]:
+            self.runs += 1
+            owner = (await ctx.auth.require()).subject
+            found = [paper.text async for paper in ctx.db.query(Paper) if paper.owner == owner]
+            return [one.upper() for one in found] if loud else found
+
+        @app.query
+        async def number(ctx: QueryCtx) -> int:
+            self.runs += 1
+            return await ctx.db.query(Paper).count()
+
+        @app.mutation
+        async def write(ctx: MutationCtx, text: str) -> str:
+            owner = (await ctx.auth.require()).subject
+            await ctx.db.insert(Paper(owner=owner, text=text))
+            return owner
+
+        @app.mutation
+        async def greet(ctx: MutationCtx) -> str:
+            return (await ctx.auth.require()).subject
+
+        @app.internal_query
+        async def inner(ctx: QueryCtx) -> bool:
+            return ctx._scope.transaction.caller.is_system
+
+    async def call(self, kind: str, function: str, authorization: str = "", /, **args: Any) -> httpx.Response:
+        headers = {"authorization": authorization} if authorization else {}
+        body = {"path": f"{__name__}:{function}", "args": args, "format": "json"}
+        return await self.http.post(f"/api/{kind}", json=body, headers=headers)
+
+    @asynccontextmanager
+    async def socket(self) -> AsyncIterator[SocketClient]:
+        async with socket_client(self.url, __name__) as client:
+            await client.connect()
+            yield client
+
+
+@asynccontextmanager
+async def house(database: str, clock: TestClock | None = None) -> AsyncIterator[House]:
+    clock = clock or TestClock()
+    with provider(clock) as issuer:
+        one = House(issuer)
+        async with (
+            TestApp(one.app, database, clock=clock, admin_token=ADMIN) as test,
+            listening(web := asgi_app(one.app, backend=test)) as url,
+            httpx.AsyncClient(base_url=url, timeout=SOON) as http,
+        ):
+            one.url, one.web, one.test, one.http = url, web, test, http
+            yield one

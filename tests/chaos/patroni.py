@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from stage.pgbouncer import PgBouncer, pgbouncer
+from stage.brokers import PgBouncer, free_port, pgbouncer
 from stage.server import handle_of, initialized_folder
 
 from penstock.clock import SystemClock
@@ -90,8 +89,7 @@ class Patroni:
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
     async def start(self) -> None:
-        """Start all, and wait until there are a primary, a synchronous standby and another one."""
-        self._etcd_port, peers = _free_port(), _free_port()
+        self._etcd_port, peers = free_port(), free_port()
         own, theirs = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{peers}"
         urls = {"listen-client-urls": own, "advertise-client-urls": own, "listen-peer-urls": theirs}
         urls |= {"initial-advertise-peer-urls": theirs, "initial-cluster": f"default={theirs}"}
@@ -106,14 +104,12 @@ class Patroni:
             self.pooler.lead_to(f"postgresql://postgres@127.0.0.1:{(await self.primary()).port}/postgres")
 
     async def whole(self) -> None:
-        """Start what was killed, and wait until all are there."""
         for node in self.nodes:
             if node.patroni is None:
                 self._start(node)
         await self._gather()
 
     async def primary(self) -> Node:
-        """The server that takes writes; waits until there is one."""
         async with asyncio.timeout(_PATIENCE):
             while True:
                 for node in self.nodes:
@@ -122,7 +118,6 @@ class Patroni:
                 await MACHINE.sleep(0.2)
 
     async def kill_primary(self) -> None:
-        """Kill the first process of the primary, and its Patroni, and wait until another server takes writes."""
         node = await self.primary()
         assert node.patroni is not None
         node.patroni.kill()
@@ -132,7 +127,6 @@ class Patroni:
         await self.primary()
 
     async def switch_over(self) -> None:
-        """Have Patroni make the synchronous standby the primary."""
         primary, roles = await self.primary(), await self._roles()
         candidate = next(name for name, role in roles.items() if role == "sync_standby")
         config = ("-c", str(primary.folder / "patroni.json"))
@@ -141,7 +135,6 @@ class Patroni:
         assert await asyncio.to_thread(asked.wait) == 0, (self.folder / "log").read_text()
 
     def close(self) -> None:
-        """Leave nothing behind."""
         for node in self.nodes:
             if node.patroni is not None:
                 node.patroni.kill()
@@ -217,7 +210,7 @@ def patroni(*, pooled: bool = False) -> Iterator[Patroni]:
     with tempfile.TemporaryDirectory(prefix="penstock-patroni-") as name:
         folder = Path(name)
         shutil.chown(folder, user or os.geteuid())
-        nodes = [Node(f"node{number}", folder / f"node{number}", _free_port(), _free_port()) for number in (1, 2, 3)]
+        nodes = [Node(f"node{number}", folder / f"node{number}", free_port(), free_port()) for number in (1, 2, 3)]
         cluster = Patroni(folder, user, handle.bin_path, nodes)
         try:
             if not pooled:
@@ -229,10 +222,3 @@ def patroni(*, pooled: bool = False) -> Iterator[Patroni]:
                 yield cluster
         finally:
             cluster.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
