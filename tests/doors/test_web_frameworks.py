@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import psycopg
 import pytest
 import with_fastapi
 import with_flask
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.db.utils import ConnectionHandler
 from django.db.utils import Error as DjangoError
 from sqlalchemy import make_url
@@ -229,6 +230,7 @@ async def test_a_lost_connection_of_django_fails_no_later_call(
     settings = django_connection(postgres_url).settings_dict | {"CONN_MAX_AGE": age, "CONN_HEALTH_CHECKS": checks}
     connections = ConnectionHandler({"default": settings})
     monkeypatch.setattr("django.db.connections", connections)
+    monkeypatch.setattr(SyncToAsync, "single_thread_executor", ThreadPoolExecutor(1))  # the others go without
     app = App(threads=1)
 
     def ask() -> int:

@@ -53,7 +53,7 @@ def names_of(outbox: str) -> list[str]:
 
 async def counted(test: TestApp) -> int:
     """How many letters are counted."""
-    ((count,),) = await sql(test, "select count(*) from count_of_mailroom")
+    ((count,),) = await sql(test, "select count(*) from count_of_deliveries")
     return int(count)
 
 
@@ -69,7 +69,7 @@ async def test_outboxes_are_listed_as_they_stand(database_url: str) -> None:
         assert list(before) == ["counts", "files", "post", "sorted", "talks"]
         post, counts = before["post"], before["counts"]
         assert (counts.kind, counts.older_rows, post.older_rows) == ("mutation", 0, None)
-        assert (post.source, post.kind, post.declared) == ("letter_of_mailroom", "action", True)
+        assert (post.source, post.kind, post.declared) == ("letter_of_deliveries", "action", True)
         assert (post.paused, post.halted, post.read_by, post.messages, post.delivered) == (False, False, None, 2, 0)
 
         await hand_over(test)
@@ -109,7 +109,7 @@ async def test_a_message_that_fails_is_shown_retried_and_skipped(
         assert page.next is None
         assert (one.state, one.kind, one.content["name"], one.attempts) == ("failing", "insert", "a", 1)
         assert "ConnectionError" in (one.traceback or "")
-        assert str(one.key).startswith("letter_of_mailroom_")
+        assert str(one.key).startswith("letter_of_deliveries_")
 
         with pytest.raises(DataError, match="no message"):
             await app.outboxes.skip(test, "post", one.number + 1, "a guess")
@@ -191,14 +191,14 @@ async def test_a_read_model_is_rebuilt_from_the_rows(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         await put_letters(test, "a", "b", "c")
         await hand_over(test)
-        await sql(test, "update count_of_mailroom set letters = 99")
+        await sql(test, "update count_of_deliveries set letters = 99")
         await app.outboxes.rebuild(test, "counts")
         assert await counted(test) == 0
         found = await status(test, "counts")
         assert (found.older_rows, found.read_by) == (0, None)
         await put_letters(test, "d")
         await hand_over(test)
-        assert await sql(test, "select letters, count(*) from count_of_mailroom group by letters") == [(1, 4)]
+        assert await sql(test, "select letters, count(*) from count_of_deliveries group by letters") == [(1, 4)]
         failing.add("clear")
         with pytest.raises(RuntimeError, match="not now"):
             await app.outboxes.rebuild(test, "counts")
