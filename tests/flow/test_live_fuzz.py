@@ -19,7 +19,7 @@ from stage.livefuzz import Fuzz
 from penstock.clock import SystemClock
 
 _PARTS = 10 if LONG else 1  # on each store
-_SEEDS, _BATCHES = (100, 50) if LONG else (4, 16)
+_SEEDS, _BATCHES = (40, 50) if LONG else (4, 16)
 _ONE = os.environ.get("TESTS_LIVE_SEED")
 
 NewDatabase = Callable[[], AbstractContextManager[str]]

@@ -5,6 +5,7 @@ Values are few, so that rows are often equal, and odd ones come from other progr
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import itertools
 import sqlite3
@@ -394,7 +395,8 @@ def other_program(url: str) -> Iterator[Any]:
     """A connection of another program."""
     connection: Any
     if url.startswith("sqlite"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        path = url.removeprefix("sqlite:///")
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.create_collation("penstock_decimal", compare_decimals)
         connection.execute("pragma recursive_triggers = on")  # without it, a row that is replaced is lost
     else:
@@ -412,7 +414,7 @@ def other_program(url: str) -> Iterator[Any]:
 
 
 class Writer:
-    """Writes what the dice say.
+    """Writes what the dice say; another program does so in a thread, as it may wait for this one.
 
     Args:
         dice: They.
@@ -433,12 +435,12 @@ class Writer:
         dice, made = self.dice, self.dice.choice(self.tables)
         keys = self._keys(made)
         if len(keys) > _MOST_ROWS and dice.random() < 0.7:
-            return self._run(made, "delete some", keys)
+            return await asyncio.to_thread(self._run, made, "delete some", keys)
         how = dice.choice([*_INSIDE, *_INSIDE, *_OUTSIDE] if keys else ["insert", "several", "load"])
         if how == "load":
-            return self._load(made)
+            return await asyncio.to_thread(self._load, made)
         if how in _OUTSIDE:
-            return self._run(made, how, keys)
+            return await asyncio.to_thread(self._run, made, how, keys)
         try:
             await self.test.run_mutation(self._write, lambda ctx: self._mutate(ctx, made, how))
         except PenstockError as error:
