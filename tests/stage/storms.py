@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
+import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ async def kill(storm: Storm) -> None:
 
 
 async def freeze(storm: Storm) -> None:
-    """Suspend a process until others have taken its leases over, and let it go on."""
+    """Suspend a process until others have taken its leases over, and let it go on; not while it locks a file."""
     frozen, store = storm.processes.pop(0), storm.backend.engine.store
 
     async def is_taken_over() -> bool:
@@ -96,10 +97,27 @@ async def freeze(storm: Storm) -> None:
             return not [one for one in await store.leases.list(session) if one.holder.endswith(f":{frozen.number}")]
 
     frozen.freeze()
+    while _is_locked(storm.url):
+        frozen.thaw()
+        await MACHINE.sleep(0.001)
+        frozen.freeze()
     storm.start()
     await until(is_taken_over)
     frozen.thaw()
     storm.processes.append(frozen)
+
+
+def _is_locked(url: str) -> bool:
+    """Whether somebody holds the write lock of a database that is a file."""
+    if not url.startswith("sqlite"):
+        return False
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("rollback")
+        return False
 
 
 async def stop(storm: Storm) -> None:
