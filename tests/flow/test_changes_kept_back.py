@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
+from contextlib import closing
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 from stage.examples import examples
 
-from penstock import App, Id, Index, MutationCtx, Table, gte
+from penstock import App, DataError, Id, Index, MutationCtx, Table, gte
 from penstock.clock import Random, random_of
 from penstock.testing import TestApp
 
@@ -154,6 +157,15 @@ async def weigh(ctx: MutationCtx, row_id: Id[Sheep], weight: float, fails: bool 
 
 
 @app.mutation
+async def name_all(ctx: MutationCtx, names: list[str]) -> list[str]:
+    """Insert and rename sheep, without a look in between."""
+    ids = [await ctx.db.insert(Sheep(herd=9, name=name, number=number)) for number, name in enumerate(names)]
+    for row_id, name in zip(ids, reversed(names), strict=True):
+        await ctx.db.patch(Sheep, row_id, name=name)
+    return [row.name or "" for row in await ctx.db.query(Sheep).collect()]
+
+
+@app.mutation
 async def live(ctx: MutationCtx, number: int) -> list[Any]:
     """Do the steps of a story; what they found."""
     return [await do(ctx, step) for step in stories[number]]
@@ -175,3 +187,40 @@ async def test_what_is_kept_back_is_seen_by_all_that_reads_it(database_url: str,
         found += [(await backend.job(job)).result for job in jobs]  # type: ignore[union-attr]  # it is there
     for number, steps in enumerate(stories):
         assert found[number] == [flock.do(step) for step in steps], steps
+
+
+@pytest.mark.both_stores
+async def test_whatever_is_written_is_spelled_and_comes_back(database_url: str) -> None:
+    """Texts that would end a literal, whether or not a backslash escapes in the server's own literals."""
+    parts = ["'", "\\", "''", "\\'", ";", "--", "$1", "$$", "e'", "\n", "\x01", "💶", "); drop table sheep; select ("]
+    dice = random_of(7)
+    names = [*parts, *("".join(dice.choices(parts, k=dice.randint(2, 6))) for _ in range(100))]
+    for times, setting in enumerate(("on", "off"), 1):
+        if database_url.startswith("postgres"):
+            with psycopg.connect(database_url, autocommit=True) as admin:
+                admin.execute(f"alter database {admin.info.dbname} set standard_conforming_strings = {setting}")
+        async with TestApp(app, database_url) as backend:
+            assert sorted(await backend.run_mutation(name_all, names)) == sorted(names * times)
+
+
+@pytest.mark.both_stores
+async def test_a_change_that_a_trigger_of_ones_own_refuses_leaves_nothing(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        assert await backend.run_mutation(name_all, ["a"]) == ["a"]
+        if database_url.startswith("postgres"):
+            with psycopg.connect(database_url, autocommit=True) as admin:
+                admin.execute("create function no() returns trigger language plpgsql as "
+                              "'begin raise exception ''not today''; end'")  # fmt: skip
+                admin.execute("create trigger no before update on sheep for each row execute function no()")
+        else:
+            with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as lite:
+                lite.execute("create trigger no before update on sheep begin select raise(abort, 'not today'); end")
+        stories[:] = [
+            [Step("insert", 3, "b", 1, 0.0)],
+            [Step("insert", 9, "c", 1, 0.0), Step("patch", 9, None, 0, 1.0)],
+        ]
+        await backend.run_mutation(live, 0)
+        with pytest.raises(DataError, match="not today"):
+            await backend.run_mutation(live, 1)
+        stories[:] = [[Step("all", 0, None, 0, 0.0)]]
+        assert [row[1] for row in (await backend.run_mutation(live, 0))[0]] == ["b", "a"]

@@ -67,7 +67,7 @@ def test_an_event_loop_that_ends_while_snapshots_are_about_to_be_ended(postgres_
         backend = await asgi_app(ledger.app, config=ledger.app.config(database=postgres_url)).opening.backend()
         await asyncio.gather(*(backend.run_query(ledger.accounts) for _ in range(3)))
         connections: Any = backend.engine.store._connections  # type: ignore[attr-defined]
-        asyncio.get_running_loop().call_soon(connections._end_snapshots)  # as the timer does
+        asyncio.get_running_loop().call_soon(connections._end_left_open)  # as the timer does
 
     run(story, opened)
 

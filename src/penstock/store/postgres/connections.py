@@ -30,7 +30,7 @@ _CLOSE_WAIT = 5.0
 _LAST_WAIT = 1.0  # for connections that are being closed when the store closes, or the event loop ends
 _WATCH_EVERY = 1.0
 _LINGER = 0.005
-_OLD = "rollback"
+TO_END = "rollback"  # a transaction that was left open, and that nobody may use
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
@@ -105,7 +105,7 @@ class Connections:
             connection, left = await self.acquire_lingering()
             ended = not left
             try:
-                ended = ended or await _end_snapshot(connection)
+                ended = ended or await _roll_back(connection)
             finally:
                 if not ended:
                     self.release(connection, broken=True)
@@ -120,7 +120,7 @@ class Connections:
         connection = await self._acquire()
         left, since = self._lingering.pop(connection, ("", 0.0))
         is_old = left and self._clock.monotonic() - since > _LINGER
-        return connection, _OLD if is_old else left
+        return connection, TO_END if is_old else left
 
     async def _acquire(self) -> Connection:
         if self._closed:
@@ -158,7 +158,7 @@ class Connections:
         if left:
             self._lingering[connection] = left, self._clock.monotonic()
             if self._linger_timer is None:
-                self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
+                self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_left_open)
         self._line.give(connection)
 
     def watch(self, session: Watched) -> None:
@@ -233,14 +233,14 @@ class Connections:
         task.add_done_callback(self._closing.discard)
         task.add_done_callback(done)
 
-    def _end_snapshots(self) -> None:
-        """End the snapshots of connections that nobody uses: the server keeps rows for them that others delete."""
+    def _end_left_open(self) -> None:
+        """End what was left open on connections that nobody uses: for a snapshot the server keeps deleted rows."""
         self._linger_timer = None
         for connection in self._line.take_free(self._lingering.__contains__):
             self._lingering.pop(connection, None)
-            self._beside(_end_snapshot(connection), partial(self._release_ended, connection))
+            self._beside(_roll_back(connection), partial(self._release_ended, connection))
         if self._lingering:  # on their way to one who waited in line, and may go away
-            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_snapshots)
+            self._linger_timer = asyncio.get_running_loop().call_later(_LINGER, self._end_left_open)
 
     def _release_ended(self, connection: Connection, ending: asyncio.Task[bool]) -> None:
         self.release(connection, broken=ending.cancelled() or ending.exception() is not None or not ending.result())
@@ -251,8 +251,8 @@ def is_dropped() -> bool:
     return isinstance(sys.exception(), GeneratorExit)
 
 
-async def _end_snapshot(connection: Connection) -> bool:
-    """End the snapshot that is open on a connection; whether the connection can still be used."""
+async def _roll_back(connection: Connection) -> bool:
+    """End what is open on a connection; whether the connection can still be used."""
     try:
         async with asyncio.timeout(_CLOSE_WAIT):
             await connection.execute("rollback")

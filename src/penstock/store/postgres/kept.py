@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from penstock.values import is_storable
+
 MOST_PREPARED = 256  # statements that have a name on one connection
 _MOST_LETTERS = 16 * 1024  # in one statement; a driver sends larger values more cheaply
 MOST_KEPT = 64  # statements that are kept back; then they are sent
@@ -33,18 +35,10 @@ def _spell(value: Any) -> str | None:
 
 
 def _quote(text: str) -> str | None:
-    if "\0" in text or not (text.isascii() or _is_unicode(text)):
+    if not is_storable(text):
         return None  # the driver refuses it
     text = text.replace("'", "''")
     return f"'{text}'" if "\\" not in text else "e'" + text.replace("\\", "\\\\") + "'"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _quote_plain(value: object) -> str:

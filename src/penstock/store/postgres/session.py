@@ -18,7 +18,7 @@ from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock
 from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
 from penstock.schema.table import TableDefinition
-from penstock.store.postgres.connections import Connections, is_dropped
+from penstock.store.postgres.connections import TO_END, Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, had_no_effect, is_connection_lost, translate, uncertain
 from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
@@ -29,7 +29,6 @@ from penstock.values import total_bytes
 BEGIN_READ = "begin isolation level repeatable read read only"
 BEGIN_WRITE = "begin isolation level serializable"
 BEGIN_INTERNAL = "begin isolation level read committed"
-_FAILED = "rollback"  # left open after an error
 _MOST_STALE = 10  # connections in a row that turn out to be gone; then the database is
 _END_READ_ONLY = "rollback to savepoint read_only; release savepoint read_only"
 
@@ -263,11 +262,11 @@ class PostgresSession:
         except BaseException as error:
             meant = self._translate(error)
             broken = self._doubtful or not isinstance(error, asyncpg.PostgresError)
-            self._end(broken=broken, left=_FAILED if self._kept and not broken else "")
+            self._end(broken=broken, left=TO_END if self._kept and not broken else "")
             if self._doubtful and isinstance(error, Exception) and not had_no_effect(error):
                 meant = uncertain(error)
             raise meant from error
-        self._end(broken=False, left=self._how if chains and status == "COMMIT" else _FAILED if chains else "")
+        self._end(broken=False, left=self._how if chains and status == "COMMIT" else TO_END if chains else "")
         if status != "COMMIT":
             raise ContextError(
                 "The transaction had failed before its commit, and was rolled back.",
