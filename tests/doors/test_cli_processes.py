@@ -119,7 +119,7 @@ async def test_servers_share_a_port_and_what_was_answered_stays_while_they_are_k
             killed = min(await asyncio.to_thread(pids, url))
             os.kill(killed, signal.SIGKILL)
             (ended,) = await asyncio.to_thread(supervisor.wait_for, r"processes\.ended number=\d (.*)")
-            assert ended.startswith("code=137 again_in=")
+            assert ended in {"code=137 again_in=0.5", "code=137 again_in=1.0"}, "the same one, or another"
             await asyncio.to_thread(supervisor.wait_for, r"(server\.started)")
             assert killed not in await asyncio.to_thread(pids, url)
         over.set()

@@ -81,9 +81,9 @@ def test_top_shows_pools_and_workers(mail: Console) -> None:
     pools = {pool["name"]: pool for pool in seen["pools"]}
     (ended,) = (pool for pool in mail.ok("top", "--json").json["pools"] if pool["name"] == "mail")
     assert (ended["failed"], ended["ended"] > 0) == (2, True), "its worker has stopped, and written what it counted"
-    assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (1, 0, None)
+    assert (pools["slow"]["ready"], pools["slow"]["limit"], pools["default"]["limit"]) == (2, 0, None)
     assert len(seen["workers"]) == 1
-    assert re.search(r"mail:send +job_\w{26} +slow +waits", shown)
+    assert len(re.findall(r"mail:send +job_\w{26} +slow +waits", shown)) == 2, "at a gate, too"
 
 
 MAIL = """
@@ -93,6 +93,7 @@ mail, slow = app.workpool("mail", max_parallelism=3), app.workpool("slow", max_p
 @app.action
 async def go(ctx: ActionCtx) -> list[str]:
     await slow.enqueue(ctx, send)
+    await slow.with_options(concurrency_key="a").enqueue(ctx, send)
     return [await mail.enqueue(ctx, send) for _ in range(2)]
 @app.internal_action
 async def send(ctx: ActionCtx) -> None:

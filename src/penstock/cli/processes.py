@@ -30,7 +30,8 @@ processes_option = click.option(
 _PLACE = "_PENSTOCK_PROCESS"  # in the environment of a supervised process: its number, and what it has inherited
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _READY = b"+"
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # before a process that ended before it was ready is started again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # before a process is started again that ended soon after its start
+_STEADY = 60.0  # seconds after which a process has not ended soon
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,9 @@ class _Supervisor:
 
     async def _keep(self, number: int) -> None:
         """Have a process run in one place until all are to stop."""
-        pause, was_ready = 0.0, False
+        pause, was_ready, clock = 0.0, False, SystemClock()
         while not self.stopping.is_set():
+            began = clock.monotonic()
             code, ready = await self._run_once(number)
             if self.stopping.is_set():
                 self.code = self.code or code
@@ -139,9 +141,10 @@ class _Supervisor:
                 self.code = code or 1
                 self._hand_on(signal.SIGTERM)
                 return
-            pause = 0.0 if ready else min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            steady = clock.monotonic() - began >= _STEADY
+            pause = 0.0 if steady else min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
             event("processes.ended", logging.WARNING, number=number, code=code, again_in=pause)
-            await SystemClock().wait(self.stopping, pause)
+            await clock.wait(self.stopping, pause)
 
     async def _run_once(self, number: int) -> tuple[int, bool]:
         """Run a process to its end: its exit code, and whether it was ready."""

@@ -266,12 +266,17 @@ select p.name as pool, p.max_parallelism, p.granted,
 from {limited} p left join {scheduled} later on later.pool = p.name
 order by p.name;
 
--- oldest: the jobs that have run longest, and the ready ones that have waited longest, at most so many of each.
+-- oldest: the jobs that have run longest, and those ready or at a gate that have waited longest, at most so many of each.
 -- Unbounded: it sorts jobs.
 select * from (
     select 'running' as place, id, function, pool, started_at as since from penstock.running_job order by started_at limit :most
 ) running
 union all
 select * from (
-    select 'ready', id, function, pool, run_at from penstock.ready_job where ending is null order by run_at limit :most
+    select 'ready', id, function, pool, run_at from (
+        select id, function, pool, run_at from penstock.ready_job where ending is null
+        union all
+        select id, function, pool, run_at from penstock.scheduled_job where ending is null and waiting
+    ) either
+    order by run_at limit :most
 ) ready;
