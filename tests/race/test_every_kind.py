@@ -197,7 +197,7 @@ ERRORS: list[type[BaseException]] = [
 ]
 NUMBERS = range(len(ERRORS))
 EXITS = ERRORS.index(asyncio.CancelledError)
-SHARED = {"mutation", "mutation task", "mutation outbox"}
+SHARED = {"mutation", "mutation task", "mutation outbox", "on_complete"}
 MOST = 5  # runs in shared transactions: one without savepoints, three until the exits have left (1, 2, 4), and the last
 
 

@@ -332,6 +332,15 @@ class Journal:
         """The runs and spans of attempts that are made together, for a block."""
         return self._attempts(jobs) if self.tells_runs or self.tracing is not None else self.follow_jobs(*jobs)
 
+    def running(self, job: Job, trace: str | None) -> AbstractContextManager[object]:
+        """The run of a job, for a block; that of its on_complete in the span of its attempt, if it has ended here."""
+        return self.attempts([job]) if self.tracing is None or trace is None else self._within(self.tracing, job, trace)
+
+    @contextmanager
+    def _within(self, tracing: Tracing, job: Job, trace: str) -> Iterator[None]:
+        with self.follow_jobs(job), self._run_of(job), tracing.within(trace):
+            yield
+
     @contextmanager
     def _attempts(self, jobs: Sequence[Job]) -> Iterator[Sequence[Any]]:
         with self.follow_jobs(*jobs), self._run_of(*jobs), ExitStack() as spans:
@@ -371,7 +380,8 @@ class Journal:
         if not self.tells_runs:
             yield
             return
-        with run() as ran:
+        of_on_complete = len(jobs) == 1 and jobs[0].ending is not None  # which costs its job something, too
+        with run(self._runs.get(jobs[0].id) if of_on_complete else None) as ran:
             self._runs.update((job.id, ran) for job in jobs)
             while len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]

@@ -144,9 +144,9 @@ current_run = _run.get
 
 
 @contextmanager
-def run() -> Iterator[CallStats]:
-    """A new run, for a block and its threads."""
-    begun = CallStats(profile_timer())
+def run(begun: CallStats | None = None) -> Iterator[CallStats]:
+    """A new run, or one that goes on, for a block and its threads."""
+    begun = begun or CallStats(profile_timer())
     token = _run.set(begun)
     try:
         yield begun

@@ -117,6 +117,15 @@ class Tracing:
         return self._trace.get_current_span().get_span_context()
 
     @contextmanager
+    def within(self, trace: str) -> Iterator[None]:
+        """Go on in a span that may have ended, given as `current` gave it."""
+        token = self._context.attach(self._extract(trace))
+        try:
+            yield
+        finally:
+            self._context.detach(token)
+
+    @contextmanager
     def incoming(self, carrier: Mapping[str, str]) -> Iterator[None]:
         """Be part of the trace that a caller names, unless one is current already."""
         if self._trace.get_current_span().get_span_context().is_valid:

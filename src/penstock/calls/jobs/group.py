@@ -1,4 +1,4 @@
-"""Runs mutation jobs in shared transactions: one commit and one settlement for many of them.
+"""Runs mutation jobs, and on_completes, in shared transactions: one commit and one settlement for many of them.
 
 Owns which jobs share a transaction, and how many: by jobs, statements, rows and bytes, never by a clock. Each job keeps
 its own limits, time, chance and end. If a shared transaction fails, its jobs run again, in smaller groups or alone.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from penstock.calls.handlers.taskrun import Asked, generations_of, ids_of
-from penstock.calls.jobs.job import JobCall, outcome_of_error
+from penstock.calls.jobs.job import CompletionCall, JobCall
 from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import Conflict, PenstockError, TryAgain
-from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Job, Outcome, Settlement
-from penstock.jobs.states import FINISHED
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.jobs.job import Outcome, Settlement
 from penstock.schema.table import definition_of
 from penstock.store.session import Session
 from penstock.transaction.commit import commit_shared
@@ -46,10 +46,14 @@ class _Member:
     """A job in a shared transaction, with its checked arguments; once it has run, its outcome or its changes."""
 
     run: JobRun
-    function: AnyFunction
+    call: JobCall | CompletionCall
     arguments: dict[str, Any]
     outcome: Outcome | None = None
     done: tuple[Transaction, Settlement] | None = None
+
+    @property
+    def function(self) -> AnyFunction:
+        return self.call.function
 
 
 class Groups:
@@ -68,23 +72,35 @@ class Groups:
         self._size = float(_MOST)
         self._careful: dict[str, int] = {}  # functions whose next jobs get savepoints, and how many
         self._left = 0  # how often in a row a job has left, and nothing was committed
+        self._context = copy_context()  # not that of a job which adds another
 
     @property
     def busy(self) -> bool:
         """Whether a shared transaction is open; waiting jobs come after it."""
         return self._lane is not None
 
-    def takes(self, job: Job, function: AnyFunction) -> bool:
-        """Whether a mutation may share a transaction: it is async, small, and has no time limit."""
-        if not function.is_async or job.options.timeout is not None or len(job.args) > _LARGEST_ARGUMENTS:
+    def takes(self, run: JobRun) -> bool:
+        """Whether a job may share a transaction: its mutation is async, small, has no time limit, and has not run yet.
+
+        One that has run may have killed a worker, and must not take others with it.
+        """
+        job, function = run.job, run.function
+        if job.ending is None:
+            is_first, size = job.attempt == 1 and job.options.timeout is None, len(job.args)
+        elif job.options.unread is not None:
             return False
-        return job.attempt == 1  # a later one may have killed a worker, and must not take others with it
+        else:
+            function = self._runner.engine.known.find(str(job.on_complete), job.options.program)
+            is_first, size = not job.ending.calls, len(job.ending.result or "") + len(job.options.context or "")
+        if function is None or function.kind is not FunctionKind.MUTATION or not function.is_async:
+            return False
+        return is_first and size <= _LARGEST_ARGUMENTS
 
     def add(self, jobs: Iterable[JobRun]) -> None:
         added = list(jobs)
         self._waiting.extend(added)
         if self._lane is None:
-            self._lane = asyncio.get_running_loop().create_task(self._run_all())
+            self._lane = asyncio.get_running_loop().create_task(self._run_all(), context=self._context.copy())
         for run in added:
             run.task = self._lane
 
@@ -132,7 +148,7 @@ class Groups:
 
     async def _share(self, group: list[_Member]) -> None:
         """Run jobs in one transaction; `group` holds the jobs that have not ended."""
-        self._take(group)
+        await self._take(group)
         asked = [(member.function, member.arguments) for member in group]
         generations = await generations_of(self._runner.engine, asked)
         session = await self._runner.begin_write(None, for_ever=True)
@@ -146,7 +162,9 @@ class Groups:
             if done:
                 transactions, settlements = zip(*done, strict=True)
                 await commit_shared(shared, transactions, group[0].run.lease, settlements)
-                self._log_ends(group)
+                for member in group:
+                    if member.done is not None:
+                        member.call.note_end(member.done[1])
         finally:
             await session.rollback()
             if shared is not None and shared.found:
@@ -163,25 +181,22 @@ class Groups:
             await engine.learn_order(session)
         return engine.statements.ordered
 
-    def _log_ends(self, group: Sequence[_Member]) -> None:
-        journal, now = self._runner.engine.journal, self._runner.now()
-        for member in group:
-            if member.done is None or member.run.job.on_complete is not None:
-                continue
-            if (state := member.done[1].state) in FINISHED:  # and was not put off
-                journal.note_end(member.run.job, state, now)
-
-    def _take(self, group: list[_Member]) -> None:
+    async def _take(self, group: list[_Member]) -> None:
         while self._waiting and len(group) < self._size:
             run = self._waiting.popleft()
-            function = run.function
-            assert function is not None  # noqa: S101 - others run alone
             try:
-                arguments = function.signature.check_json(run.job.args)
+                call = self._call_of(run)
+                group.append(_Member(run, call, await call.check()))
             except PenstockError:
                 self._alone(run)  # so that its own error is told
-                continue
-            group.append(_Member(run, function, arguments))
+
+    def _call_of(self, run: JobRun) -> JobCall | CompletionCall:
+        if run.job.ending is None:
+            assert run.function is not None  # noqa: S101 - others run alone
+            return JobCall.of(self._runner, run.function, run)
+        call = CompletionCall.of(self._runner, run)
+        assert call is not None  # noqa: S101 - as above
+        return call
 
     async def _know(self, shared: Shared, asked: Asked) -> None:
         """Read in one statement the rows whose ids are arguments or keys of task runs. SQLite reads them one by one."""
@@ -254,23 +269,23 @@ class Groups:
         if careful > 1:
             self._careful[function.name] = careful - 1
         try:
-            with runner.engine.journal.attempts([run.job]):
-                made = JobCall.of(runner, function, run)
-                transaction, result = await runner.run_in_part(part, made, member.arguments, run.moment)
-            settlement = made.settlement(result, now)
+            with runner.engine.journal.running(run.job, run.trace):
+                transaction, result = await runner.run_in_part(part, member.call, member.arguments, run.moment)
+            settlement = member.call.settlement(result, now)
         except Exception as error:
             if isinstance(error, TryAgain) and not error.from_function:
                 raise
             if await part.undo():
                 self._careful[function.name] = _CAREFUL
             if shared.failure is None:
-                member.outcome = outcome_of_error(runner, run, error)
+                member.outcome = member.call.outcome_of_error(runner, error)
         else:
             part.keep(transaction.rows)
             member.done = transaction, settlement
         if shared.failure is not None:
             raise shared.failure
-        runner.engine.journal.ran(run.job, runner.engine.machine.monotonic() - begun)
+        if run.job.ending is None:
+            runner.engine.journal.ran(run.job, runner.engine.machine.monotonic() - begun)
 
 
 class _Gone(Exception):

@@ -56,32 +56,53 @@ _NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
 async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
-    """Run a job under its lease; its outcome, or None if it has settled itself or the lease is lost.
-
-    If its on_complete cannot run, the outcome is that of the on_complete, and `run.job` has the ending to keep.
-    """
+    """Run an attempt at a job under its lease; its outcome, or None if it has settled itself or the lease is lost."""
+    if (unread := run.job.options.unread) is not None:
+        return _park_unread(run.job, unread)
+    if run.job.marked:  # by an attempt whose worker died
+        return Outcome(JobEvent.RETURNED)
     journal = runner.engine.journal
     with journal.attempts([run.job]) as spans:
-        outcome = await _run_job(runner, run)
+        try:
+            outcome = await end_of_marked(runner, run, await _attempt(runner, run))
+        except LeaseLost:  # not of its function: that has ended
+            log_lost(run)
+            return None
         journal.attempt_ended(spans, outcome)
+        if journal.tracing is not None and run.job.on_complete is not None:
+            run.trace = journal.tracing.current()
     return outcome
 
 
-async def _run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
+def keep_ending(engine: Engine, run: JobRun, outcome: Outcome) -> bool:
+    """Keep the ending of a job in `run`, if its on_complete comes next; whether it does."""
+    if run.job.on_complete is None or run.job.ending is not None or outcome.event is JobEvent.HELD:
+        return False
+    (settled,) = engine.decide([(run.job, outcome)])
+    if settled.ending is None:
+        return False
+    run.job = replace(run.job, ending=settled.ending, failed=settled.failed)
+    run.decided, run.moment = settled, None
+    return True
+
+
+async def complete_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
+    """Run the on_complete of a job that has ended; None if it has settled the job, or the lease is lost."""
     if (unread := run.job.options.unread) is not None:
-        return _park(run.job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
-    if run.job.marked:  # by an attempt whose worker died
-        return Outcome(JobEvent.RETURNED)
-    try:
-        outcome = None
-        if run.job.ending is None:
-            outcome = await end_of_marked(runner, run, await _attempt(runner, run))
-            if outcome is None or outcome.event is JobEvent.HELD or run.job.on_complete is None:
-                return outcome
-        return await _complete(runner, run, outcome)
-    except LeaseLost:  # not of its functions: those have ended
-        log_lost(run)
-        return None
+        return _park_unread(run.job, unread)
+    with runner.engine.journal.running(run.job, run.trace):
+        call = CompletionCall.of(runner, run)
+        if call is None:
+            where = "in the program of this worker, which is its on_complete"
+            return _leave(runner, run.job, str(run.job.on_complete), where)
+        try:
+            call.note_end(await runner.mutation(call))
+        except Exception as error:  # noqa: BLE001 - it is the outcome
+            if isinstance(error, LeaseLost) and not error.from_function:
+                log_lost(run)
+                return None
+            return call.outcome_of_error(runner, error)
+    return None
 
 
 def log_lost(run: JobRun) -> None:
@@ -102,11 +123,11 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     timeout = job.options.timeout
     run.deadline = None if timeout is None else runner.now() + timedelta(seconds=timeout)
     try:
+        call = JobCall.of(runner, function, run)
         async with time_limit(job.function, timeout):
-            result = await runner.start(JobCall.of(runner, function, run))
+            result = await runner.start(call)
         if function.kind is FunctionKind.MUTATION:  # which has settled its job
-            if job.on_complete is None and result.state in FINISHED:  # and was not put off
-                runner.engine.journal.note_end(job, result.state, runner.now())
+            call.note_end(result)
             return None
         return _hold(function, run, result) if run.issued else outcome_of_result(runner.engine, function, result)
     except Exception as error:
@@ -127,9 +148,24 @@ class _EndsJob(Call):
 
     for_ever: ClassVar[bool] = True
 
+    def finish(self, result: Any) -> Settlement:
+        return self.settlement(result, self.engine.clock.now())
+
+    def settlement(self, result: Any, now: datetime) -> Settlement:
+        """The settlement of the job, once its mutation has returned."""
+        raise NotImplementedError
+
     async def seal(self, session: Session, answer: Settlement) -> None:
         if not await self.engine.store.jobs.settle_within(session, self.lease, answer):
             raise LeaseLost("The job's lease was lost while it ran; another worker has it.")
+
+    def note_end(self, settled: Settlement) -> None:
+        """Note the end of the job: its settlement has committed."""
+        raise NotImplementedError
+
+    def outcome_of_error(self, runner: FunctionCalls, error: Exception) -> Outcome:
+        """The outcome if the mutation has raised."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,20 +182,35 @@ class JobCall(_EndsJob):
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
         return await check_args(self.function, self.arguments)
 
-    def finish(self, result: Any) -> Settlement:
-        return self.settlement(result, self.engine.clock.now())
-
     def settlement(self, result: Any, now: datetime) -> Settlement:
-        """The settlement of the job, once its mutation has returned."""
         return settle(self.job.job, outcome_of_result(self.engine, self.function, result), now, 0.0, self.engine.keep)
+
+    def note_end(self, settled: Settlement) -> None:
+        if settled.state in FINISHED:  # and was not put off
+            self.engine.journal.note_end(self.job.job, settled.state, settled.finished_at)
+
+    def outcome_of_error(self, runner: FunctionCalls, error: Exception) -> Outcome:
+        return outcome_of_error(runner, self.job, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CompletionCall(_EndsJob):
+class CompletionCall(_EndsJob):
     """The call of an on_complete. It takes the ending of its job, and the settlement of the job is this ending."""
 
     ended: Job
     ending: Ending
+    decided: Settlement | None  # of the attempt, if its end is not stored yet
+
+    @classmethod
+    def of(cls, runner: FunctionCalls, run: JobRun) -> CompletionCall | None:
+        """The call for a job that has ended; None if this program has no such function."""
+        engine, job, ending = runner.engine, run.job, run.job.ending
+        assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
+        function = engine.known.find(job.on_complete, job.options.program)
+        if function is None:
+            return None
+        about, decided = (function, job.args, caller_of_job(function)), run.decided
+        return cls(*about, engine=engine, lease=run.lease, ended=job, ending=ending, decided=decided)
 
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
         engine, function, ending = self.engine, self.function, self.ending
@@ -178,46 +229,27 @@ class _CompletionCall(_EndsJob):
                 return function.signature.check({**arguments, "result": success})
         return await self._read(b'{"kind":"success","value":' + result.encode() + b"}")
 
-    def finish(self, result: Any) -> Settlement:  # noqa: ARG002 - nobody asks for it
-        return complete(self.ended, self.ending, self.engine.clock.now(), self.engine.keep)
+    def settlement(self, result: Any, now: datetime) -> Settlement:  # noqa: ARG002 - nobody asks for it
+        return complete(self.ended, self.ending, now, self.engine.keep)
+
+    def note_end(self, settled: Settlement) -> None:
+        journal, decided = self.engine.journal, self.decided
+        if decided is not None and decided.failed is not None:
+            journal.note_attempt(self.ended, decided.event)
+            journal.note_failure(self.ended, decided)
+        journal.note_end(self.ended, settled.state, settled.finished_at)
+
+    def outcome_of_error(self, runner: FunctionCalls, error: Exception) -> Outcome:
+        if isinstance(error, Snooze):
+            return _snooze(runner, self.ended, error)
+        tell_of_failed_on_complete(self.ended, error)
+        return failure(error)
 
     async def _read(self, result: bytes) -> Arguments:
         """Check its arguments from JSON: ``work_id``, ``result`` and ``context``."""
         number, context = job_id(self.ended.id).encode(), (self.ended.options.context or "null").encode()
         text = b'{"work_id":"' + number + b'","result":' + result + b',"context":' + context + b"}"
         return await check_args(self.function, text)
-
-
-async def _complete(runner: FunctionCalls, run: JobRun, outcome: Outcome | None) -> Outcome | None:
-    """Run a job's on_complete if its attempt was the last; the outcome that is still to be settled."""
-    engine, job, settled = runner.engine, run.job, None
-    if outcome is not None:
-        (settled,) = engine.decide([(job, outcome)])
-        if settled.ending is None:
-            return outcome
-        job = run.job = replace(job, ending=settled.ending, failed=settled.failed)
-    ending = job.ending
-    assert ending is not None and job.on_complete is not None  # noqa: PT018, S101 - an ending comes with it
-    function = engine.known.find(job.on_complete, job.options.program)
-    if function is None:
-        return _leave(runner, job, job.on_complete, "in the program of this worker, which is its on_complete")
-    try:
-        call = _CompletionCall(
-            function, job.args, caller_of_job(function), engine=engine, lease=run.lease, ended=job, ending=ending
-        )
-        await runner.mutation(call)
-        if settled is not None and settled.failed is not None:
-            engine.journal.note_attempt(job, settled.event)
-            engine.journal.note_failure(job, settled)
-        engine.journal.note_end(job, ending.state, ending.finished_at)
-    except Exception as error:
-        if isinstance(error, LeaseLost) and not error.from_function:
-            raise
-        if isinstance(error, Snooze):
-            return _snooze(runner, job, error)
-        tell_of_failed_on_complete(job, error)
-        return failure(error)
-    return None
 
 
 def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
@@ -287,6 +319,10 @@ def _leave(runner: FunctionCalls, job: Job, function: str, where: str) -> Outcom
     left = runner.engine.known.leave(function, runner.engine.clock.monotonic() + _PARKED_FOR.total_seconds())
     reason = f"FunctionNotFound: no function {function} is declared {where}"
     return _park(job, reason, timedelta(0) if left else _PARKED_FOR)
+
+
+def _park_unread(job: Job, unread: str) -> Outcome:
+    return _park(job, f"OptionsUnread: this worker cannot read what is asked for: {unread}")
 
 
 def _park(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:

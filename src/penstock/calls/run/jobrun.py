@@ -17,7 +17,7 @@ from penstock.clock import Clock
 from penstock.errors import ContextError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, SYSTEM, Caller
-from penstock.jobs.job import Job, Outcome, Work, job_id
+from penstock.jobs.job import Job, Outcome, Settlement, Work, job_id
 from penstock.jobs.progress import Progress
 from penstock.store.session import Session, reading
 from penstock.store.store import Store
@@ -117,6 +117,8 @@ class JobRun:
     issued: bool = False  # whether a token was asked for
     held: bool = False  # whether there is one, so that an external system may complete the job
     doubtful: bool = False  # whether an open transaction may have marked it as completed
+    decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
+    trace: str | None = None  # the span of its attempt, which its on_complete is a part of
     lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
     task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
 

@@ -1,7 +1,7 @@
 """Executes a worker's jobs, from the claim until the outcome of each is known.
 
-Owns the grouping of jobs: mutations in shared transactions, calls of batch functions, all others alone. Leaves the
-lease and settling to the worker.
+Owns the grouping of jobs: mutations and on_completes in shared transactions, calls of batch functions, all others
+alone. Leaves the lease and settling to the worker.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from uuid import UUID
 
 from penstock.calls.jobs.batch import Batches
 from penstock.calls.jobs.group import Groups
-from penstock.calls.jobs.job import decrypt_job, failure, outcome_of_interrupt, run_job
+from penstock.calls.jobs.job import (
+    complete_job,
+    decrypt_job,
+    failure,
+    keep_ending,
+    outcome_of_interrupt,
+    run_job,
+)
 from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
-from penstock.functions.function import FunctionKind
 from penstock.jobs.job import Job, Outcome
 from penstock.jobs.progress import Progress
 from penstock.jobs.states import JobEvent
@@ -45,7 +51,7 @@ class Executor:
         self._places = places
         self._progress = progress
         self._wake = wake
-        self._batches = Batches(runner, self._end_job)
+        self._batches = Batches(runner, self._end_attempt)
         self._groups = Groups(runner, self._end_job, self._start_alone)
         self._overtaken: list[JobRun] = []  # attempts that go on though an outside call ended their jobs, begun again
         self._lingering: set[JobRun] = set()  # attempts that have ended but go on in a thread
@@ -109,11 +115,9 @@ class Executor:
         sharing: list[JobRun] = []
         for running in added:
             job, function = running.job, running.function
-            if function is None or job.ending is not None:
-                self._start_alone(running)
-            elif function.kind is FunctionKind.MUTATION and self._groups.takes(job, function):
+            if self._groups.takes(running):
                 sharing.append(running)
-            elif function.batch is not None:
+            elif function is not None and function.batch is not None and job.ending is None:
                 self._batches.add(function, function.batch, running)
             else:
                 self._start_alone(running)
@@ -213,19 +217,30 @@ class Executor:
             self._wake()
 
     async def _run_job(self, running: JobRun) -> None:
-        clock = self._runner.engine.clock
+        clock, is_attempt = self._runner.engine.clock, running.job.ending is None
         begun = clock.monotonic()
         outcome: Outcome | None
-        try:
-            with lingering() as running.lingering:
-                outcome = await run_job(self._runner, running)
-        except BaseException as error:
-            if running.stopped and isinstance(error, asyncio.CancelledError):
-                raise
-            outcome = failure(error)
-        if running.needs_slot:
+        with lingering() as threads:
+            try:
+                outcome = await (run_job if is_attempt else complete_job)(self._runner, running)
+            except BaseException as error:
+                if running.stopped and isinstance(error, asyncio.CancelledError):
+                    raise
+                outcome = failure(error)
+        running.lingering = [*running.lingering, *threads]
+        if is_attempt:
             self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
-        await self._end_job(running, outcome)
+        await self._end_attempt(running, outcome)
+
+    async def _end_attempt(self, running: JobRun, outcome: Outcome | None) -> None:
+        """End a job whose attempt has ended, or call its on_complete first."""
+        ours = not running.stopped and self.running.get(running.job.id) is running
+        if outcome is None or not ours or not keep_ending(self._runner.engine, running, outcome):
+            await self._end_job(running, outcome)
+        elif self._groups.takes(running):
+            self._groups.add((running,))
+        else:
+            self._start_alone(running)
 
     async def _end_job(self, running: JobRun, outcome: Outcome | None) -> None:
         job, engine = running.job, self._runner.engine
