@@ -170,7 +170,7 @@ def _posted(body: bytes, length: int | None = None) -> bytes:
 
 
 _JUNK = [
-    os.urandom(4096),
+    os.urandom(4096),  # noqa: TID251 - any bytes will do
     b"GET / HTTP/9.9\r\n" + b"A: b\r\n" * 5000,
     _posted(b'{"path":"chaos.program:put","args":{"writer":"x","number":1e999,"jobs":-1}}'),
     _posted(b'{"path":"chaos.program:enter","args":{"what":"scheduled","number":1}}'),
@@ -178,7 +178,7 @@ _JUNK = [
     _posted(b'{"path":', length=10_000),
     _posted(b"x" * 2_000_000),
     b"POST /api/mutation HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    _SOCKET + os.urandom(2048),
+    _SOCKET + os.urandom(2048),  # noqa: TID251 - as above
     _SOCKET + b"\x81\xfe\x00\x10" + b"\x00\x00\x00\x00" + b'{"type":"Nope"}x',
     _SOCKET + b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff" + b"\x00" * 8,
     _SOCKET,

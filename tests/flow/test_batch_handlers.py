@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
+from race.test_on_complete import finish, two_workers
 from race.test_workers import NOW, make_worker
 from stage.waits import until
 
@@ -19,19 +20,26 @@ from penstock import (
     Canceled,
     Failed,
     Finished,
+    Id,
     JobId,
     MutationCtx,
     NonRetryableError,
+    QueryCtx,
     Retry,
     Success,
+    Table,
     WorkId,
     WorkResult,
+    public,
 )
 from penstock.app import Backend
 from penstock.clock import SystemClock
-from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
+from penstock.errors import ArgumentsInvalid, Conflict, DeclarationError, ResultInvalid
+from penstock.observe import points
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
+from penstock.sync import MutationCtx as SyncMutationCtx
+from penstock.testing import gate
 
 app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
@@ -92,6 +100,38 @@ async def send(ctx: ActionCtx, calls: list[Message]) -> list[str | Exception]:
 def post(ctx: SyncActionCtx, letters: list[Letter]) -> Sequence[int]:
     sent.append([letter.to for letter in letters])
     return [letter.pages for letter in letters]
+
+
+class Entry(Table):
+    name: str
+
+
+@app.internal_mutation(batch=10, of=Message)
+async def book(ctx: MutationCtx, calls: list[Message]) -> list[Id[Entry] | Exception]:
+    """Write a row for each; to whom one is says what becomes of it."""
+    sent.append([call.to for call in calls])
+    made = [await ctx.db.insert(Entry(name=call.to)) for call in calls if call.to not in {"nobody", "busy"}]
+    if any(call.to == "all fail" for call in calls):
+        raise ConnectionError("no network")
+    ids = iter(made)
+    return [
+        NonRetryableError("unknown number") if call.to == "nobody"
+        else ConnectionError("busy") if call.to == "busy"
+        else next(ids)
+        for call in calls
+    ]  # fmt: skip
+
+
+@app.mutation(batch=5, of=Letter, access=public)
+def file(ctx: SyncMutationCtx, letters: list[Letter]) -> list[int]:
+    for letter in letters:
+        ctx.db.insert(Entry(name=letter.to))
+    return [letter.pages for letter in letters]
+
+
+@app.query
+async def entries(ctx: QueryCtx) -> list[str]:
+    return sorted([row.name async for row in ctx.db.query(Entry)])
 
 
 @app.internal_mutation
@@ -210,6 +250,67 @@ async def test_to_those_who_call_it_is_a_function_of_one_call(database_url: str)
         job = await backend.scheduler.run_after(NOW, send, to="bob")
         worker = make_worker(backend)
         assert await drained(backend, worker, [job]) == [Success("Hello bob")]
+        await worker.finish()
+
+
+async def test_a_batch_of_mutations_commits_with_the_ends_of_its_jobs(database_url: str) -> None:
+    sent.clear()
+    told_of.clear()
+    async with app.open(database_url, worker_jobs=100) as backend:
+        worker = make_worker(backend)
+        names = [*map(str, range(10, 28)), "nobody", "busy"]
+        pool = sms.with_options(on_complete=told, context="x")
+        jobs = [await pool.enqueue(backend, book, to=name) for name in names]
+        found = await drained(backend, worker, jobs)
+        assert [len(calls) for calls in sent] == [10, 10], "a mutation that fails is not tried again"
+        assert [type(one).__name__ for one in found] == ["Success"] * 18 + ["Failed"] * 2
+        assert await backend.run_query(entries) == names[:18]
+        assert told_of == {"x: Success", "x: Failed"}
+        jobs = [await sms.enqueue(backend, book, to=name) for name in ("ada", "all fail", "bob")]
+        assert {type(one) for one in await drained(backend, worker, jobs)} == {Failed}
+        assert await backend.run_query(entries) == names[:18], "nothing of it stays"
+        filed = await sms.enqueue_batch(backend, file, [{"to": "f", "pages": number} for number in range(7)])
+        assert await drained(backend, worker, [*filed]) == [Success(number) for number in range(7)]
+        assert await backend.run_mutation(file, to="g", pages=3) == 3
+        assert (await backend.run_query(entries))[18:] == ["f"] * 7 + ["g"]
+        await worker.finish()
+
+
+@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before", "commit.after"])
+async def test_a_batch_of_mutations_takes_effect_once_though_its_worker_dies(database_url: str, moment: str) -> None:
+    sent.clear()
+    async with two_workers(database_url, app) as (backend, dying, other, clock):
+        names = [str(number) for number in range(5)]
+        jobs = [await sms.enqueue(backend, book, to=name) for name in names]
+        with gate(moment, when=lambda **_: bool(sent), most=1) as held:
+            arrival = asyncio.create_task(held.arrived())
+            while not arrival.done():
+                await dying.tick()
+                await asyncio.wait([arrival], timeout=0.01)
+            await dying.kill()
+        for job in jobs:
+            assert isinstance(await finish(backend, other, clock, job), Success)
+        assert await backend.run_query(entries) == names
+
+
+async def test_a_batch_of_mutations_that_conflicts_runs_again_as_if_for_the_first_time(database_url: str) -> None:
+    sent.clear()
+    async with app.open(database_url) as backend:
+        jobs = [await sms.enqueue(backend, book, to=name) for name in ("ada", "bob")]
+        worker = make_worker(backend)
+
+        async def conflict(**_: Any) -> None:
+            if len(sent) < 3:
+                raise Conflict("staged")
+
+        points.arm("commit.before", conflict)
+        try:
+            found = await drained(backend, worker, jobs)
+        finally:
+            points.disarm("commit.before")
+        assert {type(one) for one in found} == {Success}
+        assert await backend.run_query(entries) == ["ada", "bob"]
+        assert sent == [["ada", "bob"]] * 3
         await worker.finish()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -14,6 +15,7 @@ from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Table, WorkId, WorkResult
 from penstock.app import Backend
+from penstock.observe import points
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock, gate
 
@@ -83,7 +85,7 @@ def writes(**facts: Any) -> bool:
 
 
 @asynccontextmanager
-async def two_workers(url: str) -> AsyncIterator[tuple[Backend, Worker, Worker, TestClock]]:
+async def two_workers(url: str, app: App = app) -> AsyncIterator[tuple[Backend, Worker, Worker, TestClock]]:
     """Two workers of two backends with one clock."""
     clock = TestClock()
     async with app.open(url, clock=clock) as first, app.open(url, clock=clock) as second:
@@ -160,6 +162,29 @@ async def test_a_failure_is_told_once_and_when_it_is_written(
         result = await finish(backend, other, clock, work)
         assert result.error == WHY
         assert "ValueError: refused" not in failures(caplog), "who has died has not told it"
+
+
+async def test_on_completes_share_a_transaction_and_one_that_fails_is_called_alone(database_url: str) -> None:
+    commits = Counter[int]()
+
+    async def count(**facts: Any) -> None:
+        commits[id(facts["transaction"].session)] += writes(**facts)
+
+    async with TestApp(app, database_url) as test:
+        works = await pool.with_options(on_complete=tell).enqueue_batch(test, act, [{}] * 15)
+        works += await pool.with_options(on_complete=tell).enqueue_batch(test, refuse, [{}] * 4)
+        broken = pool.with_options(on_complete=break_off, on_complete_retry=Retry(max_attempts=2, initial_backoff=1))
+        last = await broken.enqueue(test, act)
+        points.arm("commit.before", count)
+        try:
+            await test.run_until_idle(raise_errors=False)
+        finally:
+            points.disarm("commit.before")
+        assert sorted(await test.run_query(told)) == ["failed"] * 4 + ["success"] * 15, "once for each"
+        assert commits.total() < 10, "many in one commit"
+        found = await test.job(last)
+        assert found is not None
+        assert (found.state.value, len(found.on_complete_attempts)) == ("success", 2)
 
 
 async def begin_and_die(test: TestApp, count: int) -> None:

@@ -31,7 +31,8 @@ AsyncTask: TypeAlias = Callable[[C], Awaitable[None]]
 SyncTask: TypeAlias = Callable[[C], None]
 
 _BATCH_OPTIONS = ("batch", "of", "linger")
-_ACTION_OPTIONS = ("access", "rate_limit", "runtime", *_BATCH_OPTIONS)
+_MUTATION_OPTIONS = ("access", "rate_limit", *_BATCH_OPTIONS)
+_ACTION_OPTIONS = ("runtime", *_MUTATION_OPTIONS)
 
 # The kind of function by its ctx, for handlers that no decorator names.
 KINDS: dict[str, type[AnyFunction]] = {
@@ -84,14 +85,15 @@ class Declaring:
         """Declare a public mutation: it reads and writes in one serializable transaction, and anyone may call it.
 
         With ``access=`` only some may; see `query`. With ``rate_limit="login"`` each call from outside takes a token of
-        that rate limit, for its user or else its address, even if the mutation fails.
+        that rate limit, for its user or else its address, even if the mutation fails. With ``batch=100, of=Item`` its
+        jobs run many at once, in one transaction; see `action`.
         """
-        return cast("MutationDecorator", self._declare(MutationFunction, "access", "rate_limit", public=True))
+        return cast("MutationDecorator", self._declare(MutationFunction, *_MUTATION_OPTIONS, public=True))
 
     @property
     def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call. With ``access=`` it acts for its caller; see `query`."""
-        return cast("MutationDecorator", self._declare(MutationFunction, "access", public=False))
+        return cast("MutationDecorator", self._declare(MutationFunction, "access", *_BATCH_OPTIONS, public=False))
 
     @property
     def action(self) -> ActionDecorator:
@@ -99,7 +101,8 @@ class Declaring:
 
         It also takes options: ``runtime="process"``, for CPU-bound actions written with def, which then run in a
         process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each call, and returns
-        a list of as many results or exceptions. The arguments of a call make an item.
+        a list of as many results or exceptions. The arguments of a call make an item. A mutation's batch commits with
+        the ends of all its jobs: what it wrote stays, also for those to which it gave an exception.
         ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
         """
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))
@@ -173,6 +176,31 @@ class MutationDecorator(Protocol):
     def __call__(self, handler: Awaits[MutationCtx, P, R], /) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
     @overload
     def __call__(self, handler: Returns[SyncMutationCtx, P, R], /) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
+    @overload
+    def __call__(
+        self,
+        handler: None = None,
+        /,
+        *,
+        batch: int,
+        of: Callable[P, T],
+        linger: timedelta = ...,
+        access: Access | Guard = ...,
+        rate_limit: str = ...,
+    ) -> MutationBatchDecorator[P, T]: ...
+
+
+class MutationBatchDecorator(Protocol[P, T]):
+    """The type of ``App.mutation(batch=…, of=…)``: its handler takes many calls at once, in one transaction."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[MutationCtx, list[T]], Awaitable[Sequence[R | Exception]]], /
+    ) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncMutationCtx, list[T]], Sequence[R | Exception]], /
+    ) -> MutationFunction[SyncMutationCtx, P, R, R]: ...
 
 
 class BatchDecorator(Protocol[P, T]):

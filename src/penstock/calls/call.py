@@ -6,7 +6,7 @@ subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,6 +54,16 @@ class Call:
         """The request to stop that its ctx shows."""
         return Cancellation() if self.job is None else self.job.cancelled
 
+    @property
+    def handler(self) -> Callable[..., Any]:
+        """What runs."""
+        return self.function.handler
+
+    @property
+    def takes_token(self) -> bool:
+        """Whether it takes a token of its function's rate limit: a call from outside does."""
+        return not self.depth and self.job is None
+
     def inner(self, function: AnyFunction, given: Given) -> PythonCall:
         """The call that this one makes of another function."""
         return PythonCall(function, given, self.caller, self.depth + 1, self.job)
@@ -66,6 +76,23 @@ class Call:
         """
         arguments: Arguments = self.arguments
         return arguments
+
+    async def begin(self, session: Session | None = None) -> None:
+        """Begin the attempt at a job that it runs in, right before the handler.
+
+        Raises:
+            Withdrawn: The limit of its pool does not let it.
+        """
+        if self.job is not None:
+            await self.job.begin(session)
+
+    def asks(self, arguments: Arguments) -> Sequence[Arguments]:
+        """The arguments that its access is asked about."""
+        return (arguments,)
+
+    def check_result(self, result: Any) -> Any:
+        """Check what the handler returned."""
+        return self.function.signature.check_result(result)
 
     def finish(self, result: Any) -> Any:
         """Turn the result into the answer, before the commit: if this raises, nothing is committed."""

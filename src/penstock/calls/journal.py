@@ -180,6 +180,13 @@ class Journal:
             error=error,
         )
 
+    def note_settled(self, settled: Sequence[tuple[Job, Settlement]]) -> None:
+        """Attempts have ended, and their settlements are stored: all of them, with the failures."""
+        self.note_ends(settled)
+        for job, settlement in settled:
+            if settlement.error is not None and settlement.event not in {JobEvent.SNOOZED, JobEvent.SKIPPED}:
+                self.note_failure(job, settlement)
+
     def note_losses(self, lost: Sequence[tuple[Job, Settlement]]) -> None:
         """Jobs were lost with their worker, and their settlements are stored."""
         self.note_ends(lost)

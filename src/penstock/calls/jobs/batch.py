@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from penstock.calls.call import Call
+from penstock.calls.call import Arguments, Call
 from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result, time_limit
 from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
@@ -19,9 +19,10 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
-from penstock.functions.function import AnyFunction
-from penstock.jobs.job import Outcome
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.jobs.job import Outcome, Settlement
 from penstock.jobs.states import JobEvent
+from penstock.store.session import Session
 
 Ended = Callable[[JobRun, Outcome | None], Awaitable[None]]
 
@@ -40,13 +41,72 @@ class _Gathering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BatchCall(Call):
-    """The call of a batch function for many jobs: it is to stop once all of them are."""
+    """The call of a batch function for many jobs: it is to stop once all of them are.
 
+    A mutation settles them all in its transaction; each job's result, or error, is its outcome.
+    """
+
+    runner: FunctionCalls
+    batch: Batch
+    runs: Sequence[JobRun]
     cancelled: Cancellation
+
+    for_ever: ClassVar[bool] = True
+    takes_token = False
 
     @property
     def cancellation(self) -> Cancellation:
         return self.cancelled
+
+    @property
+    def handler(self) -> Callable[..., Any]:
+        return self._handle
+
+    async def check(self, *, again: bool = False) -> Arguments:
+        """Give the arguments and the item of each job; they are read each time, as a handler may change them."""
+        return {"each": [_read(self.function, self.batch, run) for run in self.runs] if again else self.arguments}
+
+    async def begin(self, session: Session | None = None) -> None:
+        for run in self.runs:
+            await run.begin(session)
+
+    def asks(self, arguments: Arguments) -> Sequence[Arguments]:
+        """The arguments of each job. Those of actions were asked about alone just before, as they fail alone."""
+        return [own for own, _ in arguments["each"]] if self.function.kind is FunctionKind.MUTATION else ()
+
+    def check_result(self, result: Any) -> Sequence[Any]:
+        return self.batch.results(self.function.name, result, len(self.runs))
+
+    def finish(self, result: Sequence[Any]) -> list[Settlement]:
+        outcomes = [self.outcome(run, one) for run, one in zip(self.runs, result, strict=True)]
+        return self.runner.engine.decide(zip([run.job for run in self.runs], outcomes, strict=True))
+
+    async def seal(self, session: Session, answer: list[Settlement]) -> None:
+        jobs = self.runner.engine.store.jobs
+        if await jobs.settle_all_within(session, self.runs[0].lease, answer) < len(answer):
+            raise LeaseLost("The leases of jobs were lost while they ran; another worker has them.")
+
+    def outcome(self, run: JobRun, result: Any) -> Outcome:
+        """Decide the outcome of one job, also if user code raises meanwhile."""
+        if not isinstance(result, Exception):
+            try:
+                checked = result if isinstance(result, Outcome) else self.function.signature.check_result(result)
+                return outcome_of_result(self.runner.engine, self.function, checked)
+            except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs
+                result = error
+        try:
+            return outcome_of_error(self.runner, run, result)
+        except Exception as error:  # noqa: BLE001 - as above
+            return failure(error)
+
+    def _handle(self, ctx: Any, /, each: Sequence[tuple[Arguments, Any]]) -> Any:
+        items = [item for _, item in each]
+        return self.batch.handler(ctx, list(zip(items, self.runs, strict=True)) if self.batch.with_attempts else items)
+
+
+def _read(function: AnyFunction, batch: Batch, run: JobRun) -> tuple[Arguments, Any]:
+    arguments = function.signature.check_json(run.job.args)
+    return arguments, batch.item(function.name, arguments)
 
 
 class Batches:
@@ -107,58 +167,48 @@ class Batches:
                 ended = failure(error)
             await self._ended(run, ended)
 
-    async def _outcomes(self, gathering: _Gathering) -> list[tuple[JobRun, Outcome]]:
+    async def _outcomes(self, gathering: _Gathering) -> list[tuple[JobRun, Outcome | None]]:
         function, batch = gathering.function, gathering.batch
-        ended: list[tuple[JobRun, Outcome]] = []
-        jobs: list[JobRun] = []
-        items: list[Any] = []
+        ended: list[tuple[JobRun, Outcome | None]] = []
+        runs: list[JobRun] = []
+        each: list[tuple[Arguments, Any]] = []
         for run in gathering.jobs:
             if run.cancelled.is_set():
                 ended.append((run, Outcome(JobEvent.CANCELED)))
                 continue
             try:
-                arguments = function.signature.check_json(run.job.args)
-                await self._runner.check_access_alone(Call(function, arguments, caller_of_job(function)), arguments)
-                item = batch.item(function.name, arguments)
-                items.append((item, run) if batch.with_attempts else item)
+                read = _read(function, batch, run)
+                await self._runner.check_access_alone(Call(function, read[0], caller_of_job(function)), read[0])
             except Exception as error:  # noqa: BLE001 - it fails alone
                 ended.append((run, failure(error)))
             else:
-                jobs.append(run)
-        gathering.jobs = jobs
-        if not jobs:
+                each.append(read)
+                runs.append(run)
+        gathering.jobs = runs
+        if not runs:
             return ended
-        journal = self._runner.engine.journal
-        timeouts = [run.job.options.timeout for run in jobs if run.job.options.timeout is not None]
+        about = (function, each, caller_of_job(function))
+        call = _BatchCall(*about, runner=self._runner, batch=batch, runs=runs, cancelled=gathering.cancelled)
+        timeouts = [run.job.options.timeout for run in runs if run.job.options.timeout is not None]
         try:
             async with time_limit(function.name, min(timeouts, default=None)):
-                with journal.attempts([run.job for run in jobs]), journal.call(function):
-                    answer = await self._call(function, batch, items, gathering)
-            results: Sequence[Any] = batch.results(function.name, answer, len(jobs))
+                with self._runner.engine.journal.attempts([run.job for run in runs]):
+                    return ended + await self._call(call)
         except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
-            results = [error] * len(jobs)
+            if isinstance(error, LeaseLost) and not error.from_function:  # of some: the others run again
+                return ended + [(run, Outcome(JobEvent.HANDED_BACK)) for run in runs]
+            return ended + [(run, call.outcome(run, error)) for run in runs]
         except BaseException as error:
-            if any(one.stopped for one in jobs):
+            if any(run.stopped for run in runs):
                 raise
-            return ended + [(one, failure(error)) for one in jobs]
-        return ended + [(one, self._outcome_of(function, one, given)) for one, given in zip(jobs, results, strict=True)]
+            return ended + [(run, failure(error)) for run in runs]
 
-    async def _call(self, function: AnyFunction, batch: Batch, items: list[Any], gathering: _Gathering) -> Any:
-        call = _BatchCall(function, {}, caller_of_job(function), cancelled=gathering.cancelled)
-        async with self._runner.engine.thread(function, 0) as thread:
-            for run in gathering.jobs:
-                await run.begin()
-            return await self._runner.run_handler(call, {}, thread, handler=lambda ctx: batch.handler(ctx, items))
-
-    def _outcome_of(self, function: AnyFunction, run: JobRun, result: Any) -> Outcome:
-        """Decide the outcome of one job, also if user code raises meanwhile."""
-        if not isinstance(result, Exception):
-            try:
-                checked = result if isinstance(result, Outcome) else function.signature.check_result(result)
-                return outcome_of_result(self._runner.engine, function, checked)
-            except Exception as error:  # noqa: BLE001 - it is the job's outcome, and the others have theirs
-                result = error
-        try:
-            return outcome_of_error(self._runner, run, result)
-        except Exception as error:  # noqa: BLE001 - as above
-            return failure(error)
+    async def _call(self, call: _BatchCall) -> list[tuple[JobRun, Outcome | None]]:
+        """Call the function; for each job its outcome, or None if its mutation has settled it."""
+        if call.function.kind is FunctionKind.ACTION:
+            results = await self._runner.action(call)
+            return [(run, call.outcome(run, one)) for run, one in zip(call.runs, results, strict=True)]
+        journal = self._runner.engine.journal
+        settlements = await self._runner.mutation(call)
+        journal.note_settled([(run.job, one) for run, one in zip(call.runs, settlements, strict=True)])
+        return [(run, None) for run in call.runs]

@@ -87,6 +87,7 @@ class Groups:
         job, function = run.job, run.function
         if job.ending is None:
             is_first, size = job.attempt == 1 and job.options.timeout is None, len(job.args)
+            function = None if function is None or function.batch is not None else function
         elif job.options.unread is not None:
             return False
         else:

@@ -110,7 +110,7 @@ class FunctionCalls(Attempts):
         """
         engine, function = self.engine, call.function
         moment = call.moment or (self.now(), engine.clock.seed())
-        has_paid = call.depth > 0 or call.job is not None
+        has_paid = not call.takes_token
         with engine.journal.call(function, call.caller):
             async with engine.thread(function, call.depth) as thread:
                 turn = Turn(self.admission, function.name, call.arguments)
@@ -151,16 +151,16 @@ class FunctionCalls(Attempts):
         arguments, function = await call.check(), call.function
         with self.engine.journal.call(function, call.caller):
             check_depth(function, call.depth)
-            if call.depth == 0 and call.job is None:
+            if call.takes_token:
                 await self._take_token(call)
-            await self.check_access_alone(call, arguments)
+            for asked in call.asks(arguments):
+                await self.check_access_alone(call, asked)
             if function.runtime == "process":
                 text = function.signature.encode(arguments).encode()
                 found = await self.engine.processes.run(function, text, call.work)
                 return function.signature.result_of_json(found)
             async with self.engine.thread(function, call.depth) as thread:
-                if call.job is not None:
-                    await call.job.begin()
+                await call.begin()
                 return await self.run_handler(call, arguments, thread)
 
     async def queries(self, calls: Sequence[Call], at: Snapshot | None = None) -> list[bytes | Exception]:
@@ -271,8 +271,7 @@ class FunctionCalls(Attempts):
     ) -> Any:
         """Run the function of a transaction. It cannot swallow an error that has ended the transaction."""
         try:
-            if call.job is not None:
-                await call.job.begin(transaction.session)
+            await call.begin(transaction.session)
             result = await self._within(transaction, call, arguments, thread)
         except Exception:
             if transaction.failure is not None:
@@ -294,7 +293,8 @@ class FunctionCalls(Attempts):
         return self.run_handler(call, arguments, thread, transaction)
 
     async def _guard(self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None) -> Any:
-        await self.check_access(transaction, call, arguments)
+        for asked in call.asks(arguments):
+            await self.check_access(transaction, call, asked)
         return await self.run_handler(call, arguments, thread, transaction)
 
     async def check_access(self, transaction: Transaction, call: Call, arguments: Arguments) -> None:
@@ -370,7 +370,7 @@ class FunctionCalls(Attempts):
         Raises:
             UnawaitedCall: Calls, helpers or tasks that have the ctx are left.
         """
-        function, run = call.function, handler or call.function.handler
+        function, run = call.function, handler or call.handler
         calls = Calls(function.name) if transaction is None else _scope(transaction, call)
         ctx = self._contexts[function.kind, True](self, call, calls)
         watch = None if self.engine.practices is None else _watch(self.engine.practices, call, run)
@@ -397,7 +397,7 @@ class FunctionCalls(Attempts):
             del ctx, calls
             if (held := ended()) is not None:  # by a task, say
                 refuse_tasks_of(held)
-        return result if handler is not None else function.signature.check_result(result)
+        return result if handler is not None else call.check_result(result)
 
     async def _in_thread(self, call: Call, work: Callable[[], Any], thread: Place | None) -> Any:
         if thread is not None:
