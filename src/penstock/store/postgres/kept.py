@@ -15,6 +15,7 @@ from penstock.values import is_storable
 
 MOST_PREPARED = 256  # statements that have a name on one connection
 _MOST_LETTERS = 16 * 1024  # in one statement; a driver sends larger values more cheaply
+MANY = 8  # runs of one statement in a row, which the driver sends more cheaply than their text
 MOST_KEPT = 64  # statements that are kept back; then they are sent
 
 
@@ -31,6 +32,8 @@ def _spell(value: Any) -> str | None:
     if value is None:
         return "null"
     how = _SPELLINGS.get(type(value))
+    if how is None and isinstance(value, str):  # an id, or a text of the user's class
+        return _quote(str.__str__(value))
     return None if how is None else how(value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import asyncpg
@@ -20,7 +20,7 @@ from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overlo
 from penstock.schema.table import TableDefinition
 from penstock.store.postgres.connections import TO_END, Connections, is_dropped
 from penstock.store.postgres.errors import REFUSALS, had_no_effect, is_connection_lost, translate, uncertain
-from penstock.store.postgres.kept import MOST_KEPT, MOST_PREPARED, spell
+from penstock.store.postgres.kept import MANY, MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
 from penstock.store.postgres.unreadable import find, is_unreadable
 from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Change, Row, Statement, call_after_end, is_concerned
@@ -250,6 +250,8 @@ class PostgresSession:
         await self._plain(f"rollback to savepoint {name}; release savepoint {name}")
 
     async def commit(self) -> None:
+        if len(self._kept) >= MANY:
+            await self._send_kept()
         connection = self._use()
         self._ended = True
         if connection.is_closed():
@@ -305,8 +307,19 @@ class PostgresSession:
             raise call_after_end()
 
     async def _send_kept(self) -> None:
-        texts, self._kept = self._texts(), []
-        await self._call("execute", texts)
+        kept, self._kept = self._kept, []
+        texts: list[str] = []
+        for statement, group in groupby(kept, key=lambda one: one[0].statement):
+            changes = list(group)
+            if len(changes) < MANY:
+                texts += [text for _change, text in changes]
+                continue
+            if texts:
+                await self._call("execute", "; ".join(texts))
+                texts = []
+            await self._call("executemany", statement.sql, [change.args for change, _text in changes])
+        if texts:
+            await self._call("execute", "; ".join(texts))
 
     def _texts(self, *more: str) -> str:
         return "; ".join([*(text for _change, text in self._kept), *more])
