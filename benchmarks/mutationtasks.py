@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.databases import StoreName
 from benchmarks.harness import Bar, Bench, Benchmark, spread
-from benchmarks.tasks import _database, _ended, _reconciled, _Writer
+from benchmarks.tasks import _reconciled, _Writer, database, ended
 from penstock import App, Backend, Config, MutationCtx, MutationTaskCtx, Table
 from penstock.services.service import Group
 
@@ -91,7 +91,7 @@ async def beside_jobs(bench: Bench, store: StoreName) -> None:
     rates: dict[str, list[float]] = {"tasks": [], "jobs": []}
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):
-            async with _database(bench, store) as (url, writer):
+            async with database(bench, store) as (url, writer):
                 rates[name].append(await _drain(one if name == "tasks" else plain, url, writer, store, bench))
     for name, found in rates.items():
         bench.row(spread(name, found, "/s"))
@@ -107,7 +107,7 @@ async def _drain(app: App, url: str, writer: _Writer, store: StoreName, bench: B
             await pools[plain].enqueue_batch(backend, entered, ({"number": number} for number in range(count)))
         begun = time.perf_counter()
         group.start()
-        await _ended(writer, store, count)
+        await ended(writer, store, count)
         seconds = time.perf_counter() - begun
     if (found := await writer.count("select count(*) from entry")) != count:
         raise AssertionError(f"There are {count} rows, but {found} were handled.")
@@ -118,13 +118,13 @@ async def conflicts(bench: Bench) -> None:
     """How many transactions are undone for a hundred runs, while their rows are written one by one."""
     count = bench.sizes.mutations
     undone = "select xact_rollback from pg_stat_database where datname = current_database()"
-    async with _database(bench, "postgres") as (url, writer), _running(one, url) as (_backend, group):
+    async with database(bench, "postgres") as (url, writer), _running(one, url) as (_backend, group):
         group.start()
         await asyncio.sleep(bench.sizes.settle / 2)
         before = await writer.count(undone)
         for number in range(count):
             await writer.execute("insert into invoice values ($1, 'paid', $1)", number)
-        await _ended(writer, "postgres", count)
+        await ended(writer, "postgres", count)
         await asyncio.sleep(1.5)  # until the server has counted
         found = (await writer.count(undone) - before) / count * 100
     bench.row(f"{count} rows", f"{found:.1f} transactions undone for 100 runs")
@@ -134,7 +134,7 @@ async def conflicts(bench: Bench) -> None:
 async def backlog(bench: Bench, store: StoreName) -> None:
     """Runs of two tasks in a second, at the beginning of a backlog and at its end."""
     count = bench.sizes.batch // 5
-    async with _database(bench, store) as (url, writer), _running(two, url) as (_backend, group):
+    async with database(bench, store) as (url, writer), _running(two, url) as (_backend, group):
         await writer.fill(count)
         group.start()
         times = await _reached(writer, store, [int(part * 2 * count) for part in _PARTS])

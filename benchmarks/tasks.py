@@ -126,7 +126,8 @@ class _Writer:
 
 
 @asynccontextmanager
-async def _database(bench: Bench, store: StoreName) -> AsyncIterator[tuple[str, _Writer]]:
+async def database(bench: Bench, store: StoreName) -> AsyncIterator[tuple[str, _Writer]]:
+    """A fresh database, and a program that writes into it."""
     async with bench.databases.fresh(store) as url:
         connection = await asyncpg.connect(url) if store == "postgres" else connect_sqlite(url)
         writer = _Writer(connection, store)
@@ -144,7 +145,7 @@ async def drain(bench: Bench, store: StoreName) -> None:
     rates: dict[str, list[float]] = {"tasks": [], "jobs": []}
     for turn in range(_TURNS if bench.sizes.turns > 1 else 1):
         for name in sorted(rates, reverse=bool(turn % 2)):
-            async with _database(bench, store) as (url, writer):
+            async with database(bench, store) as (url, writer):
                 rates[name].append(await _drain(url, writer, store, bench.sizes.batch // 8, tasks=name == "tasks"))
     for name, found in rates.items():
         bench.row(spread(name, found, "/s"))
@@ -163,7 +164,7 @@ async def _drain(url: str, writer: _Writer, store: StoreName, count: int, *, tas
             await pool.enqueue_batch(backend, nothing, ({"number": number} for number in range(count)))
         begun = time.perf_counter()
         group.start()
-        await _ended(writer, store, count)
+        await ended(writer, store, count)
         seconds = time.perf_counter() - begun
         await group.stop()
     return count / seconds
@@ -178,7 +179,8 @@ async def _reconciled(backend: Backend) -> None:
     await group.stop()
 
 
-async def _ended(writer: _Writer, store: StoreName, count: int) -> None:
+async def ended(writer: _Writer, store: StoreName, count: int) -> None:
+    """Wait until so many jobs have ended."""
     prefix = "penstock." if store == "postgres" else "penstock_"
     async with asyncio.timeout(_LONGEST):
         while await writer.count(f"select count(*) from {prefix}finished_job") < count:  # noqa: ASYNC110 - the database is asked
@@ -188,7 +190,7 @@ async def _ended(writer: _Writer, store: StoreName, count: int) -> None:
 async def reconcile(bench: Bench, store: StoreName) -> None:
     """How many rows that are older than a task are planned in a second, and how much memory that takes."""
     count = bench.sizes.planned
-    async with _database(bench, store) as (url, writer):
+    async with database(bench, store) as (url, writer):
         await writer.fill(count)
         async with app.open(config=Config(database=url, worker_jobs=_JOBS)) as backend:
             tracemalloc.start()
@@ -209,7 +211,7 @@ async def reconcile(bench: Bench, store: StoreName) -> None:
 async def bulk(bench: Bench, store: StoreName) -> None:
     """How many rows that one statement has changed are planned in a second, and how much memory that takes."""
     count, prefix = bench.sizes.planned, "penstock." if store == "postgres" else "penstock_"
-    async with _database(bench, store) as (url, writer):
+    async with database(bench, store) as (url, writer):
         await writer.fill(count)
         async with app.open(config=Config(database=url, worker_jobs=_JOBS)) as backend:
             await _reconciled(backend)
@@ -237,7 +239,7 @@ async def bulk(bench: Bench, store: StoreName) -> None:
 
 async def latency(bench: Bench, store: StoreName) -> None:
     """Milliseconds from a commit to the handler."""
-    async with _database(bench, store) as (url, writer), app.open(config=Config(database=url)) as backend:
+    async with database(bench, store) as (url, writer), app.open(config=Config(database=url)) as backend:
         group = Group([backend.make_service("worker"), backend.make_service("planner")], backend.engine.store.signals)
         group.start()
         timed.append(True)

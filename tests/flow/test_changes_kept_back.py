@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 from stage.examples import examples
 
-from penstock import App, DataError, Id, Index, MutationCtx, Table, gte
+from penstock import App, DataError, Id, Index, MutationCtx, QueryCtx, Table, gte
 from penstock.clock import Random, random_of
 from penstock.testing import TestApp
 
@@ -45,6 +47,46 @@ class Sheep(Table):
 
     by_herd = Index("herd", "name", "number")
     by_weight = Index("weight")
+
+
+class Odd(Table):
+    day: date | None = None
+    at: datetime | None = None
+    number: Decimal | None = None
+    weight: float | None = None
+    data: bytes | None = None
+    count: int | None = None
+
+    by_day, by_at, by_number = Index("day"), Index("at"), Index("number")
+    by_weight, by_data, by_count = Index("weight"), Index("data"), Index("count")
+
+
+ODD: dict[str, list[Any]] = {
+    "day": [date.min, date.max, date(1, 1, 2), date(9999, 12, 30), date(2000, 2, 29)],
+    "at": [datetime(*to, tzinfo=UTC) for to in ((1, 1, 1), (1, 1, 2), (9999, 12, 31, 23, 59, 59), (1969, 7, 20))],
+    "number": [Decimal(text) for text in ("0", "-1E+5", "1E-20", "123456789012.345")],
+    "weight": [0.0, -1.5, 5e-324, 1.7976931348623157e308],
+    "data": [b"", b"\x00\xff", b"'\\"],
+    "count": [0, -(2**63), 2**63 - 1],
+}  # fmt: skip
+
+
+@app.internal_mutation
+async def write_odd(ctx: MutationCtx, name: str, number: int, patch: bool) -> Id[Odd]:
+    value: dict[str, Any] = {name: ODD[name][number]}
+    if not patch:
+        return await ctx.db.insert(Odd(**value))
+    row = await ctx.db.insert(Odd())
+    await ctx.db.get(Odd, row)
+    await ctx.db.patch(Odd, row, **value)
+    return row
+
+
+@app.internal_query
+async def find_odd(ctx: QueryCtx, name: str, number: int) -> list[Id[Odd]]:
+    index: Any = getattr(Odd, f"by_{name}")
+    ranged: Any = ctx.db.query(Odd).with_index(index, **{name: ODD[name][number]})
+    return [row.id async for row in ranged]
 
 
 class Step(NamedTuple):
@@ -201,6 +243,15 @@ async def test_whatever_is_written_is_spelled_and_comes_back(database_url: str) 
                 admin.execute(f"alter database {admin.info.dbname} set standard_conforming_strings = {setting}")
         async with TestApp(app, database_url) as backend:
             assert sorted(await backend.run_mutation(name_all, names)) == sorted(names * times)
+
+
+@pytest.mark.both_stores
+async def test_a_value_that_was_written_is_found_by_an_equal_one(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        for name, values in ODD.items():
+            for number in range(len(values)):
+                rows = [await backend.run_mutation(write_odd, name, number, patch) for patch in (False, True)]
+                assert await backend.run_query(find_odd, name, number) == rows, (name, values[number])
 
 
 @pytest.mark.both_stores

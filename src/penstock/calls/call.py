@@ -56,7 +56,7 @@ class Call:
 
     @property
     def handler(self) -> Callable[..., Any]:
-        """What runs."""
+        """The function that runs."""
         return self.function.handler
 
     @property

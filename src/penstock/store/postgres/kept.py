@@ -6,7 +6,7 @@ Each was prepared on its connection before. The text names it, and spells its va
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import MAXYEAR, MINYEAR, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -44,6 +44,11 @@ def _quote(text: str) -> str | None:
     return f"'{text}'" if "\\" not in text else "e'" + text.replace("\\", "\\\\") + "'"
 
 
+def _is_finite(value: date) -> bool:
+    """Whether the driver sends it as it is: it takes the first and the last as infinite."""
+    return MINYEAR < value.year < MAXYEAR
+
+
 def _quote_plain(value: object) -> str:
     return f"'{value}'"
 
@@ -56,6 +61,6 @@ _SPELLINGS: Mapping[type, Callable[[Any], str | None]] = {
     bytes: lambda value: f"e'\\\\x{value.hex()}'",
     Decimal: _quote_plain,
     UUID: _quote_plain,
-    date: _quote_plain,
-    datetime: lambda value: None if value.tzinfo is None else _quote_plain(value.isoformat()),
+    date: lambda value: _quote_plain(value) if _is_finite(value) else None,
+    datetime: lambda value: _quote_plain(value.isoformat()) if value.tzinfo is not None and _is_finite(value) else None,
 }
