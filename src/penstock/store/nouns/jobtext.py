@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ _LEFT_OVER = ("unread", "broken")
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _LEFT_OVER)
 _RETRIES = ("retry", "on_complete_retry")
 _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
+_OF_ENDING, _OF_ATTEMPT = (tuple(field.name for field in fields(kind)) for kind in (Ending, Attempt))
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
     **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program"), (str, _NONE)),
@@ -104,7 +105,7 @@ def ending_text(ending: Ending | None) -> str | None:
     """The ending of a job, as stored."""
     if ending is None:
         return None
-    given: dict[str, Any] = asdict(ending) | {"state": ending.state.value}
+    given: dict[str, Any] = {name: getattr(ending, name) for name in _OF_ENDING} | {"state": ending.state.value}
     given |= {word: _time_text(getattr(ending, word)) for word in _TIMES_OF_ENDING}
     given["attempts"] = [_attempt_form(attempt) for attempt in ending.attempts]
     return json.dumps(given, ensure_ascii=False)
@@ -131,8 +132,9 @@ def attempts_text(attempts: Sequence[Attempt]) -> str | None:
 
 
 def _attempt_form(attempt: Attempt) -> dict[str, Any]:
-    times = {"started_at": attempt.started_at.isoformat(), "ended_at": attempt.ended_at.isoformat()}
-    given = asdict(attempt) | times | {"failing_since": _time_text(attempt.failing_since)}
+    given = {name: getattr(attempt, name) for name in _OF_ATTEMPT}
+    given |= {"started_at": attempt.started_at.isoformat(), "ended_at": attempt.ended_at.isoformat()}
+    given["failing_since"] = _time_text(attempt.failing_since)
     if attempt.failing_since is None:
         del given["failing_since"]
     return given
