@@ -63,7 +63,7 @@ class Odd(Table):
 
 ODD: dict[str, list[Any]] = {
     "day": [date.min, date.max, date(1, 1, 2), date(9999, 12, 30), date(2000, 2, 29)],
-    "at": [datetime(*to, tzinfo=UTC) for to in ((1, 1, 1), (1, 1, 2), (9999, 12, 31, 23, 59, 59), (1969, 7, 20))],
+    "at": [datetime(year, 1, 2, 3, tzinfo=UTC) for year in (1, 2, 1969, 9998, 9999)],
     "number": [Decimal(text) for text in ("0", "-1E+5", "1E-20", "123456789012.345")],
     "weight": [0.0, -1.5, 5e-324, 1.7976931348623157e308],
     "data": [b"", b"\x00\xff", b"'\\"],

@@ -134,8 +134,7 @@ def _count_duplicates(table: str, names: list[str]) -> str:
 def create_table(definition: TableDefinition, dialect: Dialect) -> Iterator[str]:
     """A table and its indexes."""
     columns = ",\n".join(f"    {column_sql(definition, column, dialect)}" for column in definition.columns)
-    strict = " strict" if dialect.name == SQLITE else ""
-    yield f"create table {dialect.table(definition.name)} (\n{columns}\n){strict}"
+    yield f"create table {dialect.table(definition.name)} (\n{columns}\n){dialect.table_options}"
     for index in definition.indexes.values():
         yield create_index(definition, index, dialect)
 

@@ -149,6 +149,7 @@ class Dialect:
     given_identity: str = ""  # lets an insert give a value to an identity column
     # Lets the database's own numbers go on after the greatest value; {table} and {column} are parameters as well.
     advance_identity: str = ""
+    table_options: str = ""  # behind the columns of a managed table
     unless_each: str = ""  # the condition that changes of a table, {0} as quoted SQL, may be merged
     any_of: str = ""  # compares a column with many values in one parameter, if the store can
     # by kind, how values are read that travel as text or JSON, and written: {1} is their type

@@ -94,6 +94,7 @@ def _interval(value: float | str) -> timedelta:
 
 SQLITE = Dialect(
     name="sqlite",
+    table_options=" strict",
     title="SQLite",
     minus_zero=False,
     parameter="?",
