@@ -37,6 +37,7 @@ from benchmarks import (
     sockets,
     tasks,
     tokens,
+    web,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bar, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -59,6 +60,7 @@ BENCHMARKS = (
     *footprint.BENCHMARKS,
     *doors.BENCHMARKS,
     *sockets.BENCHMARKS,
+    *web.BENCHMARKS,
     *dashboard.BENCHMARKS,
     *tokens.BENCHMARKS,
     *check.BENCHMARKS,

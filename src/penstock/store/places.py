@@ -25,14 +25,17 @@ class Line(Generic[T]):
         self._free: list[T] = []
         self._waiting: deque[asyncio.Future[T | None]] = deque()
 
-    async def take(self) -> T | None:
+    async def take(self, fits: Callable[[T], bool] = bool) -> T | None:
         """A thing that was given back, or None: there is a place for a new one. Either is to be given back.
+
+        Among free things it is the last that fits, or else the last.
 
         Raises:
             Overloaded: None was free in time.
         """
         if self._free:
-            return self._free.pop()
+            chosen = next((place for place in reversed(range(len(self._free))) if fits(self._free[place])), -1)
+            return self._free.pop(chosen)
         if self._held < self._size:
             self._held += 1
             return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.changes.readset import RangeRead
-from penstock.errors import ContextError
+from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, TableDefinition
 
 PIECE_ROWS = 256
@@ -86,6 +86,14 @@ def is_concerned(read: RangeRead, changes: Iterable[Change]) -> bool:
             else:
                 return True
     return False
+
+
+class NeedsTransaction(Conflict):
+    """A single statement was not enough: all is read again in a transaction. `lasts`: so it will be the next time."""
+
+    def __init__(self, *, lasts: bool = True) -> None:
+        super().__init__("A query of a single statement read more.")
+        self.lasts = lasts
 
 
 class OpenTransaction(Protocol):

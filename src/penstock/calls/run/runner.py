@@ -45,7 +45,7 @@ from penstock.observe import points
 from penstock.observe.loglines import log_lines
 from penstock.observe.practices import Practices, Watch
 from penstock.observe.timing import time_step
-from penstock.store.session import Session, reading
+from penstock.store.session import NeedsTransaction, Session, reading
 from penstock.transaction.commit import commit
 from penstock.transaction.pages import decode_journal, encode_journal
 from penstock.transaction.shared import Part
@@ -68,6 +68,7 @@ class FunctionCalls(Attempts):
         super().__init__(engine)
         self.locks = Locks(engine)
         self._contexts = contexts
+        self._reads_more: set[str] = set()  # queries that read by more than one statement, which takes a transaction
 
     # ----- at the top
 
@@ -93,12 +94,16 @@ class FunctionCalls(Attempts):
         with self.engine.journal.call(call.function, call.caller):
             tries = Tries(self.engine, call.function.name)
             while True:
+                single = call.function.name not in self._reads_more and tries.number == 0
                 async with tries, self.engine.thread(call.function, call.depth) as thread:
                     with time_step("waits"):
-                        session = await self.engine.store.begin_read()
+                        session = await self.engine.store.begin_read(single=single)
                     try:
                         transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
                         return await self._in_transaction(transaction, call, arguments, thread)
+                    except NeedsTransaction as error:
+                        if error.lasts:
+                            self._reads_more.add(call.function.name)
                     finally:
                         await session.rollback()
 

@@ -112,21 +112,23 @@ class Connections:
             if ended:
                 return connection
 
-    async def acquire_lingering(self) -> tuple[Connection, str]:
+    async def acquire_lingering(self, wanted: str = "") -> tuple[Connection, str]:
         """Acquire a connection, with what its new holder has to end: how the transaction that was left open began.
+
+        If one is free where what is `wanted` was left open, or nothing, it is that one.
 
         One that has done nothing may be used, so its time is not much older than its first statement.
         """
-        connection = await self._acquire()
+        connection = await self._acquire(lambda one: self._lingering.get(one, ("", 0.0))[0] == wanted)
         left, since = self._lingering.pop(connection, ("", 0.0))
         is_old = left and self._clock.monotonic() - since > _LINGER
         return connection, TO_END if is_old else left
 
-    async def _acquire(self) -> Connection:
+    async def _acquire(self, fits: Callable[[Connection], bool]) -> Connection:
         if self._closed:
             raise not_open()
         try:
-            connection = await self._line.take()
+            connection = await self._line.take(fits)
         except BaseException:
             if self._closed:
                 self._close_free()  # the connection given to a caller that had gone, when all others were dropped

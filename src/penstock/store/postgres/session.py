@@ -38,7 +38,7 @@ async def begin(connections: Connections, how: str, queue: int | None = None) ->
     lock = "" if queue is None else connections.dialect.qualify(_lock(queue))
     stale = 0
     while True:
-        connection, left = await connections.acquire_lingering()
+        connection, left = await connections.acquire_lingering(how)
         pooled = connections.route.pooled  # where a transaction that lingers would keep others waiting
         session = PostgresSession(connections, connection, how, lingers=not pooled)
         try:
@@ -106,6 +106,12 @@ class PostgresSession:
         except BaseException:
             self._end(broken=True)
             raise
+
+    def end_alone(self) -> None:
+        """Give the connection back after a statement outside of a transaction."""
+        connection = self._connection
+        broken = self._doubtful or self.asked_at is not None or is_dropped()
+        self._end(broken=broken or connection is None or connection.is_closed())
 
     def cut(self) -> None:
         """Cut the connection: the server has not answered for too long."""

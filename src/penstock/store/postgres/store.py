@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
@@ -24,6 +25,7 @@ from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
+from penstock.store.postgres.single import SingleStatement
 from penstock.store.postgres.tasks import PostgresTaskEnds, PostgresTasks
 from penstock.store.session import OpenTransaction, Row, reading
 from penstock.store.sql.dialect import Dialect
@@ -73,7 +75,9 @@ class PostgresStore(Store):
         self.replica: PostgresReplica | None = None
         if config.read_url:
             there = Connections(Route(config.read_url, *limits), size=_ON_REPLICA, **timing | {"wait": PATIENCE})
-            self.replica = PostgresReplica(there, for_services, self.begin_read, self._queries)
+            self.replica = PostgresReplica(
+                there, for_services, partial(begin, self._connections, BEGIN_READ), self._queries
+            )
 
     async def open(self, *, look: bool = False, for_leases: bool = False) -> None:  # noqa: ARG002 - it sets nothing of the database
         """Connect, and set the clock by the database's; for leases only, one connection is enough."""
@@ -123,7 +127,9 @@ class PostgresStore(Store):
             if self.replica is not None:
                 parts.push_async_callback(self.replica.close)
 
-    async def begin_read(self) -> PostgresSession:
+    async def begin_read(self, *, single: bool = False) -> PostgresSession | SingleStatement:
+        if single and not self._connections.route.pooled:
+            return SingleStatement(self._connections)
         return await begin(self._connections, BEGIN_READ)
 
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
