@@ -1,18 +1,20 @@
 """HTTP calls beside FastAPI with asyncpg: one process each, on one database, with as many callers at once.
 
 ``web_query_N`` reads a row by an index; ``web_mutation_N`` reads it so and changes it, in a serializable transaction
-that is tried again after a conflict. Both servers run uvicorn's protocol on uvloop. The callers are another process.
+that is tried again after a conflict. Both servers run uvicorn's protocol on uvloop, and log each request into a file,
+as they do by default. The callers are another process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from urllib.parse import urlsplit
+from pathlib import Path
 
 import asyncpg
 
@@ -20,6 +22,7 @@ from benchmarks.footprint import dev_program
 from benchmarks.harness import Bar, Bench, Benchmark, Side, compare
 
 _ROWS = 2000
+_ADDRESS = re.compile(r"^http://([\d.]+):(\d+)$", re.MULTILINE)
 _PROGRAM = """
 from penstock import App, Index, MutationCtx, QueryCtx, Table
 
@@ -104,7 +107,7 @@ class Server(uvicorn.Server):
         print(f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}", flush=True)
 
 
-Server(uvicorn.Config(app, port=0, log_level="error", access_log=False, loop="uvloop", http="httptools")).run()
+Server(uvicorn.Config(app, port=0, loop="uvloop", http="httptools")).run()
 """
 
 
@@ -147,14 +150,13 @@ def _request(path: str, text: str, address: tuple[str, int]) -> bytes:
 
 
 @asynccontextmanager
-async def _peer(url: str) -> AsyncIterator[tuple[str, int]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PEER, url, stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
-    )
+async def _peer(url: str, log: Path) -> AsyncIterator[tuple[str, int]]:
+    with log.open("w") as file:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", _PEER, url, stdout=file, stderr=file)
     try:
-        assert process.stdout is not None
-        found = urlsplit((await process.stdout.readline()).decode().strip())
-        yield str(found.hostname), int(found.port or 0)
+        while (found := _ADDRESS.search(await asyncio.to_thread(log.read_text))) is None:  # noqa: ASYNC110 - a file is read
+            await asyncio.sleep(0.05)
+        yield found[1], int(found[2])
     finally:
         process.terminate()
         await process.wait()
@@ -175,7 +177,7 @@ async def web(bench: Bench, kind: str, callers: int) -> float:
         connection = await asyncpg.connect(url)
         await connection.execute("vacuum analyze account")
         await connection.close()
-        theirs = await enter(_peer(url))
+        theirs = await enter(_peer(url, bench.databases.folder / f"peer-{bench.name}.log"))
         mine = lambda owner: _request(  # noqa: E731 - said where it is used
             f"/api/{kind}", f'{{"path": "main:{function}", "args": {{"owner": "{owner}"}}}}', ours
         )

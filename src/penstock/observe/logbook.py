@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count, islice
 from typing import Any
 from uuid import UUID
@@ -61,7 +62,8 @@ class Logbook:
         self._ids = count(SystemClock().seed())
         self._numbers = defaultdict[str, dict[str, float]](dict)
         # Runs, plain events and warnings are apart, so that no flood of one hides the others.
-        self._events = [deque[LogEvent](maxlen=_MOST_EVENTS) for _ in range(3)]
+        # Most of a flood are dropped before they are written, so events are made when they are taken.
+        self._events = [deque[Callable[[], LogEvent]](maxlen=_MOST_EVENTS) for _ in range(3)]
 
     def add(self, name: str, part: str, number: float = 1) -> None:
         found = self._numbers[name]
@@ -83,7 +85,8 @@ class Logbook:
             facts: dict[str, Any] = {step: getattr(spent, step) for step in STEPS}
             told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
             facts |= {"outcome": outcome, "error": told, "all": seconds}
-            self._keep(RAN, "function.ran", spent.function, f" {spent.function} ", facts)
+            number, at, words = next(self._ids), self._clock.now(), f" {spent.function} "
+            self._queue(RAN).append(partial(_make, number, at, RAN, "function.ran", spent.function, words, facts))
 
     def log(
         self, name: str, level: int, facts: Mapping[str, Any], error: BaseException | None, jobs: Sequence[str] = ()
@@ -92,17 +95,24 @@ class Logbook:
         is_own = name == "http.request" and "function" not in facts and _OWN.search(str(facts.get("path")))
         if is_own and facts.get("status", _WRONG) < _WRONG:
             return
+        said = facts if error is None else {**facts, "traceback": trace_text(error)[-_LONGEST_TRACE:]}
+        level, at = max(level, LEAST_LEVEL), self._clock.now()
+        self._queue(level).append(partial(self._event_of, next(self._ids), at, level, name, said, jobs))
+
+    def _event_of(
+        self, number: int, at: datetime, level: int, name: str, facts: Mapping[str, Any], jobs: Sequence[str]
+    ) -> LogEvent:
         said = {one: value[:_LONGEST] if isinstance(value, str) else value for one, value in facts.items()}
-        if error is not None:
-            said["traceback"] = trace_text(error)[-_LONGEST_TRACE:]
+        if "traceback" in facts:
+            said["traceback"] = facts["traceback"]
         function = str(facts.get("function") or facts.get("fnName") or "")
         words = " ".join([*(str(facts[one]) for one in _LEADS if facts.get(one)), *jobs])
-        self._keep(max(level, LEAST_LEVEL), name, function, f" {words} ", said)
+        return _make(number, at, level, name, function, f" {words} ", said)
 
     def take(self) -> tuple[Numbers, list[LogEvent]]:
         """The lines to be written now. Numbers of names beyond a bound wait for the next time."""
         numbers = {name: self._numbers.pop(name) for name in [*islice(self._numbers, _MOST_NAMES)]}
-        return numbers, [queue.popleft() for queue in self._events for _ in range(len(queue))]
+        return numbers, [queue.popleft()() for queue in self._events for _ in range(len(queue))]
 
     def put_back(self, numbers: Numbers, events: Sequence[LogEvent]) -> None:
         """Keep what could not be written for the next time: numbers, and events for which there is room."""
@@ -110,7 +120,7 @@ class Logbook:
             for part, number in found.items():
                 self.add(name, part, number)
         for one in reversed(events):
-            self._queue(one.level).appendleft(one)
+            self._queue(one.level).appendleft(partial(_same, one))
 
     @contextmanager
     def attach(self) -> Iterator[None]:
@@ -126,14 +136,19 @@ class Logbook:
         if self in _opened:
             _opened.remove(self)
 
-    def _queue(self, level: int) -> deque[LogEvent]:
+    def _queue(self, level: int) -> deque[Callable[[], LogEvent]]:
         return self._events[(level > RAN) + (level >= logging.WARNING)]
 
-    def _keep(self, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]) -> None:
-        now = self._clock.now()
-        number = UUID(int=layout_uuid7(int(now.timestamp() * 1000), next(self._ids)))
-        event = LogEvent(number, now, level, _storable(name), _storable(function), _storable(words), facts)
-        self._queue(level).append(event)
+
+def _make(
+    number: int, at: datetime, level: int, name: str, function: str, words: str, facts: Mapping[str, Any]
+) -> LogEvent:
+    id_ = UUID(int=layout_uuid7(int(at.timestamp() * 1000), number))
+    return LogEvent(id_, at, level, _storable(name), _storable(function), _storable(words), facts)
+
+
+def _same(event: LogEvent) -> LogEvent:
+    return event
 
 
 def _storable(text: str) -> str:

@@ -33,9 +33,12 @@ def event(name: str, level: int = logging.INFO, /, *, exc_info: BaseException | 
     if not _log.isEnabledFor(level):
         return
     facts = {key: error_text(value) if isinstance(value, BaseException) else value for key, value in facts.items()}
-    text = " ".join([name, *(f"{key}={value}" for key, value in facts.items())])
+    text = " ".join([name, *[f"{key}={value}" for key, value in facts.items()]])
     note_event(name, level, facts, exc_info)
-    _log.log(level, text, extra={"event": name, "facts": facts}, exc_info=exc_info)
+    info = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
+    # As `log` does it, without looking for the line that calls: that is always this one.
+    record = _log.makeRecord(_log.name, level, __file__, 0, text, (), info, "event", {"event": name, "facts": facts})
+    _log.handle(record)
 
 
 class JsonFormatter(logging.Formatter):

@@ -31,7 +31,7 @@ from penstock.observe.logs import event
 from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
 from penstock.server.apidocs import docs_routes
-from penstock.server.http import Api, health_routes, not_routed, refuse, refuse_plainly
+from penstock.server.http import Api, CallDoor, health_routes, not_routed, refuse, refuse_plainly
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -62,6 +62,7 @@ class Asgi(Starlette):
             middleware=[
                 Middleware(_SocketDoor, opening=opening, written=written, origins=origins),
                 Middleware(Access, opening=opening),
+                Middleware(CallDoor, api=api, opening=opening, origins=origins),
             ],
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.app import Backend
 from penstock.distribution import __version__
@@ -60,6 +61,10 @@ from penstock.server.subscribe import EventStream, WrittenAnswers, answer_events
 from penstock.wire.tags import u64_text
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_RAW_HEADERS = [
+    (name.encode(), value.encode()) for name, value in (*HEADERS.items(), ("content-type", "application/json"))
+]
+_CALLED = {f"/api/{kind.value}": kind for kind in FunctionKind}
 _PROBE_SECONDS = 5.0
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -91,6 +96,14 @@ class Api:
     # ----- endpoints
 
     async def _call(self, kind: FunctionKind | None, request: Request, *, internal: bool = False) -> Response:
+        return send_answer(await self.call(kind, request, internal=internal))
+
+    async def call(self, kind: FunctionKind | None, request: Request, *, internal: bool = False) -> Answer:
+        """Call the function that a request names.
+
+        Raises:
+            Refused, TryAgain: It cannot be called.
+        """
         call = await read_call(request, self._config)
         exchange, (backend, credentials) = exchange_of(request, call), await self._caller(request)
         with log_lines(told=self._config.dev) as lines:
@@ -101,7 +114,7 @@ class Api:
                 answer = Answer(200, success(result))
             except Exception as error:  # noqa: BLE001 - user code may raise anything
                 answer = answer_error(error, exchange)
-        return send_answer(with_lines(answer, lines))
+        return with_lines(answer, lines)
 
     async def _call_any(self, request: Request) -> Response:
         """Call a function of any kind, also an internal one, with the admin token."""
@@ -200,6 +213,40 @@ class Api:
                 return await endpoint(request)
 
         return Route(path, trace, methods=methods or ["POST"])
+
+
+class CallDoor:
+    """Answers the calls of functions. It stands before the router, which takes as long as a call.
+
+    Calls of web pages with an origin of their own go on to it, as do all other requests.
+    """
+
+    def __init__(self, app: ASGIApp, api: Api, opening: Opening, origins: Collection[str]) -> None:
+        self._app = app
+        self._api = api
+        self._opening = opening
+        self._has_origins = bool(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            kind = _CALLED.get(scope["path"].removeprefix(scope.get("root_path", "")))
+        if kind is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        if self._has_origins and "origin" in request.headers:
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._opening.trace(request.headers):
+                answer = await self._api.call(kind, request)
+        except (Refused, TryAgain) as error:
+            answer = answer_error(error, exchange_of(request))
+        headers = [*_RAW_HEADERS, (b"content-length", str(len(answer.body)).encode())]
+        headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
 
 
 async def refuse(request: Request, error: Exception) -> Response:
