@@ -164,6 +164,8 @@ async def refuses(url: str) -> bool:
             await http.get(f"{url}/healthz", headers={"connection": "close"})
         except httpx.ConnectError:
             return True
+        except httpx.TransportError:  # it was in line when the listener was closed
+            return False
     return False
 
 
