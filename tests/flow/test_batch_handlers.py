@@ -39,7 +39,7 @@ from penstock.observe import points
 from penstock.services.worker.worker import Worker
 from penstock.sync import ActionCtx as SyncActionCtx
 from penstock.sync import MutationCtx as SyncMutationCtx
-from penstock.testing import gate
+from penstock.testing import TestApp, gate
 
 app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=200, default_retry=Retry(max_attempts=3, initial_backoff=0.001, base=1))
@@ -127,6 +127,11 @@ def file(ctx: SyncMutationCtx, letters: list[Letter]) -> list[int]:
     for letter in letters:
         ctx.db.insert(Entry(name=letter.to))
     return [letter.pages for letter in letters]
+
+
+@app.internal_mutation
+async def write_alone(ctx: MutationCtx, to: str) -> None:
+    await ctx.db.insert(Entry(name=to))
 
 
 @app.query
@@ -336,3 +341,21 @@ def test_what_cannot_be_a_batch_function_is_refused_where_it_is_declared() -> No
             refused(**options)(handler)
     with pytest.raises(DeclarationError, match="returns a list"):
         refused(batch=5, of=Message)(no_list).signature  # noqa: B018 - it is built when it is first needed
+
+
+async def test_work_that_could_not_start_in_time_ends_as_expired(database_url: str) -> None:
+    sent.clear()
+    told_of.clear()
+    async with TestApp(app, database_url) as backend:
+        pool = sms.with_options(start_deadline=timedelta(minutes=1), on_complete=told, context="late")
+        for advance, kind in ((timedelta(seconds=59), "Success"), (timedelta(seconds=61), "Failed")):
+            jobs = [await pool.enqueue(backend, function, to="ada") for function in (send, book, write_alone)]
+            later = await pool.with_options(run_after=timedelta(hours=1)).enqueue(backend, send, to="later")
+            backend.clock.advance(advance)
+            await backend.run_until_idle(raise_errors=False)
+            found = [one.result for one in await sms.status_batch(backend, jobs) if isinstance(one, Finished)]
+            assert [type(one).__name__ for one in found] == [kind] * 3
+            assert {one.error for one in found if isinstance(one, Failed)} <= {"expired"}
+            assert await pool.status(backend, later) == Finished(Success("Hello later")), "it is late once it was due"
+        assert told_of == {"late: Success", "late: Failed"}
+        assert (sent.count(["ada"]), await backend.run_query(entries)) == (2, ["ada", "ada"])

@@ -69,6 +69,7 @@ class Options:
     retry: Retry | None = None  # when to try again after a failure; None for one attempt
     name: str | None = None  # its name in log events; its function's name by default
     timeout: float | None = None  # seconds that one attempt may take; None for no limit
+    start_deadline: float | None = None  # seconds after it was due by which it has to start; None for no limit
     keep: float | None = None  # seconds for which its status is kept once it has ended; None for the setting's value
     on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
     context: str | None = None  # the `context` of on_complete, as JSON
@@ -171,6 +172,14 @@ class Job:
     # whether its handler has marked it as completed, so that it ends as success even if the handler raises
     marked: bool = False
     version: int = -1  # the version of the handler that runs it, if it is of a reactive task; -1 if nobody knows
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its first attempt starts later than it may."""
+        most = self.options.start_deadline
+        if most is None or self.attempt > 1 or self.ending is not None:
+            return False
+        return (self.started_at - self.run_at).total_seconds() > most
 
 
 @dataclass(slots=True)  # not frozen: see above

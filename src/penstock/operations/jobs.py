@@ -13,7 +13,7 @@ from typing import Any
 from penstock.app import Backend
 from penstock.errors import DataError, ResultInvalid, UsageError, ValueInvalid
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
-from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
+from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, Options, job_id, job_uuid
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.observe.readable import amount
 from penstock.operations.moments import read_moment
@@ -28,6 +28,8 @@ _ENDED = tuple(state.value for state in JobState if state in FINISHED)
 _NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
 _NONE = "There are no such jobs."
 _TIMES = ("since", "before")
+_INNER = ("until_start", "trace", "task", "program")  # options that users do not give
+_SHOWN = [field.name for field in fields(Options) if field.name not in _INNER]
 
 
 def _filter(states: Sequence[str], of_state: str = "Only jobs in this state.") -> tuple[Parameter, ...]:
@@ -99,9 +101,8 @@ def options_of(job: JobStatus) -> dict[str, Any]:
     options = job.options
     context = None if options.context is None else decode_json(options.context)
     retries = {"retry": options.retry, "on_complete_retry": options.on_complete_retry}
-    found: dict[str, Any] = {"name": options.name, "timeout": options.timeout, "context": context}
+    found: dict[str, Any] = {name: getattr(options, name) for name in _SHOWN} | {"context": context}
     found |= {name: None if policy is None else retry_parts(policy) for name, policy in retries.items()}
-    found |= {name: getattr(options, name) for name in ("key", "concurrency_key", "keep")}
     kept = {"unread": options.unread, "broken": options.broken}
     found |= {name: None if text is None else json.loads(text) for name, text in kept.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -91,6 +91,7 @@ class Workpool:
                 ``name``: its name in log events; its function's name by default.
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
+                ``start_deadline``: how long after it was due work may start. Later it fails with the error ``expired``.
                 ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
                 ``key_parallelism``, and keys take turns.
                 ``key``: there is no other work of this pool with the same one, until it ends.
@@ -434,10 +435,12 @@ class Workpool:
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
         asked, after, ttl = self._options, self._options.get("on_complete"), self.definition.status_ttl
         context, timeout, key = asked.get("context"), asked.get("timeout"), asked.get("key")
+        deadline = asked.get("start_deadline")
         return Options(
             retry=retry_of(asked.get("retry"), function, self.definition),
             name=asked.get("name"),
             timeout=None if timeout is None else timeout.total_seconds(),
+            start_deadline=None if deadline is None else deadline.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.get("on_complete_retry"),
             context=None

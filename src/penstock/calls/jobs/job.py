@@ -59,6 +59,8 @@ async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     """Run an attempt at a job under its lease; its outcome, or None if it has settled itself or the lease is lost."""
     if (unread := run.job.options.unread) is not None:
         return _park_unread(run.job, unread)
+    if run.job.is_late:
+        return Outcome(JobEvent.RAISED, error="expired", retryable=False)
     if run.job.marked:  # by an attempt whose worker died
         return Outcome(JobEvent.RETURNED)
     journal = runner.engine.journal

@@ -115,7 +115,9 @@ class Executor:
         sharing: list[JobRun] = []
         for running in added:
             job, function = running.job, running.function
-            if self._groups.takes(running):
+            if job.is_late:
+                self._start_alone(running)
+            elif self._groups.takes(running):
                 sharing.append(running)
             elif function is not None and function.batch is not None and job.ending is None:
                 self._batches.add(function, function.batch, running)
