@@ -1,6 +1,6 @@
 """A snapshot of a single statement, which needs no transaction: one round trip instead of two.
 
-Whoever reads more, or meets an error, is told to begin again in a transaction.
+A caller that reads more, or meets an error, is told to begin again in a transaction.
 """
 
 from __future__ import annotations
