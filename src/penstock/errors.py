@@ -57,7 +57,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -160,14 +160,18 @@ class InputError(PenstockError):
     at_the_door: bool = False
 
 
-@contextmanager
-def at_the_door() -> Iterator[None]:
+class _AtTheDoor(AbstractContextManager[None]):
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, InputError):
+            error.at_the_door = True
+
+
+_AT_THE_DOOR = _AtTheDoor()
+
+
+def at_the_door() -> AbstractContextManager[None]:
     """Mark the errors of a check as the caller's, who is outside of all functions."""
-    try:
-        yield
-    except InputError as error:
-        error.at_the_door = True
-        raise
+    return _AT_THE_DOOR
 
 
 class FunctionNotFound(InputError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -20,13 +20,14 @@ _MOST, _LONGEST = 100, 2000  # lines of one call, characters of one line
 _lines: ContextVar[list[str] | None] = ContextVar("lines", default=None)
 
 
-@contextmanager
-def log_lines(*, told: bool) -> Iterator[list[str]]:
+def log_lines(*, told: bool) -> AbstractContextManager[list[str]]:
     """The lines of what is logged in this block, also in its threads; none unless they are `told`."""
+    return _log_lines() if told else nullcontext([])
+
+
+@contextmanager
+def _log_lines() -> Iterator[list[str]]:
     found: list[str] = []
-    if not told:
-        yield found
-        return
     token = _lines.set(found)
     try:
         yield found

@@ -99,8 +99,10 @@ class _Answered:
 
 def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    path = _SECRET.sub(r"\1…", raw.decode("latin-1"))[:_LONGEST_PATH]
-    trace = current_trace()
+    path = raw.decode("latin-1")
+    if "/work/" in path:
+        path = _SECRET.sub(r"\1…", path)
+    path, trace = path[:_LONGEST_PATH], current_trace()
     facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error, "trace": trace and trace_id(trace)}
     event(
         "http.request",

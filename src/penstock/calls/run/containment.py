@@ -5,31 +5,37 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from penstock.errors import UsageError
 
 
-@contextmanager
-def containing(name: str) -> Iterator[None]:
+def containing(name: str) -> AbstractContextManager[None]:
     """Let no exception of a call, or of a part of it, end the task or the process around it; also in a thread.
 
     Raises:
         UsageError: It raised a BaseException, or CancelledError though nobody has cancelled this task.
     """
-    task = _task()
-    try:
-        with refuse_cancel(name):
-            yield
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # the last is not of its making
-        raise
-    except GeneratorExit as error:
-        if task is not _task():  # nor this: the call was left by a loop that has ended
-            raise
-        raise _no_exception(name, error) from error
-    except BaseException as error:
-        raise _no_exception(name, error) from error
+    return _Contained(name)
+
+
+class _Contained(AbstractContextManager[None]):
+    __slots__ = ("_name", "_task")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._task = _task()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        _refuse_cancel(self._name, error)
+        if error is None or isinstance(error, (Exception, asyncio.CancelledError, KeyboardInterrupt)):
+            return  # the last is not of its making
+        if isinstance(error, GeneratorExit) and self._task is not _task():
+            return  # nor this: the call was left by a loop that has ended
+        raise _no_exception(self._name, error) from error
 
 
 @contextmanager
@@ -37,13 +43,18 @@ def refuse_cancel(name: str) -> Iterator[None]:
     """Turn a CancelledError into a UsageError if nobody has cancelled this task."""
     try:
         yield
-    except (asyncio.CancelledError, concurrent.futures.CancelledError) as error:
-        if _is_cancelled():  # it took too long, was asked to stop, or the process stops
-            raise
-        raise UsageError(
-            f"{name} raised CancelledError, and was not cancelled: a task that it awaited was.",
-            fix="Catch CancelledError where the function awaits a task that may be cancelled.",
-        ) from error
+    except BaseException as error:
+        _refuse_cancel(name, error)
+        raise
+
+
+def _refuse_cancel(name: str, error: BaseException | None) -> None:
+    if not isinstance(error, (asyncio.CancelledError, concurrent.futures.CancelledError)) or _is_cancelled():
+        return  # it took too long, was asked to stop, or the process stops
+    raise UsageError(
+        f"{name} raised CancelledError, and was not cancelled: a task that it awaited was.",
+        fix="Catch CancelledError where the function awaits a task that may be cancelled.",
+    ) from error
 
 
 def _no_exception(name: str, error: BaseException) -> UsageError:
