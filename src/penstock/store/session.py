@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -86,6 +86,38 @@ def is_concerned(read: RangeRead, changes: Iterable[Change]) -> bool:
             else:
                 return True
     return False
+
+
+class ChangedRows:
+    """The rows that a transaction has changed so far, by their values before and after."""
+
+    def __init__(self) -> None:
+        self._images: dict[str, list[Row]] = {}
+        self._positions: dict[str, Mapping[str, int]] = {}
+        # by table and columns: the values there of the first so many images
+        self._values: dict[tuple[str, tuple[int, ...]], tuple[int, set[tuple[Any, ...]]]] = {}
+
+    def add(self, change: Change) -> None:
+        """Add a change."""
+        self._positions[change.of.name] = change.of.positions
+        self._images.setdefault(change.of.name, []).extend(change.images)
+
+    def concern(self, read: RangeRead) -> bool:
+        """Whether one of them may lie in a range, as `is_concerned` says it."""
+        images = self._images.get(read.table)
+        if images is None:
+            return False
+        positions, columns = self._positions[read.table], zip(read.columns, read.prefix, strict=False)
+        wanted = [(positions[name], value) for name, value in columns if type(value) in _EXACT]
+        places = tuple(place for place, _ in wanted)
+        count, values = self._values.get((read.table, places), (0, set()))
+        for image in images[count:]:
+            found = tuple(image[place] for place in places)
+            if any(type(value) not in _EXACT and value is not None for value in found):
+                return True
+            values.add(found)
+        self._values[read.table, places] = len(images), values
+        return tuple(value for _, value in wanted) in values
 
 
 class NeedsTransaction(Conflict):

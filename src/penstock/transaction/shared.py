@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 from penstock.changes.readset import RangeRead
 from penstock.errors import Conflict, ContextError, TryAgain
 from penstock.schema.table import Table
-from penstock.store.session import Change, Row, Session, Statement, is_concerned
+from penstock.store.session import Change, ChangedRows, Row, Session, Statement, is_concerned
 from penstock.store.sql.statements import TableStatements
 
 T = TypeVar("T")
 Key = tuple[type[Table], Any]
+# what statements gave, by their text and parameters, and how many rows each might give: the last parameter
+Ahead = dict[tuple[str, tuple[Any, ...]], tuple[int, list[Row]]]
 
 _SAVEPOINT = "part"
+_MOST_READS = 4  # of a part, that are remembered
 _UNKNOWN: Any = object()
 
 
@@ -36,6 +39,8 @@ class Shared:
         self.rows: dict[Key, Row | None] = {}  # rows as those have left them who have ended well
         # generations of records of reactive tasks, by task and key; read before the session began
         self.generations: Mapping[tuple[int, str], int | None] = {}
+        self.ahead: Ahead = {}  # reads of ranges that parts will likely make
+        self.changed = ChangedRows()  # by all parts so far
         self.statements = 0  # the number of statements sent
         self.kept_back: list[Change] = []
         self._keys: set[Key] = set()
@@ -136,6 +141,7 @@ class Part:
         self._sent = False  # whether statements of its own were sent: behind its savepoint, if it is careful
         self._calls = 0
         self._ended = False
+        self.reads: list[tuple[Statement, tuple[Any, ...]]] = []  # its first reads of ranges
 
     # ----- its end
 
@@ -176,6 +182,7 @@ class Part:
     async def change(self, change: Change) -> None:
         """Keep back a change of a row, whose outcome is known beforehand."""
         self._use()
+        self._shared.changed.add(change)
         self._own.append(change)
         self._keys.add(change.row)
 
@@ -192,6 +199,14 @@ class Part:
 
     async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
         """Run a statement that reads rows of a range; changes of other rows are kept back further."""
+        shared, limit = self._shared, args[-1]
+        if len(self.reads) < _MOST_READS:
+            self.reads.append((statement, tuple(args)))
+        if (ahead := shared.ahead.get((statement.sql, tuple(args[:-1])))) is not None:
+            most, rows = ahead
+            if (len(rows) < most or limit <= most) and not shared.changed.concern(read):
+                self._use()
+                return rows[:limit]
         if self._careful or is_concerned(read, chain(self._shared.kept_back, self._own)):
             await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch_range(read, statement, args))
@@ -242,7 +257,8 @@ class Part:
         return await self._call(lambda: self._alone(work))
 
     async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a step that may fail, or be undone: after the changes that were kept back."""
+        """Run a step that may fail, or be undone: after the changes that were kept back. It may change anything."""
+        self._shared.ahead.clear()
         await self._send(anyway=True)
         return await self._read(work)
 

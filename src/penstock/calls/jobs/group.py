@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.calls.handlers.taskrun import Asked, generations_of, ids_of
 from penstock.calls.jobs.job import CompletionCall, JobCall
+from penstock.calls.jobs.prefetch import Prefetch
 from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import Conflict, PenstockError, TryAgain
@@ -71,6 +72,7 @@ class Groups:
         self._lane: asyncio.Task[None] | None = None  # one, as the database finds conflicts of several by page
         self._size = float(_MOST)
         self._careful: dict[str, int] = {}  # functions whose next jobs get savepoints, and how many
+        self._prefetch = Prefetch()
         self._left = 0  # how often in a row a job has left, and nothing was committed
         self._context = copy_context()  # not that of a job which adds another
 
@@ -158,6 +160,7 @@ class Groups:
             shared = Shared(session, await self._tables_in_order(session))
             shared.generations = generations
             await self._know(shared, asked)
+            await self._prefetch.read(shared, asked)
             await self._run(shared, group)
             done = [member.done for member in group if member.done is not None]
             if done:
@@ -282,6 +285,7 @@ class Groups:
                 member.outcome = member.call.outcome_of_error(runner, error)
         else:
             part.keep(transaction.rows)
+            self._prefetch.note(function, member.arguments, part.reads)
             member.done = transaction, settlement
         if shared.failure is not None:
             raise shared.failure
