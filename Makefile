@@ -7,7 +7,7 @@ CHAT := examples/chat
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat quick test test-long servers matrix check docs bench chaos format dist deploy-check lock clean
+.PHONY: help demo chat quick test test-long servers matrix check docs bench bench-hostile chaos format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -66,8 +66,11 @@ docs: $(READY) ## build the site of the documentation; VERSION=0.1.0 gives a rel
 		-d docs/_build/doctrees . docs/_build/html/$(VERSION)
 	@echo "Serve the site with: $(PYTHON) -m http.server --directory docs/_build/html"
 
-bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer for those beside other job queues
+bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer beside other job queues
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+bench-hostile: $(READY) ## measure the main bars on a busy machine, and with a slow database
+	$(BIN)/python -m benchmarks --only hostile
 
 chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=480 for minutes
 	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS))

@@ -12,12 +12,12 @@ import shutil
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -36,6 +36,7 @@ class Databases:
         self._numbers = itertools.count(1)
         self._server: Any = None
         self._server_url = os.environ.get("PENSTOCK_TEST_POSTGRES_URL", "")
+        self._port: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -53,9 +54,29 @@ class Databases:
             return
         await self._administer(f"create database {name}")
         try:
-            yield urlunsplit(urlsplit(self._postgres())._replace(path=f"/{name}"))
+            parts = urlsplit(self._postgres())._replace(path=f"/{name}")
+            if self._port is not None:
+                user = parts.netloc.rpartition("@")[0]
+                parts = parts._replace(netloc=f"{user}@127.0.0.1:{self._port}", query="")
+            yield urlunsplit(parts)
         finally:
             await self._administer(f"drop database {name} with (force)")
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Where PostgreSQL listens: the folder of its socket or a host, and its port."""
+        parts = urlsplit(self._postgres())
+        host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or "127.0.0.1"
+        return host, str(parts.port or 5432)
+
+    @contextmanager
+    def behind(self, port: int) -> Iterator[None]:
+        """Give PostgreSQL's databases at a port of this machine, for a block."""
+        self._port = port
+        try:
+            yield
+        finally:
+            self._port = None
 
     @asynccontextmanager
     async def backend(self, store: StoreName, **settings: Any) -> AsyncIterator[Backend]:

@@ -7,6 +7,7 @@ taken, from the start of one worker. Rows take turns with the plain one. Nothing
 from __future__ import annotations
 
 import logging
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.databases import StoreName
-from benchmarks.harness import Bench, Benchmark, plain
+from benchmarks.harness import Bench, Benchmark, Side, plain
 from benchmarks.tasks import database, ended
 from penstock import (
     ActionCtx,
@@ -28,6 +29,7 @@ from penstock import (
     Index,
     MutationCtx,
     MutationTaskCtx,
+    QueryCtx,
     Retry,
     Table,
     TaskCtx,
@@ -122,6 +124,13 @@ async def change_by_index(ctx: MutationCtx, owner: str) -> None:
     row = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
     if row is not None:
         await ctx.db.patch(Account, row.id, balance=row.balance + 1)
+
+
+@app.internal_query
+async def read_by_index(ctx: QueryCtx, owner: str) -> int:
+    """Read a row by an index."""
+    row = await ctx.db.query(Account).with_index(Account.by_owner, owner=owner).unique()
+    return row.balance if row else 0
 
 
 @app.internal_mutation
@@ -235,6 +244,40 @@ async def prices(bench: Bench, store: StoreName) -> None:
         bench.report(f"{name}_of_{base}", rate / beside)
 
 
+async def drain_rate(bench: Bench, store: StoreName, name: str) -> float:
+    """Jobs of a row that have ended in a second."""
+    fill = _BASES[name] if name in _BASES else _ROWS[name][1]
+    return (await _drain(bench, store, fill))[0]
+
+
+async def callers_rate(bench: Bench, store: StoreName, kind: str, callers: int) -> float:
+    """Calls in a second, of callers that read rows by an index, or change them."""
+    count = bench.sizes.mutations
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(bench.databases.fresh(store))
+        backend = await stack.enter_async_context(app.open(config=Config(database=url), push_schema=True))
+        await _open_accounts(backend, count)
+        dice = random.Random(1)
+
+        async def call() -> None:
+            owner = f"o{dice.randrange(count)}"
+            if kind == "query":
+                await backend.run_query(read_by_index, owner)
+            else:
+                await backend.run_mutation(change_by_index, owner)
+
+        side = Side(kind, [call] * callers)
+        await side.turn(bench.sizes.seconds)
+        return await side.turn(bench.sizes.seconds * 8)
+
+
+async def _open_accounts(backend: Backend, count: int) -> list[Id[Account]]:
+    accounts: list[Id[Account]] = []
+    for first in range(0, count, _AT_ONCE):
+        accounts += await backend.run_mutation(open_accounts, first, min(_AT_ONCE, count - first))
+    return accounts
+
+
 async def _drain(bench: Bench, store: StoreName, fill: Fill) -> tuple[float, float]:
     """Jobs that have ended in a second, and microseconds of processor time for each."""
     count = bench.sizes.mutations
@@ -242,10 +285,7 @@ async def _drain(bench: Bench, store: StoreName, fill: Fill) -> tuple[float, flo
         url, writer = await stack.enter_async_context(database(bench, store))
         config = Config(database=url, worker_jobs=_PLACES)
         backend = await stack.enter_async_context(app.open(config=config, push_schema=True))
-        accounts: list[Id[Account]] = []
-        for first in range(0, count, _AT_ONCE):
-            accounts += await backend.run_mutation(open_accounts, first, min(_AT_ONCE, count - first))
-        await fill(backend, accounts)
+        await fill(backend, await _open_accounts(backend, count))
         begun, used = time.perf_counter(), time.process_time()
         await stack.enter_async_context(app.open(config=config, services=("worker", "planner")))
         await ended(writer, store, count)
