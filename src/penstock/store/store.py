@@ -143,11 +143,12 @@ class Store(ABC):
         """Release all connections; nothing may be under way."""
 
     @abstractmethod
-    async def begin_read(self, *, single: bool = False) -> Session:
-        """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does.
+    async def begin_read(self) -> Session:
+        """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does."""
 
-        If a `single` statement is all that is expected, what comes after it may raise `NeedsTransaction`.
-        """
+    async def begin_single(self) -> Session:
+        """The same for a single statement: what comes after it may raise `NeedsTransaction`."""
+        return await self.begin_read()
 
     @abstractmethod
     async def begin_write(self, queue: int | None = None) -> Session:

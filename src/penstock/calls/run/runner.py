@@ -94,10 +94,11 @@ class FunctionCalls(Attempts):
         with self.engine.journal.call(call.function, call.caller):
             tries = Tries(self.engine, call.function.name)
             while True:
-                single = call.function.name not in self._reads_more and tries.number == 0
+                is_first = not tries.number and call.function.name not in self._reads_more
+                begin = self.engine.store.begin_single if is_first else self.engine.store.begin_read
                 async with tries, self.engine.thread(call.function, call.depth) as thread:
                     with time_step("waits"):
-                        session = await self.engine.store.begin_read(single=single)
+                        session = await begin()
                     try:
                         transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
                         return await self._in_transaction(transaction, call, arguments, thread)

@@ -27,7 +27,7 @@ from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSes
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.postgres.single import SingleStatement
 from penstock.store.postgres.tasks import PostgresTaskEnds, PostgresTasks
-from penstock.store.session import OpenTransaction, Row, reading
+from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import load_queries
 from penstock.store.store import Store
@@ -127,10 +127,11 @@ class PostgresStore(Store):
             if self.replica is not None:
                 parts.push_async_callback(self.replica.close)
 
-    async def begin_read(self, *, single: bool = False) -> PostgresSession | SingleStatement:
-        if single and not self._connections.route.pooled:
-            return SingleStatement(self._connections)
+    async def begin_read(self) -> PostgresSession:
         return await begin(self._connections, BEGIN_READ)
+
+    async def begin_single(self) -> Session:
+        return await self.begin_read() if self._connections.route.pooled else SingleStatement(self._connections)
 
     async def begin_write(self, queue: int | None = None) -> PostgresSession:
         return await begin(self._connections, BEGIN_WRITE, queue)

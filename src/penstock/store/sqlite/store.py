@@ -97,7 +97,7 @@ class SqliteStore(Store):
             self._writer.close()
         self._writer = self._executor = None
 
-    async def begin_read(self, *, single: bool = False) -> ReadSession:  # noqa: ARG002 - each is a snapshot
+    async def begin_read(self) -> ReadSession:
         return await self._begin_read(self._readers)
 
     async def _begin_read(self, readers: Readers) -> ReadSession:
