@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import importlib
 import logging
 import os
@@ -137,6 +138,7 @@ _deaf: set[asyncio.Task[Any]] = set()  # tasks that went on after they were canc
 
 def complete_serving(work: Coroutine[Any, Any, T]) -> T:
     """Run a server, on uvloop if it is installed; its result. `end_process` ends the threads that are left."""
+    gc.freeze()  # what was imported stays, and need not be searched for garbage
     try:
         loop_factory = importlib.import_module("uvloop").new_event_loop
     except ImportError:
