@@ -35,13 +35,13 @@ class _Guess:
     right: int = 0
     unused: int = 0
 
-    def given(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    def args_for(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         pairs = zip(self.names, self.args, strict=True)
         return tuple([arguments.get(min(names)) if names else value for names, value in pairs])
 
     def learn(self, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> bool:
         """Learn from a further read; whether it can still be right."""
-        self.right += self.given(arguments) == args
+        self.right += self.args_for(arguments) == args
         for place, value in enumerate(args):
             self.names[place] &= _names_of(value, arguments)
             self.stays[place] &= value == self.args[place]
@@ -50,7 +50,7 @@ class _Guess:
 
 
 class Prefetch:
-    """What is known of the reads of functions."""
+    """Learns the reads of functions, and makes those of waiting jobs ahead."""
 
     def __init__(self) -> None:
         self._guesses: dict[str, dict[str, _Guess]] = {}
@@ -86,7 +86,7 @@ class Prefetch:
         wanted: dict[tuple[str, tuple[str, ...]], dict[tuple[Any, ...], _Guess]] = {}
         for function, arguments in jobs:
             for guess in self._guesses.get(function.name, {}).values():
-                given = guess.given(arguments)
+                given = guess.args_for(arguments)
                 kinds = tuple(_KINDS.get(type(value), "") for value in given)
                 if guess.right and all(kinds):
                     wanted.setdefault((guess.statement.sql, kinds), {})[given] = guess
