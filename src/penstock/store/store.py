@@ -147,7 +147,7 @@ class Store(ABC):
         """A read-only snapshot. Raises `ContextError` if the store was closed, as `begin_write` does."""
 
     async def begin_single(self) -> Session:
-        """The same for a single statement: what comes after it may raise `NeedsTransaction`."""
+        """A snapshot for a single statement: what comes after it may raise `NeedsTransaction`."""
         return await self.begin_read()
 
     @abstractmethod
