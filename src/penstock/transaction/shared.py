@@ -193,6 +193,7 @@ class Part:
 
     async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
         if not statement.reads:
+            self._forget_ahead(statement)
             return await self._write(lambda: self._session.fetch(statement, args))
         await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch(statement, args))
@@ -212,9 +213,11 @@ class Part:
         return await self._read(lambda: self._session.fetch_range(read, statement, args))
 
     async def execute(self, statement: Statement, args: Sequence[Any] = ()) -> int:
+        self._forget_ahead(statement)
         return await self._write(lambda: self._session.execute(statement, args))
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+        self._forget_ahead(statement)
         await self._write(lambda: self._session.execute_many(statement, rows))
 
     async def fetch_read_only(
@@ -247,6 +250,11 @@ class Part:
 
     # ----- steps
 
+    def _forget_ahead(self, statement: Statement) -> None:
+        """Forget what was read ahead, before a statement that may change more rows than it says."""
+        if statement.of is not None:  # and is not about penstock's own tables
+            self._shared.ahead.clear()
+
     async def _undo(self, savepoint: str) -> None:
         if not self._careful:
             self._shared.failure = NeedsSavepoint()
@@ -257,8 +265,7 @@ class Part:
         return await self._call(lambda: self._alone(work))
 
     async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a step that may fail, or be undone: after the changes that were kept back. It may change anything."""
-        self._shared.ahead.clear()
+        """Run a step that may fail, or be undone: after the changes that were kept back."""
         await self._send(anyway=True)
         return await self._read(work)
 
