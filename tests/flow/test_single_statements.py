@@ -10,6 +10,7 @@ import pytest
 
 from penstock import App, Id, Index, MutationCtx, QueryCtx, Table
 from penstock.app import Backend
+from penstock.errors import Overloaded
 from penstock.store.postgres.session import PostgresSession
 from penstock.sync import QueryCtx as SyncQueryCtx
 from penstock.testing import TestApp
@@ -65,6 +66,14 @@ async def swallows(ctx: QueryCtx) -> list[int]:
     with suppress(Exception):
         found.append(await one(ctx, "b"))
     return found
+
+
+@app.query
+async def shy(ctx: QueryCtx) -> int:
+    try:
+        return await one(ctx, "a")
+    except Exception:  # noqa: BLE001 - as users write it
+        return -1
 
 
 @app.query
@@ -126,6 +135,16 @@ async def test_a_query_of_one_statement_begins_no_transaction(
         assert await backend.run_query(one, "b") == 1
         assert await backend.run_query(both) == [1, 1]
         assert len(begun) == 2
+
+
+async def test_a_query_that_gets_no_connection_answers_nothing(postgres_url: str) -> None:
+    async with app.open(postgres_url, max_connections=1, database_wait=0.05, push_schema=True) as backend:
+        await backend.run_mutation(put, 1)
+        session = await backend.engine.store.begin_read()
+        with pytest.raises(Overloaded):
+            await backend.run_query(shy)
+        await session.rollback()
+        assert await backend.run_query(shy) == 1
 
 
 async def test_a_query_of_one_statement_outlives_its_connection(postgres_url: str) -> None:

@@ -183,7 +183,7 @@ class Transaction:
             return await work
         except errors.TryAgain as error:
             self.again = error
-            if isinstance(error, (errors.Conflict, errors.DatabaseUnavailable)):
+            if isinstance(error, (errors.Conflict, errors.DatabaseUnavailable, errors.Overloaded)):
                 self.failure = error
             raise
         finally:
