@@ -195,7 +195,7 @@ class FunctionCalls(Attempts):
         function, journal = entry.function, entry.journal
         call = Call(function, entry.arguments, entry.caller)
         transaction = self._transaction(session, call, (self.now(), entry.seed))
-        limit = self.engine.config.call_timeout
+        limit = function.seconds(self.engine.config.call_timeout)
         timer, lines = asyncio.timeout(limit), list[str]()
         try:
             transaction.given_ends = decode_journal(journal)
