@@ -1,4 +1,4 @@
-"""Functions with names and time limits of their own, at each door."""
+"""Functions with names and time limits of their own, and the request that they see, at each door."""
 
 from __future__ import annotations
 
@@ -12,9 +12,24 @@ import httpx
 import pytest
 from stage.sockets import listening, socket_client
 
-from penstock import ActionCtx, App, JobId, MutationCtx, QueryCtx, Success, Table, asgi_app, public, sync
+from penstock import (
+    ActionCtx,
+    App,
+    Identity,
+    JobId,
+    MutationCtx,
+    QueryCtx,
+    RequestInfo,
+    Success,
+    Table,
+    asgi_app,
+    public,
+    sync,
+)
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, DeclarationError
+from penstock.identity.caller import Caller
+from penstock.testing import TestApp
 
 SHORT, LONG = timedelta(seconds=0.3), timedelta(minutes=20)
 app = App(admin_token="the-gate-keeper")
@@ -126,3 +141,109 @@ def test_wrong_names_and_limits_are_refused(options: dict[str, Any], said: str) 
 
     with pytest.raises(DeclarationError, match=said):
         app.query(access=public, **options)(wrong)
+
+
+# ----- ctx.request
+
+
+async def from_here(ctx: QueryCtx) -> bool:
+    return ctx.request is None or ctx.request.user_agent != "robot"
+
+
+@app.query(access=from_here)
+async def who(ctx: QueryCtx) -> RequestInfo | None:
+    return await ctx.run_query(who_within)
+
+
+@app.internal_query
+def who_within(ctx: sync.QueryCtx) -> RequestInfo | None:
+    return ctx.request
+
+
+@app.mutation(access=from_here)
+async def who_in_mutation(ctx: MutationCtx) -> RequestInfo | None:
+    await ctx.scheduler.run_after(timedelta(0), note, "mutation")
+    return ctx.request
+
+
+@app.action(access=from_here)
+async def who_in_action(ctx: ActionCtx) -> RequestInfo | None:
+    return ctx.request
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx, name: str) -> None:
+    await ctx.db.insert(Visit(name=f"{name} {ctx.request}"))
+
+
+@app.query(access=public)
+async def sometimes(ctx: QueryCtx) -> str:
+    """Read the request once there is a visit."""
+    found = await ctx.db.query(Visit).take(1)
+    return f"{ctx.request.user_agent if found and ctx.request else ''} {len(found)}"
+
+
+@app.internal_query
+async def visits(ctx: QueryCtx) -> list[Visit]:
+    return await ctx.db.query(Visit).collect()
+
+
+@app.mutation(access=public)
+async def add(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Visit(name="x"))
+
+
+async def test_functions_and_guards_see_the_request_of_their_call(database_url: str) -> None:
+    async with served(database_url) as http:
+        agent = {"user-agent": "curl/8", "x-request-id": "mine"}
+        for kind, name in (("query", "who"), ("mutation", "who_in_mutation"), ("action", "who_in_action")):
+            path = f"test_requests:{name}"
+            for answer in (
+                await http.post(f"/api/{kind}", json={"path": path}, headers=agent),
+                await http.post(f"/rest/test_requests/{name}", json={}, headers=agent),
+            ):
+                found = answer.json().get("value", answer.json())
+                assert found == {"address": "127.0.0.1", "user_agent": "curl/8", "request_id": "mine"}, answer.text
+                assert answer.headers["x-request-id"] == "mine"
+            refused = await http.post(f"/api/{kind}", json={"path": path}, headers={"user-agent": "robot" * 200})
+            assert refused.json()["value"]["user_agent"] == "robot" * 100, "a long name is cut"
+            refused = await http.post(f"/api/{kind}", json={"path": path}, headers={"user-agent": "robot"})
+            assert "errorMessage" in refused.json()
+        batch = {"queries": [{"path": "test_requests:who"}]}
+        answer = await http.post("/api/query_batch", json=batch, headers=agent)
+        assert answer.json()["results"][0]["value"]["request_id"] == "mine"
+    async with TestApp(app, database_url) as test:
+        assert await test.run_query(who) is None
+        await test.run_mutation(who_in_mutation)
+        await test.run_until_idle()
+        assert "mutation None" in [one.name for one in await test.run_query(visits)]
+
+
+async def test_a_watched_answer_that_read_the_request_is_of_its_connection_alone(database_url: str) -> None:
+    async with served(database_url) as http:
+        url, module = str(http.base_url), "test_requests"
+        async with (
+            socket_client(url, module, user_agent_header="one") as one,
+            socket_client(url, module, user_agent_header="two") as two,
+            socket_client(url, module, user_agent_header="robot") as robot,
+        ):
+            for client in (one, two, robot):
+                await client.connect()
+                await client.modify([client.added(0, "sometimes"), client.added(1, "who")])
+                await client.until(0, " 0")
+            assert robot.answers[1].get("type") == "QueryFailed", (robot.answers, one.answers, two.answers)
+            assert [client.answers[1]["user_agent"] for client in (one, two)] == ["one", "two"]
+            assert one.answers[1]["request_id"] != two.answers[1]["request_id"]
+            assert (await http.post("/api/mutation", json={"path": f"{module}:add"})).status_code == 200
+            for client, name in ((one, "one"), (two, "two"), (robot, "robot")):
+                await client.until(0, f"{name} 1")
+
+
+def test_a_caller_who_signs_in_keeps_an_answer_of_its_own() -> None:
+    """Keys of shared answers: of nobody in particular, of a user, and of one request of that user."""
+    ada = Identity(subject="ada", issuer="https://here")
+    requests = [RequestInfo("10.0.0.1", "a", "1"), RequestInfo("10.0.0.1", "a", "2")]
+    callers = [Caller(ada, request=one) for one in requests]
+    assert callers[0].key == callers[1].key
+    assert callers[0].request_key != callers[1].request_key
+    assert Caller(ada).request_key == Caller(ada).key == callers[0].key

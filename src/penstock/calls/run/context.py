@@ -24,6 +24,7 @@ from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.observe import practices
@@ -58,6 +59,14 @@ class QueryCtx(OfCall):
     def auth(self) -> Auth:
         """The caller. A live query that asks runs once for each user, and otherwise once for all of them."""
         return Auth(self._scope, self._scope.transaction.identity)
+
+    @property
+    def request(self) -> RequestInfo | None:
+        """The request that the call came with; None in jobs, and in calls from Python.
+
+        A live query that reads it runs once for each connection, and otherwise once for all of them.
+        """
+        return self._scope.transaction.request()
 
     @property
     def job_calls(self) -> JobCalls:
@@ -230,6 +239,11 @@ class ActionCtx(OfCall):
     def auth(self) -> Auth:
         """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
         return Auth(self._calls, self._identity)
+
+    @property
+    def request(self) -> RequestInfo | None:
+        """The request that the call came with; None in jobs, and in calls from Python."""
+        return self._call.caller.request
 
     @property
     def job_calls(self) -> JobCalls:
