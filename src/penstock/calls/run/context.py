@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.call import Call
+from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
@@ -72,6 +73,11 @@ class QueryCtx(OfCall):
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
         return JobCalls(self._runner, self._scope)
+
+    @property
+    def jobs(self) -> JobReader:
+        """The statuses of jobs; in a mutation also those of the jobs that it enqueues."""
+        return JobReader(self.job_calls, self._scope.transaction)
 
     def now(self, *, every: timedelta | None = None) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry.
