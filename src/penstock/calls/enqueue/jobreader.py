@@ -1,4 +1,4 @@
-"""`ctx.jobs`: the statuses of jobs, one by its id, or those that meet conditions.
+"""`ctx.jobs`: the statuses of jobs, by id or by conditions.
 
 A live query hears within 0.25 seconds of changes of the jobs that it has read by their ids. No feed tells of jobs that
 join a list, so a live query that lists jobs runs again at intervals.
@@ -31,7 +31,7 @@ _SPLIT_ABOVE = MOST_LISTED * 3 // 4
 
 
 class JobConditions(TypedDict, total=False):
-    """Conditions on jobs, all of which they meet; see `JobFilter`."""
+    """Conditions on jobs; a job has to meet each. See `JobFilter`."""
 
     state: str
     function: AnyFunction | str
@@ -64,7 +64,7 @@ class JobReader:
 
     @track_calls
     async def list(self, *, limit: int = 100, **where: Unpack[JobConditions]) -> JobStatuses:
-        """Jobs that meet conditions, newest first: stored ones, and those that this transaction enqueues.
+        """Jobs that meet conditions, newest first: stored ones, and what this transaction enqueues.
 
         A live query that lists jobs runs again after 0.25 to 5 seconds, and within 0.25 seconds of a change of one of
         the first 100 jobs in its list.
@@ -133,7 +133,7 @@ class JobReader:
         )
 
     async def _find(self, where: JobFilter, limit: int, below: UUID) -> JobStatuses:
-        """Jobs with ids below one id, newest first; those that this transaction stores at its end, too."""
+        """Jobs with ids below one id, newest first, also new ones that this transaction stores at its end."""
         calls, transaction = self._calls, self._transaction
         store, now, decrypt = calls.store.jobs, transaction.now, calls.store.encryption.decrypt
         new = [status_of_new(job, now, decrypt) for job in transaction.jobs if job.id < below]
