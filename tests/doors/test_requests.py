@@ -15,7 +15,6 @@ from stage.sockets import listening, socket_client
 from penstock import (
     ActionCtx,
     App,
-    Identity,
     JobId,
     MutationCtx,
     QueryCtx,
@@ -28,7 +27,6 @@ from penstock import (
 )
 from penstock.clock import SystemClock
 from penstock.errors import CallTimeout, DeclarationError
-from penstock.identity.caller import Caller
 from penstock.testing import TestApp
 
 SHORT, LONG = timedelta(seconds=0.3), timedelta(minutes=20)
@@ -59,7 +57,7 @@ async def think(ctx: ActionCtx) -> None:
 
 @app.query(access=public, name="http:patient", timeout=LONG)
 async def patient(ctx: QueryCtx) -> list[str]:
-    await SystemClock().sleep(0.6)
+    await SystemClock().sleep(0.8)
     return [one.name for one in await ctx.db.query(Visit).collect()]
 
 
@@ -97,7 +95,7 @@ async def test_a_function_has_a_time_limit_of_its_own_at_each_door(database_url:
             await client.connect()
             await client.watch(0, "look")
             assert (await client.transition())[0]["type"] == "QueryFailed"
-    async with served(database_url, call_timeout=0.2) as http:  # no call that took too long has written
+    async with served(database_url, call_timeout=0.5) as http:  # no call that took too long has written
         assert (await http.post("/api/query", json={"path": "http:patient"})).json()["value"] == []
         batch = await http.post("/api/query_batch", json={"queries": [{"path": "http:patient"}]})
         assert batch.json()["results"][0]["value"] == []
@@ -237,13 +235,3 @@ async def test_a_watched_answer_that_read_the_request_is_of_its_connection_alone
             assert (await http.post("/api/mutation", json={"path": f"{module}:add"})).status_code == 200
             for client, name in ((one, "one"), (two, "two"), (robot, "robot")):
                 await client.until(0, f"{name} 1")
-
-
-def test_a_caller_who_signs_in_keeps_an_answer_of_its_own() -> None:
-    """Keys of shared answers: of nobody in particular, of a user, and of one request of that user."""
-    ada = Identity(subject="ada", issuer="https://here")
-    requests = [RequestInfo("10.0.0.1", "a", "1"), RequestInfo("10.0.0.1", "a", "2")]
-    callers = [Caller(ada, request=one) for one in requests]
-    assert callers[0].key == callers[1].key
-    assert callers[0].request_key != callers[1].request_key
-    assert Caller(ada).request_key == Caller(ada).key == callers[0].key
