@@ -93,6 +93,7 @@ from penstock.functions.access import Access as Access
 from penstock.functions.access import owner_of as owner_of
 from penstock.functions.access import public as public
 from penstock.functions.access import signed_in as signed_in
+from penstock.identity.caller import RequestInfo as RequestInfo
 from penstock.identity.identity import Identity as Identity
 from penstock.identity.providers import OIDC as OIDC
 from penstock.identity.providers import CustomJWT as CustomJWT

@@ -55,7 +55,7 @@ class Config:
         max_argument_bytes: Bytes of the arguments of one call, and of one HTTP request.
         max_job_argument_bytes: Bytes of the arguments of one job, and of one message to a topic.
         max_result_bytes: Bytes of a job's stored result.
-        call_timeout: How long a call from outside may take.
+        call_timeout: How long a call from outside may take, unless its function has a ``timeout``.
         max_calls: Calls from outside at the same time. Further calls get Overloaded.
         max_watched: Different queries that one process watches. Beyond that, new clients get Overloaded, and further
             queries of others LimitExceeded.

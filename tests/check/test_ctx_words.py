@@ -6,6 +6,7 @@ import inspect
 
 import penstock
 from penstock import Backend, Workpool
+from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.handlers.taskctx import TaskBatchRun
@@ -16,7 +17,14 @@ from penstock.testing import TestApp
 from penstock.transaction.database import DatabaseWriter
 from penstock.transaction.scan import Scan
 
-WORDS = {"db": DatabaseWriter, "scheduler": Scheduler, "outbox": Sender, "auth": Auth, "work": ActionWork}
+WORDS = {
+    "db": DatabaseWriter,
+    "jobs": JobReader,
+    "scheduler": Scheduler,
+    "outbox": Sender,
+    "auth": Auth,
+    "work": ActionWork,
+}
 NOT_AWAITED = {"with_options", "job"}  # of a pool
 
 

@@ -37,7 +37,7 @@ from penstock import (
 )
 from penstock.calls.call import PythonCall
 from penstock.functions.function import FunctionKind
-from penstock.identity.caller import Caller
+from penstock.identity.caller import Caller, RequestInfo
 from penstock.identity.identity import Identity
 from penstock.testing import TestApp
 
@@ -291,7 +291,7 @@ async def test_a_login_form_under_attack_lets_in_few_guesses_and_everybody_else(
     async with TestApp(door.app, database_url) as test:
 
         async def guess(password: str, who: Identity | None = None) -> Any:
-            caller = Caller(who, address="10.0.0.1")
+            caller = Caller(who, request=RequestInfo("10.0.0.1"))
             return await test.runner.run(PythonCall(door.login, ((password,), {}), caller), FunctionKind.MUTATION)
 
         outcomes = await asyncio.gather(*(guess("guess") for _ in range(20)), return_exceptions=True)

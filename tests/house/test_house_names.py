@@ -20,8 +20,8 @@ DeclarationError DuplicateJob Encrypted Failed FernetCodec Finished FixedWindow 
 Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded Lock
 LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage
 OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken
-Progress ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus ResultInvalid Retry RowInvalid
-RowNotFound Rules Running SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun
+Progress ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus RequestInfo ResultInvalid Retry
+RowInvalid RowNotFound Rules Running SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun
 SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound
 TaskPage TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated
 UnawaitedCall Undecryptable UniqueViolation UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus

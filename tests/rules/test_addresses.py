@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.calls.run.ratelimits import key_of
-from penstock.identity.caller import Caller
+from penstock.identity.caller import Caller, RequestInfo
 
 V4, V6 = st.ip_addresses(v=4), st.ip_addresses(v=6, network="2600::/12")
 
 
 def key(address: object) -> str:
-    return key_of(Caller(address=str(address)))
+    return key_of(Caller(request=RequestInfo(str(address))))
 
 
 def spellings(one: IPv4Address) -> list[str]:

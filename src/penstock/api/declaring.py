@@ -31,7 +31,8 @@ AsyncTask: TypeAlias = Callable[[C], Awaitable[None]]
 SyncTask: TypeAlias = Callable[[C], None]
 
 _BATCH_OPTIONS = ("batch", "of", "linger")
-_MUTATION_OPTIONS = ("access", "rate_limit", *_BATCH_OPTIONS)
+_QUERY_OPTIONS = ("access", "name", "timeout")
+_MUTATION_OPTIONS = (*_QUERY_OPTIONS, "rate_limit", *_BATCH_OPTIONS)
 _ACTION_OPTIONS = ("runtime", *_MUTATION_OPTIONS)
 
 # The kind of function by its ctx, for handlers that no decorator names.
@@ -72,13 +73,17 @@ class Declaring:
         With ``access=`` only some may: ``signed_in``, ``owner_of(…)``, or a function of a `QueryCtx` and of arguments
         of the query that says whether the caller may. Joined with ``&`` and ``|``. ``access=public`` says that anyone
         may, on purpose.
+
+        ``name="http:fetch"`` is the name it is called by, ``module:function`` otherwise.
+        ``timeout=timedelta(seconds=2)`` is how long a call from outside may take, in place of the setting
+        ``call_timeout``.
         """
-        return cast("QueryDecorator", self._declare(QueryFunction, "access", public=True))
+        return cast("QueryDecorator", self._declare(QueryFunction, *_QUERY_OPTIONS, public=True))
 
     @property
     def internal_query(self) -> QueryDecorator:
         """Declare a query that only this program may call. With ``access=`` it acts for its caller; see `query`."""
-        return cast("QueryDecorator", self._declare(QueryFunction, "access", public=False))
+        return cast("QueryDecorator", self._declare(QueryFunction, *_QUERY_OPTIONS, public=False))
 
     @property
     def mutation(self) -> MutationDecorator:
@@ -86,14 +91,16 @@ class Declaring:
 
         With ``access=`` only some may; see `query`. With ``rate_limit="login"`` each call from outside takes a token of
         that rate limit, for its user or else its address, even if the mutation fails. With ``batch=100, of=Item`` its
-        jobs run many at once, in one transaction; see `action`.
+        jobs run many at once, in one transaction; see `action`. ``name=`` and ``timeout=``: see `query`.
         """
         return cast("MutationDecorator", self._declare(MutationFunction, *_MUTATION_OPTIONS, public=True))
 
     @property
     def internal_mutation(self) -> MutationDecorator:
         """Declare a mutation that only this program may call. With ``access=`` it acts for its caller; see `query`."""
-        return cast("MutationDecorator", self._declare(MutationFunction, "access", *_BATCH_OPTIONS, public=False))
+        return cast(
+            "MutationDecorator", self._declare(MutationFunction, *_QUERY_OPTIONS, *_BATCH_OPTIONS, public=False)
+        )
 
     @property
     def action(self) -> ActionDecorator:
@@ -104,6 +111,7 @@ class Declaring:
         a list of as many results or exceptions. The arguments of a call make an item. A mutation's batch commits with
         the ends of all its jobs: what it wrote stays, also for those to which it gave an exception.
         ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
+        ``name=`` and ``timeout=``: see `query`.
         """
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))
 
@@ -160,7 +168,9 @@ class QueryDecorator(Protocol):
     """The type of `App.query`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(self, *, access: Access | Guard = ...) -> QueryDecorator: ...
+    def __call__(
+        self, *, access: Access | Guard = ..., name: str = ..., timeout: timedelta = ...
+    ) -> QueryDecorator: ...
     @overload
     def __call__(self, handler: Awaits[QueryCtx, P, R], /) -> QueryFunction[QueryCtx, P, R, Awaitable[R]]: ...
     @overload
@@ -171,7 +181,9 @@ class MutationDecorator(Protocol):
     """The type of `App.mutation`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(self, *, access: Access | Guard = ..., rate_limit: str = ...) -> MutationDecorator: ...
+    def __call__(
+        self, *, access: Access | Guard = ..., rate_limit: str = ..., name: str = ..., timeout: timedelta = ...
+    ) -> MutationDecorator: ...
     @overload
     def __call__(self, handler: Awaits[MutationCtx, P, R], /) -> MutationFunction[MutationCtx, P, R, Awaitable[R]]: ...
     @overload
@@ -187,6 +199,8 @@ class MutationDecorator(Protocol):
         linger: timedelta = ...,
         access: Access | Guard = ...,
         rate_limit: str = ...,
+        name: str = ...,
+        timeout: timedelta = ...,
     ) -> MutationBatchDecorator[P, T]: ...
 
 
@@ -225,7 +239,15 @@ class ActionDecorator(Protocol):
     def __call__(self, handler: Returns[SyncActionCtx, P, R], /) -> ActionFunction[SyncActionCtx, P, R, R]: ...
     @overload
     def __call__(
-        self, handler: None = None, /, *, runtime: Runtime = ..., access: Access | Guard = ..., rate_limit: str = ...
+        self,
+        handler: None = None,
+        /,
+        *,
+        runtime: Runtime = ...,
+        access: Access | Guard = ...,
+        rate_limit: str = ...,
+        name: str = ...,
+        timeout: timedelta = ...,
     ) -> ActionDecorator: ...
     @overload
     def __call__(
@@ -238,6 +260,8 @@ class ActionDecorator(Protocol):
         linger: timedelta = ...,
         access: Access | Guard = ...,
         rate_limit: str = ...,
+        name: str = ...,
+        timeout: timedelta = ...,
     ) -> BatchDecorator[P, T]: ...
 
 

@@ -312,6 +312,7 @@ class Journal:
             status=status,
             **_cost(ran, error),
             **({} if trace is None else {"trace": trace_id(trace)}),
+            **({} if caller.request is None else {"request_id": caller.request.request_id}),
         )
 
     def count_rows(self, transaction: Transaction) -> None:

@@ -42,6 +42,7 @@ class ReadSet:
     jobs: frozenset[UUID] = frozenset()  # whose statuses it read
     untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs
     identity: bool = False  # whether it read who calls
+    request: bool = False  # whether it read the request that the call came with
     until: datetime | None = None  # the end of the time that it read: `ctx.now(every=…)` then gives another one
 
     def note_jobs(self, jobs: Iterable[UUID] | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.check.program import AnyDef, Ctx, Program, Table
 from penstock.check.project import Module, Place
 
-WORDS = {"db", "scheduler", "outbox", "auth", "random", "work"}
+WORDS = {"db", "jobs", "scheduler", "outbox", "auth", "random", "work"}
 
 
 @dataclass(eq=False, slots=True)

@@ -30,6 +30,7 @@ OF_BACKENDS = {
 AWAITED = {
     "db": {"get", "insert", "insert_many", "patch", "replace", "delete"},
     "scheduler": {"run_after", "run_at", "cancel", "retry", "get", "complete", "fail"},
+    "jobs": {"get", "list", "paginate"},
     "outbox": {"send"},
     "auth": {"get_user_identity", "require"},
     "work": {"progress", "complete_later"},

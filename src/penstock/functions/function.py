@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -52,7 +53,7 @@ class Function(Generic[C, P, R, X]):
     """A declared function. Calling it with a ctx runs the handler as a plain helper, in the caller's transaction.
 
     Attributes:
-        name: ``module:function``, the name in calls from outside and in stored jobs.
+        name: ``module:function``, or the given name: the name in calls from outside and in stored jobs.
         kind: Query, mutation or action.
         public: Whether callers from outside may call it.
         is_async: Whether the handler is ``async def``; a ``def`` handler runs in a thread, with a synchronous ctx.
@@ -60,6 +61,7 @@ class Function(Generic[C, P, R, X]):
         batch: For a batch function: how it takes the calls of many jobs at once; `handler` takes a single one.
         access: Who may call it; None if its declaration says nothing.
         rate_limit: The rate limit that each call from outside takes a token of; None for none.
+        timeout: How long a call from outside may take; None for the setting `call_timeout`.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -77,8 +79,9 @@ class Function(Generic[C, P, R, X]):
         batch: Batch | None = None,
         access: Access | Guard | None = None,
         rate_limit: str | None = None,
+        timeout: timedelta | None = None,
     ) -> None:
-        self.name = name or name_of(handler)
+        self.name = name_of(handler) if name is None else name
         self.handler = handler
         self.public = public
         self.is_async = inspect.iscoroutinefunction(handler)
@@ -100,8 +103,14 @@ class Function(Generic[C, P, R, X]):
             check_batch(batch, self.name, runtime, len(inspect.signature(handler).parameters) - 1)
             self.handler = batch.single(self.name, is_async=self.is_async)
         self.rate_limit = rate_limit
+        self.timeout = timeout
+        self._check_timeout(handler, timeout)
         self.access = None if access is None else access_of(access)
         self._check_access(handler)
+
+    def seconds(self, by_default: float) -> float:
+        """How long a call from outside may take."""
+        return by_default if self.timeout is None else self.timeout.total_seconds()
 
     @property
     def access_text(self) -> str:
@@ -115,6 +124,14 @@ class Function(Generic[C, P, R, X]):
             raise DeclarationError(
                 f"{what}: the access of {self.name} is {access}, which asks who calls, and a job has no user.",
                 fix="Declare an internal function that does the work, and call it from both.",
+            )
+
+    def _check_timeout(self, handler: Callable[..., X], timeout: object) -> None:
+        if timeout is not None and not (isinstance(timeout, timedelta) and timedelta(0) < timeout <= LONGEST):
+            raise DeclarationError(
+                f"{self.name} ({place_of_handler(handler)}): timeout is a timedelta greater than 0, and of at most "
+                f"{LONGEST.days} days, not {timeout!r}.",
+                fix="Write timeout=timedelta(minutes=20).",
             )
 
     def _check_access(self, handler: Callable[..., X]) -> None:
@@ -191,6 +208,7 @@ class ActionFunction(Function[C, P, R, X]):
 
 AnyFunction = Function[Any, Any, Any, Any]
 DEEPEST = 64
+LONGEST = timedelta(days=7)  # that a call from outside may take
 
 
 def name_of(handler: Callable[..., Any]) -> str:
@@ -199,7 +217,7 @@ def name_of(handler: Callable[..., Any]) -> str:
         raise DeclarationError(f"{handler!r} is not a function.", fix="Decorate a function: def or async def.")
     if "." in handler.__qualname__ and "<locals>" not in handler.__qualname__:
         raise DeclarationError(f"{handler.__qualname__} is a method; declare functions at the top of a module.")
-    return f"{_module_name(handler.__module__)}:{handler.__name__}"
+    return f"{module_name(handler.__module__)}:{handler.__name__}"
 
 
 def find_named(known: Iterable[T], name: object, name_of_one: Callable[[T], str]) -> T | None:
@@ -213,7 +231,8 @@ def find_named(known: Iterable[T], name: object, name_of_one: Callable[[T], str]
     return found[0] if len(found) == 1 else None
 
 
-def _module_name(module: str) -> str:
+def module_name(module: str) -> str:
+    """The name of a module as other processes import it."""
     if module != "__main__":
         return module
     spec = getattr(sys.modules["__main__"], "__spec__", None)

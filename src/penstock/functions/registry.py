@@ -15,8 +15,10 @@ from penstock.codec import Codec
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
 from penstock.functions.signature import Signature
+from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
 
+LONGEST_PATH = 512
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -29,14 +31,17 @@ class Registry:
         self.topics: dict[str, list[Callable[[], Signature]]] = {}
 
     def add(self, function: AnyFunction) -> None:
-        if not _NAME.fullmatch(function.name):
+        given: object = function.name
+        name, where = str(given), place_of_handler(function.declared)
+        if name is not given or len(name) > LONGEST_PATH or not _NAME.fullmatch(name):
             raise DeclarationError(
-                f"{function.name!r} is not a function name.", fix="Names have the form module:function."
+                f"{given!r} ({where}) is not a function name.",
+                fix="Names have the form module:function, such as http:fetch, of letters, digits, _ and dots.",
             )
-        known = self._functions.setdefault(function.name, function)
+        known = self._functions.setdefault(name, function)
         if known is not function:
             raise DeclarationError(
-                f"Two functions are named {function.name}.",
+                f"Two functions are named {name}: {place_of_handler(known.declared)} and {where}.",
                 fix="Rename one of them; if it is one function, its module was imported under two names.",
             )
 

@@ -15,18 +15,38 @@ _OF_VERSION_4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))  # N
 
 
 @dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """The request that a call from outside came with: ``ctx.request``. Of a web socket, the request that opened it.
+
+    Attributes:
+        address: The address in the network that it came from, or empty; behind a proxy, the one that the proxy names.
+        user_agent: The program that sent it, as it says of itself: up to 500 characters, or empty.
+        request_id: Its id, as in log events and in the header ``x-request-id`` of the answer.
+    """
+
+    address: str = ""
+    user_agent: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """The caller that a function runs for.
 
     Attributes:
         identity: The user; None for the system, and for a caller from outside without a token.
         is_system: Whether it is the program itself: its jobs, crons, commands and Python. No guard applies to it.
-        address: The address in the network that the call came from, or empty.
+        request: The request that the call came with; None for a call from Python, and for jobs.
     """
 
     identity: Identity | None = None
     is_system: bool = False
-    address: str = ""
+    request: RequestInfo | None = None
+
+    @property
+    def address(self) -> str:
+        """The address in the network that the call came from, or empty."""
+        return "" if self.request is None else self.request.address
 
     @property
     def key(self) -> str:
@@ -34,6 +54,11 @@ class Caller:
         if self.identity is not None:
             return self.identity.key
         return "system" if self.is_system else "anonymous"
+
+    @property
+    def request_key(self) -> str:
+        """A text that is equal for callers who get the same answers to queries that read the request."""
+        return self.key if self.request is None else f"{self.key} {self.request}"
 
     @property
     def short_name(self) -> str:

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from penstock.errors import ValueInvalid
+from penstock.jobs.job import JobStatus
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.values import check_text
 
 _STATES = tuple(state.value for state in JobState)
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
-_MOST_LISTED = 10_000
+MOST_LISTED = 10_000
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
 
 
@@ -63,13 +64,31 @@ class JobFilter:
         if self.state not in {None, *_STATES}:
             raise ValueInvalid(f"There is no state {self.state!r}.", fix=f"They are {', '.join(_STATES)}.")
 
+    def meets_new(self, job: JobStatus) -> bool:
+        """Whether a job meets this filter that its transaction has not stored yet: it is pending, and has no error."""
+        asked, options = self, job.options
+        equal = (
+            (asked.pool, job.pool),
+            (asked.function, job.function),
+            (asked.state, job.state.value),
+            (asked.name, options.name or job.function),
+            (asked.key, options.key),
+            (asked.concurrency_key, options.concurrency_key),
+        )
+        return (
+            all(wanted is None or wanted == found for wanted, found in equal)
+            and asked.error is asked.on_complete_error is None
+            and (asked.since is None or asked.since <= job.enqueued_at)
+            and (asked.before is None or job.enqueued_at < asked.before)
+        )
+
 
 ALL_JOBS = JobFilter()
 
 
 def check_limit(limit: object) -> None:
-    if type(limit) is not int or not 1 <= limit <= _MOST_LISTED:
-        raise ValueInvalid(f"limit is an integer from 1 to {_MOST_LISTED}, not {limit!r}.")
+    if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
+        raise ValueInvalid(f"limit is an integer from 1 to {MOST_LISTED}, not {limit!r}.")
 
 
 def retriable(where: JobFilter) -> JobFilter:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
-from typing import Any, Generic, Literal
+from typing import Any, Generic, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler
@@ -289,6 +289,9 @@ class JobStatus:
     on_complete: str | None = None
     progress: Progress | None = None
     on_complete_attempts: tuple[Attempt, ...] = ()
+
+
+JobStatuses: TypeAlias = list[JobStatus]  # for classes with a method named list
 
 
 def status_of_new(job: NewJob, now: datetime, decrypt: Callable[[str], str]) -> JobStatus:

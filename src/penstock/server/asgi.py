@@ -183,9 +183,10 @@ class _SocketDoor:
         if client is None:
             await websocket.close()
             return
+        socket = Socket(websocket, client, self._opening, self._written)
         await websocket.accept()
         scope["headers"] = []  # they have been read, and may take some KB
-        await Socket(websocket, client, self._opening, self._written).run()
+        await socket.run()
 
     def _client(self, scope: Scope, version: str) -> str | None:
         """The facts that a client says of itself; None if it is refused."""

@@ -14,8 +14,10 @@ from starlette.requests import HTTPConnection
 from penstock.api.identity.tokens import Tokens, Verified
 from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX
-from penstock.identity.caller import Caller
+from penstock.identity.caller import Caller, RequestInfo
 from penstock.identity.claims import identity_of_fields
+
+_LONGEST_AGENT = 500  # characters
 
 
 @dataclass(slots=True)
@@ -39,11 +41,14 @@ class Credentials:
             self.verified = await tokens.verify(self.token)
 
 
-def anonymous(connection: HTTPConnection) -> Credentials:
-    return Credentials(Caller(address="" if connection.client is None else connection.client.host))
+def anonymous(connection: HTTPConnection, request_id: str = "") -> Credentials:
+    """Nobody known, with the request that the connection began with."""
+    address = "" if connection.client is None else connection.client.host
+    agent = connection.headers.get("user-agent", "")[:_LONGEST_AGENT]
+    return Credentials(Caller(request=RequestInfo(address, agent, request_id)))
 
 
-async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token: str) -> Credentials:
+async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token: str, request_id: str) -> Credentials:
     """The caller that the header ``authorization`` names. Schemes other than Bearer and Convex are not for us.
 
     Raises:
@@ -57,7 +62,7 @@ async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token
             fix="Write authorization: Bearer TOKEN.",
             reason="InvalidAuthHeader",
         )
-    nobody, raw, scheme = anonymous(connection), given.encode("latin-1"), scheme.lower()
+    nobody, raw, scheme = anonymous(connection, request_id), given.encode("latin-1"), scheme.lower()
     if scheme == "convex" or (scheme == "bearer" and is_admin(raw, admin_token)):
         return as_admin(nobody, raw, admin_token)
     return await with_token(nobody, given.strip(), tokens) if scheme == "bearer" and given else nobody

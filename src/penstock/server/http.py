@@ -203,7 +203,8 @@ class Api:
         """The backend that answers calls, and the caller of one."""
         backend = await open_backend(self._opening)
         try:
-            return backend, await credentials_of(request, backend.tokens, self._config.admin_token)
+            request_id = exchange_of(request).request_id
+            return backend, await credentials_of(request, backend.tokens, self._config.admin_token, request_id)
         except Unauthenticated as error:
             raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
 

@@ -21,6 +21,7 @@ from penstock.calls.run.threads import offload
 from penstock.config import Config
 from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, at_the_door
 from penstock.functions.function import FunctionKind
+from penstock.functions.registry import LONGEST_PATH
 from penstock.schema.ids import WRONG_ID
 from penstock.wire.incoming import BYTES_PER_BRACKET, Message, check_keys, count_brackets
 from penstock.wire.outgoing import Format, encode_result, format_of
@@ -29,7 +30,6 @@ from penstock.wire.tags import read_u64
 T = TypeVar("T")
 
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
-_LONGEST_PATH = 512
 _MOST_QUERIES = 1000
 _LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
@@ -307,7 +307,7 @@ def function_path(path: Any) -> str:
     """The name of a function, ``dir/module:function``; a module alone names its function ``default``."""
     if not isinstance(path, str):
         raise Refused(400, "BadRequest", 'path must be the name of a function, such as "messages:send".')
-    if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
+    if len(path) > LONGEST_PATH or not _PATH.fullmatch(path):
         raise Refused(400, "BadConvexFunctionIdentifier", f"{path[:100]!r} is not the name of a function.")
     module, _, name = path.partition(":")
     return f"{module.removesuffix('.js')}:{name or 'default'}"  # clients that come back add the suffix

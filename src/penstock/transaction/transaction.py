@@ -19,7 +19,7 @@ from penstock import errors
 from penstock.changes.readset import RangeRead, ReadSet
 from penstock.clock import Clock, Random, profile_timer, random_of
 from penstock.config import Config
-from penstock.identity.caller import SYSTEM, Caller
+from penstock.identity.caller import SYSTEM, Caller, RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import NewJob, Work
@@ -149,6 +149,11 @@ class Transaction:
         self.read_set.identity = True
         practices.note_identity()
         return self.caller.identity
+
+    def request(self) -> RequestInfo | None:
+        """The request that the call came with. What depends on it concerns no other request."""
+        self.read_set.request = True
+        return self.caller.request
 
     def time(self, every: timedelta | None) -> datetime:
         """The time, or the last multiple of `every`; the read set then holds until the next multiple."""

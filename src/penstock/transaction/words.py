@@ -31,7 +31,7 @@ _FIXES: dict[str, dict[str, str]] = {
         "run_action": _SCHEDULE,
         "with_lock": _LOCK,
     },
-    "ActionCtx": {**dict.fromkeys(("db", "sql", *_READS, *_WRITES), _OWN), "check_fence": _MUTATION},
+    "ActionCtx": {**dict.fromkeys(("db", "jobs", "sql", *_READS, *_WRITES), _OWN), "check_fence": _MUTATION},
     "DatabaseReader": dict.fromkeys(_WRITES, _MUTATION),
 }
 

@@ -185,7 +185,10 @@ class JobCall(_EndsJob):
         return await check_args(self.function, self.arguments)
 
     def settlement(self, result: Any, now: datetime) -> Settlement:
-        return settle(self.job.job, outcome_of_result(self.engine, self.function, result), now, 0.0, self.engine.keep)
+        outcome = outcome_of_result(self.engine, self.function, result)
+        if self.job.cancels_itself:  # what it has written stays
+            outcome = Outcome(JobEvent.CANCELED)
+        return settle(self.job.job, outcome, now, 0.0, self.engine.keep)
 
     def note_end(self, settled: Settlement) -> None:
         if settled.state in FINISHED:  # and was not put off

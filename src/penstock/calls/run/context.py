@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.call import Call
+from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
@@ -24,6 +25,7 @@ from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.observe import practices
@@ -60,9 +62,22 @@ class QueryCtx(OfCall):
         return Auth(self._scope, self._scope.transaction.identity)
 
     @property
+    def request(self) -> RequestInfo | None:
+        """The request that the call came with; None in jobs, and in calls from Python.
+
+        A live query that reads it runs once for each connection, and otherwise once for all of them.
+        """
+        return self._scope.transaction.request()
+
+    @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
         return JobCalls(self._runner, self._scope)
+
+    @property
+    def jobs(self) -> JobReader:
+        """The statuses of jobs; in a mutation also those of the jobs that it enqueues."""
+        return JobReader(self.job_calls, self._scope.transaction)
 
     def now(self, *, every: timedelta | None = None) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry.
@@ -230,6 +245,11 @@ class ActionCtx(OfCall):
     def auth(self) -> Auth:
         """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
         return Auth(self._calls, self._identity)
+
+    @property
+    def request(self) -> RequestInfo | None:
+        """The request that the call came with; None in jobs, and in calls from Python."""
+        return self._call.caller.request
 
     @property
     def job_calls(self) -> JobCalls:

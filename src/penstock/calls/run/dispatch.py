@@ -97,11 +97,14 @@ class Places:
         self._under_way = 0
 
     @asynccontextmanager
-    async def take(self, what: str, *, limited: bool = True) -> AsyncIterator[asyncio.Timeout]:
-        """Take on a call, and give it up when its time is over, unless it has no limit."""
+    async def take(
+        self, what: str, seconds: float | None = None, *, limited: bool = True
+    ) -> AsyncIterator[asyncio.Timeout]:
+        """Take on a call, and give it up when its time is over: after `seconds`, if it has its own limit."""
+        seconds = self._seconds if seconds is None else seconds
         if self._under_way >= self._number:
             raise Overloaded(self._taken, fix="Try again in a moment.")
-        timer = asyncio.timeout(self._seconds if limited else None)
+        timer = asyncio.timeout(seconds if limited else None)
         self._under_way += 1
         try:
             async with timer:
@@ -109,7 +112,7 @@ class Places:
         except TimeoutError as error:
             if not timer.expired():  # the function's own
                 raise
-            raise CallTimeout(f"{what} took longer than {self._seconds:g} seconds.") from error
+            raise CallTimeout(f"{what} took longer than {seconds:g} seconds.") from error
         finally:
             self._under_way -= 1
 
@@ -162,9 +165,11 @@ class Dispatch:
         with at_the_door():
             function = self.find(path, kind, internal=internal)
             self._check_size(path, args)
-        is_mutation = function.kind is FunctionKind.MUTATION
+        is_mutation, seconds = function.kind is FunctionKind.MUTATION, function.seconds(self._config.call_timeout)
+        if internal:  # an administrator, whose patience is the setting's
+            seconds = max(seconds, self._config.call_timeout)
         call = Request(function, args, caller, encode=finish)
-        async with self._places.take(path) as timer:
+        async with self._places.take(path, seconds) as timer:
             if is_mutation:
                 call = MutationRequest(function, args, caller, encode=finish, timer=timer, deadline=timer.when())
             with containing(function.name):
@@ -176,7 +181,8 @@ class Dispatch:
     ) -> list[bytes | Exception]:
         """Call public queries in one snapshot; for each its answer or its error.
 
-        They take one place among the calls at once: they run one after another, and have one budget of bytes.
+        They take one place among the calls at once: they run one after another, and have one budget of bytes. Together
+        they may take as long as the one with the most time.
 
         Args:
             calls: For each its path, its JSON arguments, and the function that turns its result into an answer.
@@ -192,7 +198,9 @@ class Dispatch:
         size = sum(len(args) for _, args, _ in calls)
         found: list[Any] = await offload(size, lambda: [self._request_or_error(caller, *call) for call in calls])
         requests = {place: request for place, request in enumerate(found) if isinstance(request, Request)}
-        async with self._places.take("A batch of queries"):
+        by_default = self._config.call_timeout
+        seconds = max((one.function.seconds(by_default) for one in requests.values()), default=by_default)
+        async with self._places.take("A batch of queries", seconds):
             snapshot = None if at is None else self.snapshots.find(at)
             results = await self._runner.queries(list(requests.values()), snapshot)
         for place, result in zip(requests, results, strict=True):
@@ -221,7 +229,7 @@ class Dispatch:
         store, now = self._runner.engine.store.requests, self._runner.now
         once: dict[str, Any] = {"key": key, "store": store, "now": now, "resent": resent}
         try:
-            async with self._places.take(path) as timer:
+            async with self._places.take(path, function.seconds(self._config.call_timeout)) as timer:
                 call = SentOnce(function, args, caller, encode=encode, timer=timer, deadline=timer.when(), **once)
                 with containing(function.name):
                     found: bytes = await self._runner.mutation(call)

@@ -116,6 +116,7 @@ class JobRun:
     deadline: datetime | None = None  # when its attempt is stopped
     issued: bool = False  # whether a token was asked for
     held: bool = False  # whether there is one, so that an external system may complete the job
+    cancels_itself: bool = False  # whether the mutation that it runs asks for its own cancel
     doubtful: bool = False  # whether an open transaction may have marked it as completed
     decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
     trace: str | None = None  # the span of its attempt, which its on_complete is a part of

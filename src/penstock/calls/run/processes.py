@@ -32,7 +32,7 @@ from penstock.calls.run.threads import Threads
 from penstock.clock import SystemClock, random_of
 from penstock.config import Config
 from penstock.errors import ApplicationError, PenstockError, Snooze, WorkerLost
-from penstock.functions.function import AnyFunction
+from penstock.functions.function import AnyFunction, module_name
 from penstock.jobs.job import JobId, Work
 from penstock.observe.errortext import message_of, trace_text
 from penstock.transaction.words import NotInThisCtx
@@ -196,7 +196,7 @@ class _Process:
 def _home(function: AnyFunction) -> tuple[str, str]:
     module = sys.modules[function.handler.__module__]
     file = getattr(module, "__file__", None) or ""
-    return function.name.partition(":")[0], file
+    return module_name(function.handler.__module__), file
 
 
 def _work_json(work: Work | None) -> list[Any] | None:

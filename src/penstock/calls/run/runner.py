@@ -195,7 +195,7 @@ class FunctionCalls(Attempts):
         function, journal = entry.function, entry.journal
         call = Call(function, entry.arguments, entry.caller)
         transaction = self._transaction(session, call, (self.now(), entry.seed))
-        limit = self.engine.config.call_timeout
+        limit = function.seconds(self.engine.config.call_timeout)
         timer, lines = asyncio.timeout(limit), list[str]()
         try:
             transaction.given_ends = decode_journal(journal)
@@ -286,6 +286,8 @@ class FunctionCalls(Attempts):
         if transaction.failure is not None:
             raise transaction.failure
         self.engine.journal.count_rows(transaction)
+        if call.job is not None:
+            call.job.cancels_itself = call.job.job.id in transaction.cancels
         return result
 
     def _within(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
@@ -56,6 +57,10 @@ class SyncAuth(Face, of=Auth):
 
 class SyncScheduler(Face, of=Scheduler):
     """`Scheduler` for code that does not await."""
+
+
+class SyncJobReader(Face, of=JobReader):
+    """`JobReader` for code that does not await."""
 
 
 class SyncSender(Face, of=Sender):

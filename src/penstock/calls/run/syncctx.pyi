@@ -1,16 +1,18 @@
 # The signatures of the faces. `make format` writes them from the asynchronous classes.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Never, ParamSpec, TypeVar
+from typing import Any, Generic, Never, ParamSpec, TypeVar, Unpack
 
+from penstock.calls.enqueue.jobreader import JobConditions
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.face import Face
 from penstock.calls.run.ratelimits import RateStatus
 from penstock.clock import Random
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction
+from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
-from penstock.jobs.job import JobId, JobStatus, Work
+from penstock.jobs.job import JobId, JobStatus, JobStatuses, Work
 from penstock.pools.results import Completion
 from penstock.schema.ids import Id, RowId
 from penstock.schema.index import Index
@@ -96,6 +98,13 @@ class SyncScheduler(Face):
     def complete(self, token: str, result: Any = None) -> Completion: ...
     def fail(self, token: str, error: str, *, retryable: bool = True) -> Completion: ...
 
+class SyncJobReader(Face):
+    def get(self, job: JobId) -> JobStatus | None: ...
+    def list(self, *, limit: int = 100, **where: Unpack[JobConditions]) -> JobStatuses: ...
+    def paginate(
+        self, options: PaginationOptions | None = None, /, **where: Unpack[JobConditions]
+    ) -> Page[JobStatus]: ...
+
 class SyncSender(Face):
     def send(self, topic: str, payload: Any, *, key: str | None = None) -> None: ...
 
@@ -105,7 +114,11 @@ class SyncQueryCtx(Face):
     @property
     def auth(self) -> SyncAuth: ...
     @property
+    def request(self) -> RequestInfo | None: ...
+    @property
     def job_calls(self) -> JobCalls: ...
+    @property
+    def jobs(self) -> SyncJobReader: ...
     def now(self, *, every: timedelta | None = None) -> datetime: ...
     @property
     def random(self) -> Random: ...
@@ -135,6 +148,8 @@ class SyncActionCtx(Face):
     def with_lock(self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE) -> SyncLockBlock: ...
     @property
     def auth(self) -> SyncAuth: ...
+    @property
+    def request(self) -> RequestInfo | None: ...
     @property
     def job_calls(self) -> JobCalls: ...
     @property

@@ -91,7 +91,8 @@ class Socket:
         self._opening = opening
         self._written = written
         self._request_id = f"{self._clock.seed():016x}"
-        self._credentials = anonymous(websocket)
+        self._nobody = anonymous(websocket, self._request_id)
+        self._credentials = replace(self._nobody)
         self._backend: Backend
         self._view: View | None = None
         self._watched: Watched
@@ -141,7 +142,14 @@ class Socket:
             if self._view is not None:
                 self._view.close()
         seconds = round(self._clock.monotonic() - began, 1)
-        event("socket.closed", client=self._client.name[:100], code=end.code, reason=end.reason, seconds=seconds)
+        event(
+            "socket.closed",
+            client=self._client.name[:100],
+            code=end.code,
+            reason=end.reason,
+            seconds=seconds,
+            request_id=self._request_id,
+        )
         # What it has called goes on: the client asks for it again when it is back.
         await self._calls.finish()
 
@@ -281,7 +289,7 @@ class Socket:
         except Unauthenticated as error:
             if not self._client.keeps_token:
                 raise _refusal(error, self._reached.identity, attempted=True) from error
-            self._credentials = replace(anonymous(self._websocket), refusal=error)
+            self._credentials = replace(self._nobody, refusal=error)
             self._watched.refuse(error)
         self._watching.become(self._credentials.caller)
         if self._credentials.refusal is None:
@@ -290,7 +298,7 @@ class Socket:
         self._watching.moved.set()
 
     async def _credentials_of(self, found: sockets.Authenticate) -> Credentials:
-        nobody, admin_token = anonymous(self._websocket), self._opening.config.admin_token
+        nobody, admin_token = replace(self._nobody), self._opening.config.admin_token
         if found.token_type == "Admin":  # noqa: S105 - the word of the protocol
             return as_admin(nobody, found.value.encode("utf-8", "replace"), admin_token, found.impersonating)
         if found.token_type == "User":  # noqa: S105 - the word of the protocol

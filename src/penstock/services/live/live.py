@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from penstock.calls.run.runner import FunctionCalls
@@ -49,7 +48,7 @@ class LiveQueries(Service):
         self._reads = Reads(self._store, self.clock, definitions)
         self._due: dict[Entry, str] = {}  # entries that are to run, and why
         self._late: Batch | None = None
-        self._personal = set[str]()  # the names of functions that have read who calls
+        self._personal = Counter[str]()  # by function: 1 if it has read who calls, 2 if it has read the request
         self._views = set[View]()
         self._expecting: dict[View, int] = {}  # the numbers of the ticks that views wait for
         self.shown: dict[RequestKey, int] = {}  # requests that were looked for, and the first tick that showed each
@@ -76,12 +75,12 @@ class LiveQueries(Service):
     def enter(
         self, view: View, number: int, function: AnyFunction, arguments: dict[str, Any], journal: str | None
     ) -> Entry:
-        asked, caller = repr(sorted(arguments.items())), replace(view.caller, address="")  # not JSON: a date is no text
-        shared = caller.key if caller.is_system else ANYBODY
-        keys: list[Key] = [(function.name, asked, who, journal) for who in (shared, caller.key)]
+        asked, caller = repr(sorted(arguments.items())), view.caller  # not JSON: a date is no text
+        whose = (caller.key if caller.is_system else ANYBODY, caller.key, caller.request_key)
+        keys: list[Key] = [(function.name, asked, who, journal) for who in whose]
         entry = next(filter(None, map(self._entries.find, keys)), None)
         if entry is None:
-            key = keys[function.name in self._personal]
+            key = keys[self._personal[function.name]]
             entry = Entry(key, function, arguments, caller, journal, self.clock.seed(), self.clock.monotonic())
             self._entries.add(entry, beyond=number in view.queries)
             self._due[entry] = "nobody watched it before"
@@ -98,7 +97,8 @@ class LiveQueries(Service):
         entry.watchers.discard((view, number))
         if entry.watchers:
             return
-        if entry.stale or entry in self._due or entry in self._reads.with_jobs:
+        leaves = entry.answer is not None and entry.answer.reads.request  # with its request
+        if leaves or entry.stale or entry in self._due or entry in self._reads.with_jobs:
             self._drop(entry)
             return
         self._entries.keep(entry, self.clock.monotonic())
@@ -287,8 +287,11 @@ class LiveQueries(Service):
                 continue
             same = entry.answer is not None and entry.answer.digest == answer.digest
             news = entry.stale or not same
-            if answer.reads.identity and entry.key[2] == ANYBODY:
-                self._make_personal(entry)
+            if answer.reads.request or answer.reads.identity:
+                self._make_personal(entry, by_request=answer.reads.request)
+                if not entry.watchers:  # all of them are other callers
+                    self._drop(entry)
+                    continue
             self._entries.take(entry, answer)
             entry.stale = False
             entry.note_run(why, seconds)
@@ -299,12 +302,17 @@ class LiveQueries(Service):
                 for view, number in entry.watchers:
                     view.answer(number, tick, answer)
 
-    def _make_personal(self, entry: Entry) -> None:
-        """Keep an entry that has read who calls for the caller that it ran for. Others enter one of their own."""
-        self._personal.add(entry.function.name)
-        self._entries.rename(entry, (*entry.key[:2], entry.caller.key, entry.key[3]))
+    def _make_personal(self, entry: Entry, *, by_request: bool) -> None:
+        """Keep an entry for the caller that it ran for, or for that caller's request; others enter one of their own."""
+        caller = entry.caller
+        mine = caller.request_key if by_request else caller.key
+        if entry.key[2] in {mine, caller.request_key}:
+            return
+        name = entry.function.name
+        self._personal[name] = max(self._personal[name], 1 + by_request)
+        self._entries.rename(entry, (*entry.key[:2], mine, entry.key[3]))
         for view, number in list(entry.watchers):
-            if view.caller.key != entry.caller.key:
+            if (view.caller.request_key if by_request else view.caller.key) != mine:
                 view.enter_again(number)
 
     def _drop(self, entry: Entry) -> None:
