@@ -14,6 +14,7 @@ from typing import Any
 from penstock.codec import Codec
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
+from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
 from penstock.schema.table import Table
 
@@ -25,15 +26,25 @@ class Registry:
         self.program = ""  # the name of the app
         self.codec: Codec | None = None  # the codec of the app
         self._functions: dict[str, AnyFunction] = {}
+        self._http_names: dict[str, AnyFunction] = {}
+        self.http = HttpActions()
         # for each topic, what gives the signature of the payload that a handler takes
         self.topics: dict[str, list[Callable[[], Signature]]] = {}
 
     def add(self, function: AnyFunction) -> None:
+        self._name(function, self._functions, self._http_names)
+
+    def add_http(self, action: HttpAction[Any, ..., Any, Any]) -> None:
+        """Add an HTTP action. Calls by name do not find it."""
+        self._name(action, self._http_names, self._functions)
+        self.http.add(action)
+
+    def _name(self, function: AnyFunction, names: dict[str, AnyFunction], others: dict[str, AnyFunction]) -> None:
         if not _NAME.fullmatch(function.name):
             raise DeclarationError(
                 f"{function.name!r} is not a function name.", fix="Names have the form module:function."
             )
-        known = self._functions.setdefault(function.name, function)
+        known = others.get(function.name) or names.setdefault(function.name, function)
         if known is not function:
             raise DeclarationError(
                 f"Two functions are named {function.name}.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from penstock.errors import Unauthenticated
 from penstock.identity.identity import Identity
 
 _UNMASKED = 4  # characters, of a subject that has twice as many
@@ -22,11 +23,13 @@ class Caller:
         identity: The user; None for the system, and for a caller from outside without a token.
         is_system: Whether it is the program itself: its jobs, crons, commands and Python. No guard applies to it.
         address: The address in the network that the call came from, or empty.
+        refusal: The reason why what it sent as ``authorization`` names nobody, if its function is to judge that.
     """
 
     identity: Identity | None = None
     is_system: bool = False
     address: str = ""
+    refusal: Unauthenticated | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> str:

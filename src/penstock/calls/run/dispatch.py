@@ -6,7 +6,7 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,11 +19,13 @@ from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.httpaction import HttpAction
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.store.nouns.requests import RequestKey, Requests
 from penstock.store.session import Session
 
 Encode = Callable[[Any], Any]
+Respond = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,27 @@ class SentOnce(MutationRequest):
             raise Conflict("Another run of the same request took effect at the same time.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpCall(Call):
+    """A call of an HTTP action. With async def it ends when its response is sent, which may stream from its ctx."""
+
+    respond: Respond
+
+    @property
+    def handler(self) -> Callable[..., Any]:
+        handler = self.function.handler
+        if not self.function.is_async:
+            return handler
+
+        async def handle_and_respond(ctx: Any, **arguments: Any) -> None:
+            await self.respond(await handler(ctx, **arguments))
+
+        return handle_and_respond
+
+    def check_result(self, result: Any) -> Any:
+        return result  # `respond` checks it
+
+
 class _Known(Exception):
     """A request took effect before, with this answer."""
 
@@ -97,11 +120,14 @@ class Places:
         self._under_way = 0
 
     @asynccontextmanager
-    async def take(self, what: str, *, limited: bool = True) -> AsyncIterator[asyncio.Timeout]:
+    async def take(
+        self, what: str, *, limited: bool = True, seconds: float | None = None
+    ) -> AsyncIterator[asyncio.Timeout]:
         """Take on a call, and give it up when its time is over, unless it has no limit."""
+        seconds = seconds or self._seconds
         if self._under_way >= self._number:
             raise Overloaded(self._taken, fix="Try again in a moment.")
-        timer = asyncio.timeout(self._seconds if limited else None)
+        timer = asyncio.timeout(seconds if limited else None)
         self._under_way += 1
         try:
             async with timer:
@@ -109,7 +135,7 @@ class Places:
         except TimeoutError as error:
             if not timer.expired():  # the function's own
                 raise
-            raise CallTimeout(f"{what} took longer than {self._seconds:g} seconds.") from error
+            raise CallTimeout(f"{what} took longer than {seconds:g} seconds.") from error
         finally:
             self._under_way -= 1
 
@@ -233,6 +259,28 @@ class Dispatch:
                 return done.encode()
             raise
         return found
+
+    async def call_http(
+        self, action: HttpAction[Any, ..., Any, Any], request: Any, caller: Caller, respond: Respond
+    ) -> None:
+        """Call an HTTP action with a request, and respond.
+
+        Args:
+            action: The action.
+            request: The request.
+            caller: The caller.
+            respond: Sends what the handler returned; with async def while the handler's ctx lives.
+
+        Raises:
+            Overloaded: This process has as many calls under way as it takes on.
+            CallTimeout: It took too long.
+        """
+        call = HttpCall(action, {action.argument: request}, caller, respond=respond)
+        async with self._places.take(action.name, seconds=action.timeout):
+            with containing(action.name):
+                result = await self._runner.start(call)
+                if not action.is_async:
+                    await respond(result)
 
     def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
         """A public query and its checked arguments.
