@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from penstock.calls.run.syncrequest import SyncRequest
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -129,7 +131,7 @@ class Declaring:
     ) -> HttpDecorator:
         """Declare an HTTP action: it takes Starlette's request, and returns a response of Starlette's.
 
-        It is an action, so it has no transaction, and calls the outside world.
+        It is an action, so it has no transaction, and may call the outside world. With def it takes a `sync.Request`.
 
         Args:
             method: One of GET, POST, PUT, PATCH, DELETE and OPTIONS. GET answers HEAD, too.
@@ -151,10 +153,12 @@ class Declaring:
             )
             check_ctx(action)
             given = annotation_of(handler, [*inspect.signature(handler).parameters.values()][1])
-            if word_of(given) not in {"Request", "HTTPConnection", "Any"}:
+            fits = "Request" if isinstance(given, str) or action.is_async else "SyncRequest"
+            if word_of(given) not in {fits, "Any"}:
                 raise DeclarationError(
-                    f"{label(handler)}: an HTTP action takes a Request, not {given}.",
-                    fix="Import it: from starlette.requests import Request.",
+                    f"{label(handler)} is an HTTP action written with {'async def' if action.is_async else 'def'}, and "
+                    f"takes {given}.",
+                    fix=f"Write request: {'Request, from starlette.requests' if action.is_async else 'sync.Request'}.",
                 )
             self.registry.add_http(action)
             return action
@@ -299,8 +303,8 @@ class HttpDecorator(Protocol):
     ) -> HttpAction[ActionCtx, [Request], Response, Awaitable[Response]]: ...
     @overload
     def __call__(
-        self, handler: Callable[[SyncActionCtx, Request], Response], /
-    ) -> HttpAction[SyncActionCtx, [Request], Response, Response]: ...
+        self, handler: Callable[[SyncActionCtx, SyncRequest], Response], /
+    ) -> HttpAction[SyncActionCtx, [SyncRequest], Response, Response]: ...
 
 
 class TaskDecorator(Protocol[TaskRow]):

@@ -21,6 +21,8 @@ from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.app import Backend
+from penstock.calls.run.bridge import Bridge
+from penstock.calls.run.syncrequest import SyncRequest
 from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
 from penstock.functions.httpaction import HttpAction
 from penstock.identity.caller import Caller
@@ -93,7 +95,8 @@ class ActionDoor:
             await response(scope, body.receive, sending)
 
         with self._opening.trace(request.headers):
-            work = backend.dispatch.call_http(action, given, caller, respond)
+            taken = given if action.is_async else SyncRequest(given, Bridge(asyncio.get_running_loop()))
+            work = backend.dispatch.call_http(action, taken, caller, respond)
             await self._run_while_connected(work, body, sending)
 
     def _find(self, request: Request) -> HttpAction[Any, ..., Any, Any]:

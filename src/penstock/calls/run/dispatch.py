@@ -90,13 +90,11 @@ class HttpCall(Call):
     @property
     def handler(self) -> Callable[..., Any]:
         handler = self.function.handler
-        if not self.function.is_async:
-            return handler
 
         async def handle_and_respond(ctx: Any, **arguments: Any) -> None:
             await self.respond(await handler(ctx, **arguments))
 
-        return handle_and_respond
+        return handle_and_respond if self.function.is_async else handler
 
     def check_result(self, result: Any) -> Any:
         return result  # `respond` checks it
