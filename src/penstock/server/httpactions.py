@@ -67,8 +67,6 @@ class ActionDoor:
         request, sending = Request(scope, receive), Sending(send, is_head=scope["method"] == "HEAD")
         try:
             await self._handle(request, receive, sending)
-        except _HeadSent:
-            return
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             answer = await _answer(request, error)  # which logs it
             if not sending.started:
@@ -92,7 +90,8 @@ class ActionDoor:
                 raise ResultInvalid(
                     f"{action.name} returned {type(response).__name__}.", fix="Return a Response of Starlette's."
                 )
-            await response(scope, body.receive, sending)
+            with suppress(_HeadSent):
+                await response(scope, body.receive, sending)
 
         with self._opening.trace(request.headers):
             taken = given if action.is_async else SyncRequest(given, Bridge(asyncio.get_running_loop()))
@@ -124,7 +123,7 @@ class ActionDoor:
     async def _run_while_connected(self, work: Coroutine[Any, Any, None], body: Body, sending: Sending) -> None:
         """Run a handler; cancel it if its client leaves before the response is complete."""
         running, watching = asyncio.create_task(work), asyncio.create_task(body.watch())
-        stream = sending.stream = _Stream(running, self._opening)
+        stream = sending.stream = ActionStream(running, self._opening)
         try:
             await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
             if sending.complete and not running.done():  # it may have a background task
@@ -158,7 +157,7 @@ class ActionDoor:
 
 
 class ActionRoute(BaseRoute):
-    """The route of all paths that HTTP actions have, also of those that are declared later."""
+    """The route of all paths that HTTP actions have, also when an action is declared later."""
 
     def __init__(self, door: ActionDoor) -> None:
         self._door = door
@@ -222,7 +221,7 @@ class Sending:
         self.started = False
         self.complete = False
         self.closed = False  # whether nobody is to send any more
-        self.stream: _Stream | None = None
+        self.stream: ActionStream | None = None
 
     async def __call__(self, message: Message) -> None:
         if self.closed or self.complete:
@@ -249,7 +248,7 @@ class Sending:
             raise _HeadSent
 
 
-class _Stream:
+class ActionStream:
     """A response of events: stopping hangs it up, and does not wait for it."""
 
     def __init__(self, running: asyncio.Task[None], opening: Opening) -> None:
