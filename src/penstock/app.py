@@ -220,7 +220,7 @@ class App(Declaring):
         tables = distinct(
             (
                 *self._tables,
-                *tables_of((*self.registry, *self.outboxes.functions())),
+                *tables_of((*self.registry, *self.registry.http, *self.outboxes.functions())),
                 *self.tasks.tables(),
                 *self.outboxes.tables(),
             )
@@ -361,6 +361,7 @@ class Backend(CallerBackend):
             function.signature  # noqa: B018 - what cannot be checked is refused now
             if self.config.require_access:
                 check_says_access(function)
+        for function in (*self.app.registry, *self.app.registry.http):
             if function.rate_limit is not None and function.rate_limit not in self.app.rate_limits:
                 raise DeclarationError(
                     f"{function.name}: there is no rate limit {function.rate_limit!r}.",

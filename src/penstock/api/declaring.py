@@ -5,20 +5,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.ctxkinds import annotation_of, check_ctx, word_of
+from penstock.calls.run.ctxkinds import annotation_of, check_ctx, label, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
 from penstock.errors import DeclarationError
 from penstock.functions.access import Access, Guard
 from penstock.functions.batch import Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, Runtime
+from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
 from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from penstock.calls.run.syncrequest import SyncRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +126,52 @@ class Declaring:
     def internal_action(self) -> ActionDecorator:
         """Declare an action that only this program may call; see `action`."""
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=False))
+
+    def http(
+        self,
+        method: str,
+        path: str,
+        *,
+        access: Access | Guard | None = None,
+        rate_limit: str | None = None,
+        max_body: int | None = None,
+        timeout: timedelta | None = None,
+    ) -> HttpDecorator:
+        """Declare an HTTP action: it takes Starlette's request, and returns a response of Starlette's.
+
+        It is an action, so it has no transaction, and may call the outside world. With def it takes a `sync.Request`.
+
+        Args:
+            method: One of GET, POST, PUT, PATCH, DELETE and OPTIONS. GET answers HEAD, too.
+            path: The exact path, such as ``"/hooks/payments"``. ``"/files/{rest:path}"`` is all below ``/files/``; the
+                rest is in ``request.path_params["rest"]``. Exact paths come first, then the longest beginning.
+            access: Who may call it; has to be said. A guard may look at the request; see `query`.
+            rate_limit: The rate limit that each request takes a token of.
+            max_body: The most bytes of a request's body; by default the setting ``max_argument_bytes``.
+            timeout: The longest time of a request with its response; by default the setting ``call_timeout``.
+
+        Raises:
+            DeclarationError: The method or path cannot be, another action has them, or access is not said.
+        """
+        place = place_of(method, path)
+
+        def declare(handler: Callable[..., Any]) -> Any:
+            action: HttpAction[Any, ..., Any, Any] = HttpAction(
+                handler, place, access=access, rate_limit=rate_limit, max_body=max_body, timeout=timeout
+            )
+            check_ctx(action)
+            given = annotation_of(handler, [*inspect.signature(handler).parameters.values()][1])
+            fits = "Request" if isinstance(given, str) or action.is_async else "SyncRequest"
+            if word_of(given) not in {fits, "Any"}:
+                raise DeclarationError(
+                    f"{label(handler)} is an HTTP action written with {'async def' if action.is_async else 'def'}, and "
+                    f"takes {given}.",
+                    fix=f"Write request: {'Request, from starlette.requests' if action.is_async else 'sync.Request'}.",
+                )
+            self.registry.add_http(action)
+            return action
+
+        return declare
 
     def _declare(self, kind: type[AnyFunction], *allowed: str, public: bool) -> Any:
         word = f"{'' if public else 'internal_'}{kind.kind.value}"
@@ -263,6 +316,19 @@ class ActionDecorator(Protocol):
         name: str = ...,
         timeout: timedelta = ...,
     ) -> BatchDecorator[P, T]: ...
+
+
+class HttpDecorator(Protocol):
+    """The type of ``App.http(…)``: it declares an HTTP action."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[ActionCtx, Request], Awaitable[Response]], /
+    ) -> HttpAction[ActionCtx, [Request], Response, Awaitable[Response]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[SyncActionCtx, SyncRequest], Response], /
+    ) -> HttpAction[SyncActionCtx, [SyncRequest], Response, Response]: ...
 
 
 class TaskDecorator(Protocol[TaskRow]):

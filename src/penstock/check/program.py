@@ -26,6 +26,7 @@ _DECORATORS: dict[str, tuple[Kind, bool]] = {
     "internal_query": ("query", False),
     "internal_mutation": ("mutation", False),
     "internal_action": ("action", False),
+    "http": ("action", False),  # no call by name reaches it
 }
 _HANDLERS = {"reactive_task", "outbox", "cron"}
 _DEEPEST = 10  # aliases of aliases

@@ -75,7 +75,9 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
 @pass_options
 def function_spec_command(options: Options, url: str) -> None:
     """Print the functions as Convex's function spec, in JSON, for tools such as convex-helpers."""
-    print_json(function_spec(describe(open_app(options).registry), url), pretty=True)
+    registry = open_app(options).registry
+    places = [action.place for action in registry.http]
+    print_json(function_spec(describe(registry), url, places), pretty=True)
 
 
 def project_places() -> dict[str, Path]:

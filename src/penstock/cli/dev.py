@@ -240,6 +240,7 @@ def _sample_call(app: App, url: str, kind: FunctionKind) -> str | None:
 
 def _functions(app: App) -> str:
     kinds = Counter(function.kind.value for function in app.registry)
+    kinds.update("HTTP action" for _ in app.registry.http)
     listed = ", ".join(amount(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
     internal = sum(not function.public for function in app.registry)
     return (listed or "none yet") + (f" ({internal} of them internal)" if internal else "")

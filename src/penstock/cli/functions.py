@@ -22,6 +22,7 @@ from penstock.cli.output import print_json, print_table, say
 from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
+from penstock.functions.httpaction import HttpAction
 from penstock.functions.registry import Registry
 from penstock.functions.written import annotation_text, signature_text
 from penstock.identity.caller import SYSTEM, Caller
@@ -34,7 +35,8 @@ from penstock.wire.outgoing import Format, encode_result
 @json_option()
 def command(options: Options) -> None:
     """List the functions of the app."""
-    functions = sorted(open_app(options).registry, key=lambda function: function.name)
+    registry = open_app(options).registry
+    functions = sorted((*registry, *registry.http), key=lambda function: function.name)
     if options.json:
         print_json([_describe(function) for function in functions])
         return
@@ -43,8 +45,12 @@ def command(options: Options) -> None:
         return
     print_table(
         ("function", "kind", "access", "signature"),
-        [(function.name, function.kind.value, _access(function), signature_text(function)) for function in functions],
+        [(function.name, _kind(function), _access(function), signature_text(function)) for function in functions],
     )
+
+
+def _kind(function: AnyFunction) -> str:
+    return str(function.place) if isinstance(function, HttpAction) else function.kind.value
 
 
 def _access(function: AnyFunction) -> str:
@@ -56,7 +62,8 @@ def _describe(function: AnyFunction) -> dict[str, Any]:
     empty = inspect.Signature.empty
     return {
         "name": function.name,
-        "kind": function.kind.value,
+        "kind": "http" if isinstance(function, HttpAction) else function.kind.value,
+        **({"request": str(function.place)} if isinstance(function, HttpAction) else {}),
         "visibility": "public" if function.public else "internal",
         "access": function.access_text or None,
         "parameters": [

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options, plain_type
+from penstock.functions.httpaction import Place
 
 _PLAIN = {"integer": "number", "int64": "bigint", "base64": "bytes"} | {same: same for same in SAME}
 
 
-def function_spec(description: Description, url: str) -> dict[str, Any]:
-    """The spec of the functions of a server at an URL."""
-    return {"url": url, "functions": [_function(description, function) for function in description.functions]}
+def function_spec(description: Description, url: str, actions: Iterable[Place] = ()) -> dict[str, Any]:
+    """The spec of the functions of a server at an URL, with the places of its HTTP actions."""
+    functions = [_function(description, function) for function in description.functions]
+    http = [{"functionType": "HttpAction", "method": one.method, "path": _path(one)} for one in actions]
+    return {"url": url, "functions": functions + http}
+
+
+def _path(place: Place) -> str:
+    """The path as Convex writes it, which has a star for the rest of a path."""
+    return f"{place.fixed}*" if place.rest else place.fixed
 
 
 def _function(description: Description, function: FunctionDescription) -> dict[str, Any]:

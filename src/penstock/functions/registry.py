@@ -14,6 +14,7 @@ from typing import Any
 from penstock.codec import Codec
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction
+from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
 from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
@@ -27,10 +28,20 @@ class Registry:
         self.program = ""  # the name of the app
         self.codec: Codec | None = None  # the codec of the app
         self._functions: dict[str, AnyFunction] = {}
+        self._http_names: dict[str, AnyFunction] = {}
+        self.http = HttpActions()
         # for each topic, what gives the signature of the payload that a handler takes
         self.topics: dict[str, list[Callable[[], Signature]]] = {}
 
     def add(self, function: AnyFunction) -> None:
+        self._name(function, self._functions, self._http_names)
+
+    def add_http(self, action: HttpAction[Any, ..., Any, Any]) -> None:
+        """Add an HTTP action. Calls by name do not find it."""
+        self._name(action, self._http_names, self._functions)
+        self.http.add(action)
+
+    def _name(self, function: AnyFunction, names: dict[str, AnyFunction], others: dict[str, AnyFunction]) -> None:
         given: object = function.name
         name, where = str(given), place_of_handler(function.declared)
         if name is not given or len(name) > LONGEST_PATH or not _NAME.fullmatch(name):
@@ -38,7 +49,7 @@ class Registry:
                 f"{given!r} ({where}) is not a function name.",
                 fix="Names have the form module:function, such as http:fetch, of letters, digits, _ and dots.",
             )
-        known = self._functions.setdefault(name, function)
+        known = others.get(name) or names.setdefault(name, function)
         if known is not function:
             raise DeclarationError(
                 f"Two functions are named {name}: {place_of_handler(known.declared)} and {where}.",

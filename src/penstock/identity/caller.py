@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from penstock.errors import Unauthenticated
 from penstock.identity.identity import Identity
 
 _UNMASKED = 4  # characters, of a subject that has twice as many
@@ -37,11 +38,13 @@ class Caller:
         identity: The user; None for the system, and for a caller from outside without a token.
         is_system: Whether it is the program itself: its jobs, crons, commands and Python. No guard applies to it.
         request: The request that the call came with; None for a call from Python, and for jobs.
+        refusal: The reason why what it sent as ``authorization`` names nobody, if its function is to judge that.
     """
 
     identity: Identity | None = None
     is_system: bool = False
     request: RequestInfo | None = None
+    refusal: Unauthenticated | None = field(default=None, compare=False, repr=False)
 
     @property
     def address(self) -> str:

@@ -32,6 +32,7 @@ from penstock.server.access import REQUEST_ID, Access
 from penstock.server.admin import admin_mount
 from penstock.server.apidocs import docs_routes
 from penstock.server.http import Api, CallDoor, health_routes, not_routed, refuse, refuse_plainly
+from penstock.server.httpactions import ActionDoor, ActionRoute
 from penstock.server.metrics import metrics_route
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -49,6 +50,7 @@ class Asgi(Starlette):
         self._origins = origins
         written = WrittenAnswers()
         api = Api(opening, written)
+        actions = ActionDoor(opening, lambda web: _for_web_pages(web, origins, _MountedCors))
         super().__init__(
             routes=[
                 Mount("/api", app=_for_web_pages(_route(api.routes(), {Refused: refuse, TryAgain: refuse}), origins)),
@@ -58,6 +60,8 @@ class Asgi(Starlette):
                 metrics_route(opening),
                 admin_mount(opening),
                 *(_dashboard(opening) if dashboard else ()),
+                Mount("/http", app=actions),
+                ActionRoute(actions),
             ],
             middleware=[
                 Middleware(_SocketDoor, opening=opening, written=written, origins=origins),

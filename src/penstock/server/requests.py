@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 _PATH = re.compile(r"[^\W\d]\w*(?:[./][^\W\d]\w*)*(?::[^\W\d]\w*)?")
 _MOST_QUERIES = 1000
-_LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
+LINGER = 32 * 1024 * 1024  # bytes over the limit that are read and thrown away, so that the sender sees the answer
 
 
 class Refused(Exception):
@@ -166,7 +167,7 @@ def _call_in_url(request: Request, config: Config) -> Call:
     given = request.query_params
     args = given.get("args") or "{}"
     if len(args) > config.max_argument_bytes:
-        raise _too_large(config.max_argument_bytes)
+        raise body_too_large(config.max_argument_bytes)
     body = Body(_parse(args.encode()), _client_of(request))
     return body.call({"path": given.get("path"), "args": body.fields, "format": given.get("format")})
 
@@ -269,14 +270,24 @@ def _check_headers(headers: Headers) -> None:
         raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
 
 
+async def refuse_declared(headers: Headers, receive: Receive, limit: int, seconds: float) -> None:
+    """Refuse a body whose declared length is over a limit, once it is read, so that its sender sees the answer."""
+    declared = headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _receive_body(headers, receive, limit)
+        raise body_too_large(limit)
+
+
 async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     declared = headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > limit
-    if too_large and (headers.get("expect") or int(declared) > limit + _LINGER):
-        raise _too_large(limit)
+    if too_large and (headers.get("expect") or int(declared) > limit + LINGER):
+        raise body_too_large(limit)
     parts: list[bytes] = []
     size, more = 0, True
-    while more and size <= limit + _LINGER:
+    while more and size <= limit + LINGER:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refused(499, "ClientDisconnected", "The caller went away.")
@@ -288,11 +299,11 @@ async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes
         else:
             parts.append(part)
     if too_large:
-        raise _too_large(limit)
+        raise body_too_large(limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(limit: int) -> Refused:
+def body_too_large(limit: int) -> Refused:
     return Refused(413, "RequestTooLarge", f"A request may have {limit} bytes.", {"connection": "close"})
 
 

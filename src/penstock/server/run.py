@@ -28,6 +28,7 @@ from penstock.errors import ConfigError
 from penstock.observe.logs import event
 from penstock.server.asgi import Asgi, asgi_app
 from penstock.server.frames import WebSocketFrames
+from penstock.server.httpactions import ActionStream
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
 from penstock.server.subscribe import EventStream
@@ -118,7 +119,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._stopping is not None and not self.should_exit:
-            streams = sum(isinstance(one, EventStream) for one in self._opening.endless)
+            streams = sum(isinstance(one, EventStream | ActionStream) for one in self._opening.endless)
             self._stopping(self._opening.under_way - streams, self._backend.engine.journal.jobs_running())
         super().handle_exit(sig, frame)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import tempfile
 from collections import Counter
@@ -12,22 +13,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.backend import CallerBackend
 from penstock.app import App, Backend
 from penstock.calls.handlers.taskrun import TaskAttempt
+from penstock.errors import of_extra
 from penstock.functions.function import name_of
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Job, JobStatus
 from penstock.observe.practices import Finding
 from penstock.outbox.trouble import Trouble
+from penstock.server.asgi import asgi_app
 from penstock.services.planner.planner import Planner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
 from penstock.services.worker.worker import Worker
 from penstock.store.nouns.tasks import HELD
 from penstock.testing.clock import TestClock
+
+if TYPE_CHECKING:
+    from httpx import AsyncClient
 
 _MOST_JOBS = 10_000
 _FARTHEST = timedelta(days=366)
@@ -116,6 +122,7 @@ class TestApp(Backend):
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
+        self._http: AsyncClient | None = None
         self._attempts = 0
         self._seen: list[SeenRun] = []
         self._failures: list[tuple[str, Trouble]] = []
@@ -154,6 +161,8 @@ class TestApp(Backend):
             await self.worker.finish()
         await self.planner.finish()
         await self.relay.finish()
+        if self._http is not None:
+            await self._http.aclose()
         await self.stop()
         if self._folder is not None:
             self._folder.cleanup()
@@ -166,6 +175,22 @@ class TestApp(Backend):
             **claims: Fields of the `Identity`, instead. The issuer is ``"test"`` by default.
         """
         return super().with_identity(Identity(**{"issuer": "test", **claims}) if claims else identity)
+
+    @property
+    def http(self) -> AsyncClient:
+        """Requests to this app without a socket, as httpx sends them: ``await app.http.post("/hooks", content=…)``.
+
+        A response is there when all of it is. The app sees the requests as those of a client on this machine.
+
+        Raises:
+            ConfigError: httpx is not installed.
+        """
+        if self._http is None:
+            with of_extra("client", "TestApp.http", {"httpx"}):
+                httpx = importlib.import_module("httpx")
+            transport = httpx.ASGITransport(asgi_app(self.app, backend=self))
+            self._http = httpx.AsyncClient(transport=transport, base_url="http://test")
+        return self._http
 
     @property
     def practices(self) -> list[Finding]:

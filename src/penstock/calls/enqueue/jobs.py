@@ -99,9 +99,9 @@ class JobCalls:
                 f"{function!r} is not a function of an app, so no worker could find it.",
                 fix="Decorate it with @app.internal_mutation or @app.internal_action.",
             )
+        function.check_job()
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(f"{function.name} is not a function of this app.")
-        function.check_job()
         practices.note_schedule(function)
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:

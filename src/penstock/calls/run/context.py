@@ -59,7 +59,7 @@ class QueryCtx(OfCall):
     @property
     def auth(self) -> Auth:
         """The caller. A live query that asks runs once for each user, and otherwise once for all of them."""
-        return Auth(self._scope, self._scope.transaction.identity)
+        return Auth(self._scope, self._scope.transaction.identity, self._call.caller.refusal)
 
     @property
     def request(self) -> RequestInfo | None:
@@ -244,7 +244,7 @@ class ActionCtx(OfCall):
     @property
     def auth(self) -> Auth:
         """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
-        return Auth(self._calls, self._identity)
+        return Auth(self._calls, self._identity, self._call.caller.refusal)
 
     @property
     def request(self) -> RequestInfo | None:

@@ -6,7 +6,7 @@ Owns the check that a caller may call a function. Leaves transports to the doors
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,11 +19,13 @@ from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.httpaction import HttpAction
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.store.nouns.requests import RequestKey, Requests
 from penstock.store.session import Session
 
 Encode = Callable[[Any], Any]
+Respond = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,25 @@ class SentOnce(MutationRequest):
     async def seal(self, session: Session, answer: Any) -> None:
         if not await self.store.record(session, self.key, answer.decode(), self.now()):
             raise Conflict("Another run of the same request took effect at the same time.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpCall(Call):
+    """A call of an HTTP action. With async def it ends when its response is sent, which may stream from its ctx."""
+
+    respond: Respond
+
+    @property
+    def handler(self) -> Callable[..., Any]:
+        handler = self.function.handler
+
+        async def handle_and_respond(ctx: Any, **arguments: Any) -> None:
+            await self.respond(await handler(ctx, **arguments))
+
+        return handle_and_respond if self.function.is_async else handler
+
+    def check_result(self, result: Any) -> Any:
+        return result  # `respond` checks it
 
 
 class _Known(Exception):
@@ -241,6 +262,28 @@ class Dispatch:
                 return done.encode()
             raise
         return found
+
+    async def call_http(
+        self, action: HttpAction[Any, ..., Any, Any], request: Any, caller: Caller, respond: Respond
+    ) -> None:
+        """Call an HTTP action with a request, and respond.
+
+        Args:
+            action: The action.
+            request: The request.
+            caller: The caller.
+            respond: Sends what the handler returned; with async def while the handler's ctx lives.
+
+        Raises:
+            Overloaded: This process has as many calls under way as it takes on.
+            CallTimeout: It took too long.
+        """
+        call = HttpCall(action, {action.argument: request}, caller, respond=respond)
+        async with self._places.take(action.name, action.seconds(self._config.call_timeout)):
+            with containing(action.name):
+                result = await self._runner.start(call)
+                if not action.is_async:
+                    await respond(result)
 
     def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
         """A public query and its checked arguments.

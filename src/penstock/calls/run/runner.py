@@ -322,7 +322,7 @@ class FunctionCalls(Attempts):
         )
         if not await function.access.lets_in(asked):
             if transaction.identity() is None:
-                raise NotSignedIn
+                raise transaction.caller.refusal or NotSignedIn()
             raise AccessDenied(f"The access of {function.name} does not let this caller in.")
 
     async def check_access_alone(self, call: Call, arguments: Arguments) -> None:

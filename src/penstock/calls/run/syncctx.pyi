@@ -9,6 +9,7 @@ from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.face import Face
 from penstock.calls.run.ratelimits import RateStatus
 from penstock.clock import Random
+from penstock.errors import Unauthenticated
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction
 from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
@@ -72,6 +73,8 @@ class SyncActionWork(Face):
     def complete_later(self, timeout: timedelta = timedelta(hours=1)) -> str: ...
 
 class SyncAuth(Face):
+    @property
+    def error(self) -> Unauthenticated | None: ...
     def get_user_identity(self) -> Identity | None: ...
     def require(self) -> Identity: ...
 
