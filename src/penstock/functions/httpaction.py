@@ -116,7 +116,7 @@ def place_of(method: str, path: str) -> Place:
         )
     first = found["fixed"].split("/")[1]
     if first in _OWN:
-        raise DeclarationError(f"{what}: penstock itself answers below /{first}.", fix="Choose another path.")
+        raise DeclarationError(f"{what}: paths below /{first} belong to penstock.", fix="Choose another path.")
     return Place(method, path, found["fixed"], found["rest"] or "")
 
 
