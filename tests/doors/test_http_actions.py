@@ -194,11 +194,12 @@ async def stream(ctx: ActionCtx, request: Request) -> Response:
                 yield b"data: %d %b\n\n" % (len(part), (await ctx.run_query(whoami)).encode())
             if "fail" in request.query_params:
                 raise ValueError(SECRET)
+            while "flood" in request.query_params:
+                yield b"data: x\n\n" * 10_000  # waits for nothing
             if "for_ever" in request.query_params:
                 await asyncio.Event().wait()
-        except asyncio.CancelledError:
+        finally:
             cancelled.set()
-            raise
 
     return StreamingResponse(parts(), media_type="text/event-stream")
 
@@ -387,6 +388,11 @@ async def test_streams_flow_both_ways_and_end_with_their_clients(database_url: s
             async with http.stream("POST", "/stream?for_ever=1", content=b"x") as answer:
                 assert await anext(answer.aiter_lines()) == "data: 1 nobody"
                 assert not cancelled.is_set()
+            async with asyncio.timeout(SOON):
+                await cancelled.wait()
+            cancelled.clear()
+            async with http.stream("POST", "/stream?flood=1", content=b"x") as answer:
+                assert await anext(answer.aiter_lines()) == "data: 1 nobody"
             async with asyncio.timeout(SOON):
                 await cancelled.wait()
             await until(lambda: test.dispatch._places._under_way == 0)

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.app import Backend
 from penstock.calls.run.bridge import Bridge
 from penstock.calls.run.syncrequest import SyncRequest
+from penstock.clock import SystemClock
 from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
 from penstock.functions.httpaction import HttpAction
 from penstock.identity.caller import Caller
@@ -39,6 +40,7 @@ _DIRECT = {"spec_version": "2.4"}  # has Starlette's responses leave the request
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FIRST_STATUS, _LAST_STATUS = 200, 599
+_TURN = SystemClock()
 
 
 class ActionDoor:
@@ -90,8 +92,12 @@ class ActionDoor:
                 raise ResultInvalid(
                     f"{action.name} returned {type(response).__name__}.", fix="Return a Response of Starlette's."
                 )
-            with suppress(_HeadSent):
-                await response(scope, body.receive, sending)
+            try:
+                with suppress(_HeadSent):
+                    await response(scope, body.receive, sending)
+            finally:  # so that a stream that ends early frees what it holds
+                if (close := getattr(getattr(response, "body_iterator", None), "aclose", None)) is not None:
+                    await close()
 
         with self._opening.trace(request.headers):
             taken = given if action.is_async else SyncRequest(given, Bridge(asyncio.get_running_loop()))
@@ -242,6 +248,8 @@ class Sending:
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._send(message)
+                if not self.complete:
+                    await _TURN.sleep(0)  # a server drops what is sent to a client that has left, and never waits
         except TimeoutError as error:
             self.complete = False
             raise ClientDisconnect from error
