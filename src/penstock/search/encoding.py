@@ -27,10 +27,10 @@ def encode(text: str | None) -> str:
     A token that is repeated is stored 16 times at most. The text behind the first megabyte of different tokens is not
     indexed.
     """
-    return " ".join(_limited(text)) if text else ""
+    return " ".join(_limit(text)) if text else ""
 
 
-def _limited(text: str) -> Iterator[str]:
+def _limit(text: str) -> Iterator[str]:
     counts, left = Counter[str](), MAX_BYTES
     for token in tokens(text):
         count = counts[token] = counts[token] + 1

@@ -28,7 +28,7 @@ class Word:
     prefix: bool = False  # whether the beginning of a token is enough; then it is one token
 
     @property
-    def unfinished(self) -> bool:
+    def is_beginning(self) -> bool:
         """Whether rows with the whole word fit better than rows with a longer one."""
         return self.prefix and not is_unbroken(self.tokens[0])
 

@@ -51,7 +51,7 @@ def scorer(query: Query) -> Callable[[str], Score | None]:
 def _counter(word: Word) -> Callable[[str], tuple[int, int]]:
     """Count a word in padded tokens: all hits, and those of the whole word."""
     first, *others = (f" {token}" if word.prefix else f" {token} " for token in word.tokens)
-    if word.unfinished:
+    if word.is_beginning:
         return lambda padded: (padded.count(first), padded.count(f"{first} "))
 
     def count(padded: str) -> tuple[int, int]:
