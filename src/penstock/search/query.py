@@ -1,4 +1,4 @@
-"""A search as its words: what a user typed, of which at most 16 words count.
+"""A search as its words: at most 16 of the text that a user typed.
 
 Owns the meaning of a search text. Leaves the order of the rows found to `rank`, and each database's own text of a
 search to `encoding`. A search text has no operators.
