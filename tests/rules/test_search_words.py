@@ -6,15 +6,18 @@ from __future__ import annotations
 import random  # noqa: TID251 - seeded
 import sys
 import unicodedata
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from itertools import pairwise, permutations
 from time import process_time  # noqa: TID251 - of this process, however busy the machine is
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ValueInvalid
-from penstock.search.encoding import MAX_BYTES, MAX_REPEATS, encode, fts5_match, tsquery
+from penstock.search.encoding import MAX_BYTES, MAX_REPEATS, encode, filter_token, fts5_match, tsquery
 from penstock.search.query import MAX_WORDS, Query, Word, parse_query
 from penstock.search.rank import Rank, scorer
 from penstock.search.tokenizer import MAX_WORD, fold, is_unbroken, tokens
@@ -176,6 +179,24 @@ def test_a_search_is_written_for_each_database() -> None:
     assert tsquery(parse_query("a 東京都 b", "all")) == "'a' & ('東京' & '京都') & 'b':*"
 
 
+def test_equal_values_of_a_filter_have_one_token_and_others_another() -> None:
+    equal = [
+        (1, 1),
+        (Decimal("1.10"), Decimal("1.1")),
+        (Decimal(100), Decimal("1E+2")),
+        (0.0, -0.0),
+        (NOW, NOW.astimezone(timezone(timedelta(hours=5)))),
+    ]
+    assert all(filter_token(0, one) == filter_token(0, other) for one, other in equal)
+    others = [1, 2, "1", None, "None", True, b"1", NOW, NOW.date(), 1.5, Decimal("0.1"), 0.1, UUID(int=1), ""]
+    assert len({filter_token(number, value) for value in others for number in (0, 1)}) == 2 * len(others)
+    assert not words(filter_token(3, "a"))[0].startswith("\ue000")
+    query, needed = parse_query("a b"), [filter_token(0, 1), filter_token(15, "x")]
+    assert fts5_match(query, needed) == f'("a" OR "b"*) AND "{needed[0]}" AND "{needed[1]}"'
+    assert tsquery(query, needed) == f"('a' | 'b':*) & '{needed[0]}' & '{needed[1]}'"
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ROWS = {
     1: "apple",
     2: "apple pie",

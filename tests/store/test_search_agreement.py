@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from stage.examples import examples
 
-from penstock.search.encoding import MAX_BYTES, encode, fts5_match, tsquery
+from penstock.search.encoding import MAX_BYTES, encode, filter_token, fts5_match, tsquery
 from penstock.search.query import Match, Query, parse_query
 from penstock.search.rank import Rank, scorer
 from penstock.search.tokenizer import tokens
@@ -31,7 +31,7 @@ OR NOT ^a a* -a +a {a} a:* <-> <b> \x01 \x7f \u200d \u200b \u00ad
 _PARTS = [*_WORDS.split(), "x" * 70, "ж" * 70]
 _GAPS = [" ", " ", " ", "", "-", "\n", "。"]
 
-Find = Callable[[Query], list[tuple[int, str]]]
+Find = Callable[[Query, list[str]], list[tuple[int, str]]]
 
 
 def text_of(rnd: random.Random, most: int) -> str:
@@ -40,6 +40,11 @@ def text_of(rnd: random.Random, most: int) -> str:
         chr(rnd.choice((rnd.randint(1, 0x24F), rnd.randint(0x250, 0xD7FF)))) for _ in range(rnd.randint(0, 3))
     )
     return "".join(parts) + strange
+
+
+def indexed(key: int, text: str) -> str:
+    """What a side table holds for a row: its tokens, and that of a filter with three values."""
+    return f"{encode(text)} {filter_token(0, key % 3)}".strip()
 
 
 def texts() -> dict[int, str]:
@@ -51,10 +56,10 @@ def texts() -> dict[int, str]:
 def fts5() -> Iterator[Find]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("create virtual table search using fts5(tokens, tokenize = 'ascii', detail = none)")
-        rows = ((key, encode(text)) for key, text in texts().items())
+        rows = ((key, indexed(key, text)) for key, text in texts().items())
         connection.executemany("insert into search (rowid, tokens) values (?, ?)", rows)
         found = "select rowid, tokens from search where search match ?"
-        yield lambda query: connection.execute(found, (fts5_match(query),)).fetchall()
+        yield lambda query, filters: connection.execute(found, (fts5_match(query, filters),)).fetchall()
 
 
 @pytest.fixture
@@ -64,13 +69,13 @@ def tsvector(empty_postgres_url: str) -> Iterator[Find]:
         connection.execute("create index on search using gin ((tokens::tsvector))")
         with connection.cursor().copy("copy search from stdin") as copy:
             for key, text in texts().items():
-                copy.write_row((key, encode(text)))
+                copy.write_row((key, indexed(key, text)))
         connection.execute("analyze search")
         connection.execute("set enable_seqscan = off")
         found = "select key, tokens from search where tokens::tsvector @@ %s::tsquery"
         plan = connection.execute(f"explain {found}", ("'a'",)).fetchall()
         assert "search_tokens_idx" in str(plan)
-        yield lambda query: connection.execute(found, (tsquery(query),)).fetchall()
+        yield lambda query, filters: connection.execute(found, (tsquery(query, filters),)).fetchall()
 
 
 @pytest.fixture(params=["fts5", "tsvector"])
@@ -97,17 +102,19 @@ def order(query: Query, rows: list[tuple[int, str]]) -> list[Rank]:
 def test_each_engine_finds_what_python_finds_in_the_same_order(find: Find) -> None:
     rnd = random.Random(83)
     split = {key: list(tokens(text)) for key, text in texts().items()}
-    stored = {key: encode(text) for key, text in texts().items()}
+    stored = {key: indexed(key, text) for key, text in texts().items()}
     nonempty, matches = 0, list[Match](["any", "all"])
     for number in range(QUERIES):
-        query = parse_query(text_of(rnd, 20 if number % 50 == 0 else 3), matches[number % 2])
+        query = parse_query(text_of(rnd, 20 if number % 50 == 0 else 3), matches[number // 4 % 2])
         if not query.words:
             continue
-        found = find(query)
-        expected = {key for key, row in split.items() if fits(query, row)}
+        wanted = number % 4  # 3: without a filter
+        rows = {key: row for key, row in stored.items() if wanted in {key % 3, 3}}
+        found = find(query, [] if wanted == 3 else [filter_token(0, wanted)])
+        expected = {key for key in rows if fits(query, split[key])}
         assert {key for key, _ in found} == expected, query
         assert all(stored[key] == row for key, row in found)
-        ranks = order(query, [*stored.items()])
+        ranks = order(query, [*rows.items()])
         assert order(query, found) == ranks, query
         assert {rank.key for rank in ranks} == expected, query
         nonempty += bool(expected)
