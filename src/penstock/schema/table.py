@@ -41,7 +41,9 @@ from penstock.schema.ids import JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
+from penstock.schema.searching import check_search
 from penstock.schema.tighten import tighten
+from penstock.search.index import SearchIndex
 
 _MAX_COLUMNS = 1024
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
@@ -94,7 +96,7 @@ class Table(BaseModel, metaclass=_Frozen):
         strict=True,
         validate_default=True,
         populate_by_name=True,
-        ignored_types=(Index, Rules),
+        ignored_types=(Index, Rules, SearchIndex),
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -230,6 +232,7 @@ class TableDefinition:
     live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
+    searches: Mapping[str, SearchIndex]  # the declared search indexes by name
     rules: Rules | None  # what callers may do with its rows; None if they may do everything
     positions: Mapping[str, int] = field(repr=False)
 
@@ -362,6 +365,7 @@ def _define(table: type[Table]) -> TableDefinition:
         live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
+        searches=dict(_searches(table, columns)),
         rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
@@ -415,6 +419,16 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
                         fix=f"Its fields are {', '.join(cls.model_fields)}.",
                     )
             yield index
+
+
+def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, SearchIndex]]:
+    for owner in reversed(cls.__mro__):
+        for name, index in vars(owner).items():
+            if isinstance(index, SearchIndex):
+                with _add_place(cls, name):
+                    check_name(f"Table {cls.__name__}: search index", name)
+                    check_search(cls.__name__, index, {column.name: column for column in columns})
+                yield name, index
 
 
 def _rules(cls: type[Table]) -> Rules | None:
