@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from doors.board_fixtures import board
 from fastapi import FastAPI
 from stage.sockets import listening
 from stage.waits import SOON, until
@@ -248,6 +249,9 @@ async def test_a_request_finds_its_action_and_nothing_else_does(database_url: st
         assert (raw.content, raw.headers["x-url"]) == (bytes(range(256)), "http://shop.example/")
         by_name = {"path": file.name, "args": {}}
         assert "Could not find" in (await test.http.post("/api/action", json=by_name)).text
+    async with board(app, database_url) as seen_there:
+        listed = await seen_there.here.get("/functions")
+        assert "<td>GET /files/exact</td>" in listed.text
     async with TestApp(app, database_url, cors_origins="https://page.example") as test:
         asks = {"origin": "https://page.example", "access-control-request-method": "GET"}
         assert (await test.http.options("/me", headers=asks)).headers["access-control-allow-origin"] == asks["origin"]

@@ -79,7 +79,8 @@ def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, fl
 
 async def _load(view: View) -> Mapping[str, Any]:
     sums = await view.activity.sums(WINDOW)
-    functions = sorted(view.backend.app.registry, key=lambda one: one.name)
+    registry = view.backend.app.registry
+    functions = sorted((*registry, *registry.http), key=lambda one: one.name)
     return {"functions": [_summary(one, sums) for one in functions], "shares": _SHARES}
 
 
