@@ -128,6 +128,20 @@ async def test_declared_crons_run_at_their_times_and_are_seen_with_their_last_ru
         )  # fmt: skip
 
 
+async def test_a_run_under_way_in_a_pool_makes_the_next_one_be_skipped(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TestApp(app, database_url, clock=TestClock(NIGHT)) as backend:
+        failures.extend([OSError("no"), OSError("no")])  # it waits 10 minutes, then 20, each times 0.5 to 1.5
+        await app.crons.create(backend, "w", timedelta(minutes=5), work, pool=pool.with_options(retry=True))
+        await backend.run_until(NIGHT + timedelta(minutes=50))
+        times = [at - NIGHT for what, at in ran if what == "work"]
+        first, second, third, next_one, *_ = (round(time / timedelta(minutes=1), 1) for time in times)
+        assert (first, 10 <= second <= 20, 20 <= third <= 50) == (5, True, True)
+        assert next_one == 5 * int(third // 5 + 1), "the next planned time after that run has ended"
+        assert {one["reason"] for one in events(caplog, "cron.skipped")} == {"under way"}
+
+
 async def test_a_cron_is_created_and_removed_with_a_transaction_and_from_anywhere(database_url: str) -> None:
     create = app.crons.create
 
