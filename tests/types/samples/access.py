@@ -39,7 +39,7 @@ async def wrong(ctx: QueryCtx) -> None:
     pass
 
 
-@app.query(rate_limit="names")  # refused: call-overload, call-overload, untyped-decorator
+@app.query(rate_limit="names")  # refused: call-overload, untyped-decorator
 async def limited(ctx: QueryCtx) -> None:
     pass
 
