@@ -138,7 +138,7 @@ async def test_errors_for_callers_reach_them_with_their_data(near_door: Door) ->
     async with near_door() as api:
         found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
         assert found["errorData"]["n"] == {"$integer": "AAAAAAAAABA="}
-        told = r'\[Request ID: .*\] Server Error\nUncaught ApplicationError: \{"kind":"unknown book".*'
+        told = r'\[Request ID: .*\] Server Error\nUncaught ConvexError: \{"kind":"unknown book".*'
         assert re.fullmatch(told, found["errorMessage"])
         data: Any
         for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
@@ -154,7 +154,7 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
             ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
         ):
             message = await api.error("mutation", "add", **args)
-            assert message.startswith("ArgumentsInvalid: doors.http_fixtures:add: invalid arguments:"), message
+            assert message.startswith("ArgumentValidationError: doors.http_fixtures:add: invalid arguments:"), message
             assert said in message
         assert (await api.error("mutation", "rate", stars=7)).endswith(
             "stars: Value error, a book has one to five stars."

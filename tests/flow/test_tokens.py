@@ -91,7 +91,7 @@ async def test_forged_and_foreign_tokens_are_refused() -> None:
 
         for wrong, said in {
             issuer.token(aud="another"): "for 'another'",
-            issuer.token(aud=None): "Configured: OIDC(domain=",
+            issuer.token(aud=None): "configured providers: OIDC(domain=",
             issuer.token(iss="https://evil.example"): "issuer 'https://evil.example'",
             issuer.token(key="second", sub=5): "Subject",
             issuer.token(key="second", exp=None): "exp",
