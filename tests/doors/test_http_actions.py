@@ -292,10 +292,15 @@ async def test_what_a_handler_gives_or_raises(sqlite_url: str, caplog: pytest.Lo
                 assert (answer.status_code, answer.headers["x-request-id"]) == (status, "request-7"), by
                 assert "set-cookie" not in answer.headers
                 if status == 500:
-                    assert answer.json()["code"] == "InternalServerError"
+                    found, code = answer.json(), "[Request ID: request-7] Server Error"
+                    assert found["code"].startswith(f"{code}: Uncaught " if dev else code), by
                     assert ("Uncaught" in answer.text) is dev, by
+                    assert found.get("trace", "").startswith("Uncaught ") is dev, by
                     assert SECRET not in answer.text or (dev and by in {"raise", "exit"})
                     assert [one.levelname for one in caplog.records if getattr(one, "event", "") == "call.failed"]
+                if by == "conflict":
+                    code = """[Request ID: request-7] Server Error: Uncaught ConvexError: {"message":"taken"}"""
+                    assert answer.json() | {"trace": ""} == {"code": code, "data": {"message": "taken"}, "trace": ""}
             assert seen.pop() == "background"
             told = {
                 getattr(one, "event", "")

@@ -40,6 +40,12 @@ def trace_text(error: BaseException) -> str:
         return error_text(error)
 
 
+def frames_text(error: BaseException) -> str:
+    """The frames of the program that an error went through, the innermost first, as JavaScript lists them."""
+    found = [frame for frame in traceback.extract_tb(error.__traceback__) if is_program(frame.filename)]
+    return "".join(f"\n    at {one.name} ({os.path.relpath(one.filename)}:{one.lineno}:1)" for one in reversed(found))
+
+
 def trim(trace: str) -> str:
     """A traceback without the frames of penstock and its libraries; as it is if that would leave none."""
     if not any(is_program(frame[2]) for frame in _FRAME.finditer(trace)):

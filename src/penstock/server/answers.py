@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 from penstock import errors
 from penstock.calls.run.snapshots import KEPT, OutOfRetention
 from penstock.clock import SystemClock
-from penstock.observe.errortext import message_of
+from penstock.observe.errortext import frames_text, message_of
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
@@ -86,6 +86,7 @@ _CONVEX_NAMES: dict[type[BaseException], str] = {
     errors.ArgumentsInvalid: "ArgumentValidationError",
     errors.Conflict: "OptimisticConcurrencyControlFailure",
 }
+_OF_ACCESS = (errors.NotSignedIn, errors.AccessDenied, errors.RateLimited)  # before a handler runs
 _UNTYPED = {Format.ENCODED: Format.UNTYPED, Format.JSON: Format.CLEAN}  # no type says what an error's data is
 _DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
     errors.Unauthenticated: 401,
@@ -147,6 +148,22 @@ def plain_answer(error: BaseException, exchange: Exchange) -> Answer:
     return refusal(500, "InternalServerError", _fail(error, exchange))
 
 
+def action_answer(error: BaseException, exchange: Exchange) -> Answer:
+    """An error of an HTTP action, as Convex has it: ``{"code"}``, with ``data`` if it has some; a trace in `dev`."""
+    answer = plain_answer(error, exchange)
+    has_data = isinstance(error, errors.ApplicationError) and not isinstance(error, _OF_ACCESS)
+    if answer.status != 500 and not has_data:  # noqa: PLR2004 - HTTP's number
+        return answer
+    said = _said(error) if isinstance(error, errors.ApplicationError) else _printable(_convex_text(error))
+    code = f"[Request ID: {exchange.request_id}] Server Error"
+    body = {"code": f"{code}: Uncaught {said}" if has_data or exchange.dev else code}
+    if exchange.dev:
+        body["trace"] = f"Uncaught {said}{_frames(error, exchange)}"
+    if has_data and "data" in (found := from_json(answer.body)):
+        body["data"] = found["data"]
+    return replace(answer, body=to_json(body))
+
+
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
     """The answer to an error inside another web framework, whose requests have no id."""
     function = error.raised_in if isinstance(error, errors.PenstockError) else ""
@@ -201,19 +218,27 @@ def _fail(error: BaseException, exchange: Exchange) -> str:
     event("call.failed", logging.ERROR, exc_info=error, error=type(error).__name__, **exchange.facts)
     text = f"[Request ID: {exchange.request_id}] Server Error"
     shown = exchange.dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
-    return f"{text}\nUncaught {_printable(_convex_text(error))}" if shown else text
+    return f"{text}\nUncaught {_printable(_convex_text(error))}{_frames(error, exchange)}" if shown else text
 
 
 def _convex_text(error: BaseException) -> str:
     return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {message_of(error)}"
 
 
+def _frames(error: BaseException, exchange: Exchange) -> str:
+    return f"{frames_text(error)}\n" if exchange.dev else ""
+
+
 def _application_error(error: errors.ApplicationError, exchange: Exchange) -> bytes:
     data = encode_result(error.data, _UNTYPED.get(exchange.form, exchange.form))
-    said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.SAID).decode()
-    name = _CONVEX_NAMES.get(type(error), type(error).__name__)
-    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught {name}: {said[:_LONGEST_DATA]}"
+    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught {_said(error)}{_frames(error, exchange)}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
+
+
+def _said(error: errors.ApplicationError) -> str:
+    """The name and the data of an error in one line."""
+    said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.SAID).decode()
+    return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {said[:_LONGEST_DATA]}"
 
 
 def _headers(error: errors.ApplicationError) -> dict[str, str]:

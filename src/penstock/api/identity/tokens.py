@@ -183,7 +183,9 @@ class Tokens:
         for name in ("nbf", "iat"):
             if name in claims and (valid_from := _time(claims[name])) > now + _LEEWAY:
                 wait = _seconds(valid_from - now)
-                raise _refusal(f"The token will be valid in {wait}: its {name} is in the future.", fix="Compare the clocks.")
+                raise _refusal(
+                    f"The token will be valid in {wait}: its {name} is in the future.", fix="Compare the clocks."
+                )
         return expires_at
 
 
