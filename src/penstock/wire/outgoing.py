@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from penstock.errors import InputError, ResultInvalid
-from penstock.wire.integers import Large, Way, marker
+from penstock.wire.integers import BigInt, Way, marker
 from penstock.wire.schemas import OPAQUE, fields_of
 from penstock.wire.tags import (
     INT64_MAX,
@@ -166,7 +166,7 @@ class _Writer:
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
             float: _tag_real if tags else _real,
-            Large: tag_integer if tags else lambda value: f"{int(value)}{mark}",
+            BigInt: tag_integer if tags else lambda value: f"{int(value)}{mark}",
             bytes: tag_bytes if tags else lambda value: tag_bytes(value)["$bytes"],
             dict: self.mapping,
             list: self.sequence,
@@ -193,7 +193,7 @@ class _Writer:
                 fix="Declare Int64, or return text.",
                 shown=True,
             )
-        return self._ways[Large](value)
+        return self._ways[BigInt](value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
