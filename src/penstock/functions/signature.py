@@ -114,9 +114,9 @@ class Signature:
     def check_json(self, text: str | bytes) -> dict[str, Any]:
         """Arguments from JSON text, checked. JSON has one kind of number: ``1.0`` may be an integer."""
         if isinstance(text, Arguments):
-            if self._tagged is not None:
+            if self._tag_reader is not None:
                 with suppress(ValidationError):  # the plain text tells what is wrong
-                    return self._tagged.validate_json(text.with_tags(bytes, int))  # type: ignore[no-any-return]
+                    return self._tag_reader.validate_json(text.with_tags(bytes, int))  # type: ignore[no-any-return]
             if self.encoder.takes_tags:
                 text = text.with_tags(bytes)
         try:
@@ -218,7 +218,7 @@ class Signature:
         return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self.encoder.validator
 
     @cached_property
-    def _tagged(self) -> SchemaValidator | None:
+    def _tag_reader(self) -> SchemaValidator | None:
         """Take tagged values too, where `Any` alone would not tell bytes from text; None if nothing is `Any`."""
         kinds = set[Any]()
         change_schema(self.encoder.schema, lambda node: kinds.add(node.get("type")))

@@ -154,7 +154,7 @@ def action_answer(error: BaseException, exchange: Exchange) -> Answer:
     has_data = isinstance(error, errors.ApplicationError) and not isinstance(error, _OF_ACCESS)
     if answer.status != 500 and not has_data:  # noqa: PLR2004 - HTTP's number
         return answer
-    said = _said(error) if isinstance(error, errors.ApplicationError) else _printable(_convex_text(error))
+    said = _data_line(error) if isinstance(error, errors.ApplicationError) else _printable(_convex_text(error))
     code = f"[Request ID: {exchange.request_id}] Server Error"
     body = {"code": f"{code}: Uncaught {said}" if has_data or exchange.dev else code}
     if exchange.dev:
@@ -231,11 +231,11 @@ def _frames(error: BaseException, exchange: Exchange) -> str:
 
 def _application_error(error: errors.ApplicationError, exchange: Exchange) -> bytes:
     data = encode_result(error.data, _UNTYPED.get(exchange.form, exchange.form))
-    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught {_said(error)}{_frames(error, exchange)}"
+    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught {_data_line(error)}{_frames(error, exchange)}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
 
 
-def _said(error: errors.ApplicationError) -> str:
+def _data_line(error: errors.ApplicationError) -> str:
     """The name and the data of an error in one line."""
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.SAID).decode()
     return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {said[:_LONGEST_DATA]}"
