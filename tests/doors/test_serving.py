@@ -172,6 +172,8 @@ async def test_http_actions_have_a_port_of_their_own_if_asked_for(sqlite_url: st
         for base in (f"http://127.0.0.1:{port}", url, f"{url}/http"):
             answer = await http.post(f"{base}/hook", content=b"hi")
             assert (answer.text, answer.headers["x-url"]) == ("hi", f"{base}/hook")
+            answer = await http.post(f"{base}/hook", headers={"x-forwarded-proto": "https"})
+            assert answer.headers["x-url"] == f"{base}/hook".replace("http:", "https:")
         found = [(await http.get(f"{base}/healthz")).status_code for base in (url, f"http://127.0.0.1:{port}")]
         assert found == [200, 404]
         with bind("127.0.0.1", 0, shared=True) as one, bind("127.0.0.1", one.getsockname()[1], shared=True):

@@ -9,6 +9,7 @@ import os
 import re
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 _MACHINERY = (
@@ -43,7 +44,14 @@ def trace_text(error: BaseException) -> str:
 def frames_text(error: BaseException) -> str:
     """The frames of the program that an error went through, the innermost first, as JavaScript lists them."""
     found = [frame for frame in traceback.extract_tb(error.__traceback__) if is_program(frame.filename)]
-    return "".join(f"\n    at {one.name} ({os.path.relpath(one.filename)}:{one.lineno}:1)" for one in reversed(found))
+    places = [(one.name, _shorten(one.filename), one.lineno, (one.colno or 0) + 1) for one in reversed(found)]
+    return "".join(f"\n    at {name} ({file}:{line}:{column})" for name, file, line, column in places)
+
+
+def _shorten(file: str) -> str:
+    with suppress(OSError, ValueError):  # there may be no way to it from here
+        return os.path.relpath(file)
+    return file
 
 
 def trim(trace: str) -> str:

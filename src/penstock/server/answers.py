@@ -151,17 +151,16 @@ def plain_answer(error: BaseException, exchange: Exchange) -> Answer:
 def action_answer(error: BaseException, exchange: Exchange) -> Answer:
     """An error of an HTTP action, as Convex has it: ``{"code"}``, with ``data`` if it has some; a trace in `dev`."""
     answer = plain_answer(error, exchange)
-    has_data = isinstance(error, errors.ApplicationError) and not isinstance(error, _OF_ACCESS)
-    if answer.status != 500 and not has_data:  # noqa: PLR2004 - HTTP's number
+    data = {}
+    if isinstance(error, errors.ApplicationError) and not isinstance(error, _OF_ACCESS):
+        data = {name: value for name, value in from_json(answer.body).items() if name == "data"}  # if JSON can say it
+    if answer.status != 500 and not data:  # noqa: PLR2004 - HTTP's number
         return answer
-    said = _data_line(error) if isinstance(error, errors.ApplicationError) else _printable(_convex_text(error))
     code = f"[Request ID: {exchange.request_id}] Server Error"
-    body = {"code": f"{code}: Uncaught {said}" if has_data or exchange.dev else code}
-    if exchange.dev:
-        body["trace"] = f"Uncaught {said}{_frames(error, exchange)}"
-    if has_data and "data" in (found := from_json(answer.body)):
-        body["data"] = found["data"]
-    return replace(answer, body=to_json(body))
+    said = f"Uncaught {_data_line(error)}" if data else f"Uncaught {_printable(_convex_text(error))}"
+    shown = {"code": f"{code}: {said}" if data or exchange.dev else code}
+    trace = {"trace": said + _frames(error, exchange)} if exchange.dev else {}
+    return replace(answer, body=to_json(shown | trace | data))
 
 
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
@@ -235,8 +234,8 @@ def _application_error(error: errors.ApplicationError, exchange: Exchange) -> by
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
 
 
-def _data_line(error: errors.ApplicationError) -> str:
-    """The name and the data of an error in one line."""
+def _data_line(error: Any) -> str:
+    """The name and the data of an `ApplicationError` in one line."""
     said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.SAID).decode()
     return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {said[:_LONGEST_DATA]}"
 
