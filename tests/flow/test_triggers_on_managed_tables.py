@@ -132,7 +132,7 @@ async def test_functions_see_what_triggers_change(database_url: str, seed: int, 
             if name := dice.choice([None, *TRIGGERS.keys() - model.triggers]):
                 model.triggers.add(name)
                 await run_sql(database_url, *trigger(name, postgres))
-            calls = [
+            calls: list[dict[str, Any]] = [
                 {
                     "steps": [[dice.choice(VERBS), dice.choice(OWNERS)] for _ in range(dice.randint(1, 8))],
                     "entries": entries,
