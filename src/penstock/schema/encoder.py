@@ -55,6 +55,7 @@ _AS_TEXT = {"str", "bytes", "date", "datetime", "time", "timedelta", "uuid", "ur
 _KINDS = {name: {"text"} for name in _AS_TEXT} | {name: {"array"} for name in ("list", "tuple", "set", "frozenset")}
 _KINDS |= {name: {"object"} for name in ("dict", "model", "typed-dict", "dataclass")}
 _KINDS |= {"none": {"null"}, "bool": {"bool"}, "int": {"number"}, "float": {"number"}, "decimal": {"text", "number"}}
+_CONTAINERS = frozenset({dict, list})
 _NO_REFERENCES = 2  # the version of marshal that writes equal values alike
 _ALL = {"text", "array", "object", "null", "bool", "number"}
 
@@ -326,10 +327,13 @@ def _with_tags(value: Any) -> Any:
 
 
 def _without_tags(value: Any) -> Any:
+    """A value that was just read from JSON; it is changed in place, as most have no tag."""
     kind = type(value)
     if kind is list:
-        return [_without_tags(item) for item in value] if value else value
-    if kind is not dict or not value:
+        for place, item in enumerate(value):
+            if type(item) in _CONTAINERS:
+                value[place] = _without_tags(item)
+    if kind is not dict:
         return value
     if len(value) == 1:
         ((name, content),) = value.items()
@@ -338,7 +342,10 @@ def _without_tags(value: Any) -> Any:
         if name == AT_REST[bytes] and type(content) is str:
             with suppress(ValueError):
                 return b64decode(content, validate=True)
-    return {key: _without_tags(item) for key, item in value.items()}
+    for key, item in value.items():
+        if type(item) in _CONTAINERS:
+            value[key] = _without_tags(item)
+    return value
 
 
 def _with_tag(name: str, choice: Any) -> Any:

@@ -67,6 +67,7 @@ async def serve(
         if config.http_port:
             sockets.append(bind(listener.getsockname()[0], config.http_port, shared=shares_ports))
             ports.callback(sockets[-1].close)
+            event("server.http_started", logging.INFO, url=_url(sockets[-1]))
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
