@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.errors import DatabaseFull, DatabaseUnavailable
+from penstock.errors import Conflict, DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
 
 INTERNAL = "call an internal one wrongly"
@@ -215,6 +215,7 @@ async def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -
         assert await told(api, DatabaseUnavailable(SECRET)) == ("DatabaseUnavailable", "2")
         assert await told(api, DatabaseUnavailable(SECRET, uncertain=True)) == ("CommitUncertain", "2")
         assert await told(api, DatabaseFull(SECRET)) == ("DatabaseFull", "60")
+        assert await told(api, Conflict(SECRET)) == ("OptimisticConcurrencyControlFailure", "1")
         assert await api.value("query", "count") == 0
 
 
