@@ -452,7 +452,7 @@ async def test_a_server_that_stops_ends_streams_of_events(sqlite_url: str) -> No
 def in_flask() -> Any:
     web = Flask("theirs")
     web.post("/other")(lambda: f"theirs: {flask_request.get_data(as_text=True)}")
-    return WsgiToAsgi(web)
+    return WsgiToAsgi(web)  # type: ignore[no-untyped-call]  # asgiref has none here
 
 
 def in_django() -> Any:
@@ -532,7 +532,7 @@ def test_declarations_are_checked() -> None:
     assert [str(action.place) for action in other.registry.http] == ["GET /a"]
     described = describe(other.registry, http=app.registry.http)
     spec, document = function_spec(described, "http://x"), openapi(described)
-    assert OpenAPI.model_validate(document)
+    OpenAPI.model_validate(document)
     files = document["paths"]["/files/{rest}"]
     assert [one["operationId"].rpartition(".")[2] for one in files.values()] == ["file"]
     assert files["get"]["parameters"][0]["name"] == "rest"
