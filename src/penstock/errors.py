@@ -43,6 +43,7 @@ PenstockError
 │   ├── DatabaseFull              the database has no space left
 │   ├── LockTaken                 another holder kept the lock for too long
 │   ├── CallTimeout               the call took longer than allowed
+│   ├── SearchNotReady            a search index is being filled, or has too many rows to catch up with
 │   ├── ProviderUnavailable       the keys of a provider of identities cannot be fetched
 │   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
@@ -358,6 +359,10 @@ class LockTaken(TryAgain):
 
 class CallTimeout(TryAgain):
     """The call took longer than allowed."""
+
+
+class SearchNotReady(TryAgain):
+    """A search index is being filled, or too many rows have changed since its indexer last looked."""
 
 
 class ProviderUnavailable(TryAgain):

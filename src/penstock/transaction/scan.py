@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import ValidationError
-
 from penstock.changes.readset import Bound, RangeRead
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
 from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
+from penstock.search.index import SearchIndex
+from penstock.search.query import Match, parse_query
 from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
@@ -31,9 +31,11 @@ from penstock.transaction.pages import (
     decode_cursor,
     encode_cursor,
     fingerprint,
+    page_options,
 )
-from penstock.transaction.rows import read_rows
+from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import CallersRule, rule_of
+from penstock.transaction.search import Search, make_search
 from penstock.transaction.segments import Direction, Range, Segment, after, after_until, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
@@ -53,8 +55,8 @@ _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 class Scan(Generic[T]):
     """A query over one table; each step gives a new one, and nothing is read until a last step is awaited.
 
-    Steps: `with_index`, `order`, `filter`. Last steps: `take`, `first`, `unique`, `collect`, `paginate`, `count`,
-    `sum`, `min`, `max`, `group_by`, and ``async for``.
+    Steps: `with_index`, `with_search_index`, `order`, `filter`. Last steps: `take`, `first`, `unique`, `collect`,
+    `paginate`, `count`, `sum`, `min`, `max`, `group_by`, and ``async for``.
     """
 
     __slots__ = (
@@ -109,6 +111,27 @@ class Scan(Generic[T]):
         segment = segment_of(self._statements, index, columns)
         return Scan(self._scope, self._table, index, segment, self._direction, self._filters)
 
+    def with_search_index(self, index: SearchIndex, text: str, /, *, match: Match = "any", **filters: Any) -> Search[T]:
+        """Look for rows by their words, best first.
+
+        ``with_search_index(Message.by_body, "hello wor", channel=channel)``
+
+        Args:
+            index: A search index of the table.
+            text: What a user typed: its first 16 words count, and the last one also finds words that begin with it.
+            match: Whether a row needs ``"any"`` word or ``"all"``.
+            **filters: Values that filters of the index equal.
+
+        Raises:
+            ValueInvalid: The index is another table's, or a filter is not the index's or no value of its column.
+        """
+        if self._index is not None or self._direction != "asc":
+            raise ValueInvalid("A search has an index and an order of its own.", fix="Leave out with_index and order.")
+        found = make_search(self._scope, self._table, index, parse_query(text, match), filters)
+        for predicate in self._filters:
+            found = found.filter(predicate)
+        return found
+
     def order(self, direction: Direction) -> Scan[T]:
         """Read in ascending (``"asc"``, the default) or descending (``"desc"``) order of the index, or of creation."""
         if direction not in {"asc", "desc"}:
@@ -127,7 +150,7 @@ class Scan(Generic[T]):
 
     def take(self, count: int) -> Coroutine[Any, Any, list[T]]:
         """The first `count` rows, or fewer."""
-        return self._last(Scan._take, _natural(count, "take"))
+        return self._last(Scan._take, check_count(count, "take"))
 
     def first(self) -> Coroutine[Any, Any, T | None]:
         """The first row, or None."""
@@ -163,15 +186,8 @@ class Scan(Generic[T]):
             CursorInvalid: A cursor is malformed, or of another query.
             ValueInvalid: `num_items` is no such number, or is given together with `options`, as is `cursor`.
         """
-        if options is not None:
-            if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
-                raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
-            return self._last(Scan._paginate, options, self._transaction.begin_page())
-        try:
-            options = PaginationOptions(cursor=cursor, num_items=num_items)
-        except ValidationError as error:
-            raise ValueInvalid(f"There is no such page: {error}.") from error
-        return self._last(Scan._paginate, options, None)
+        number = None if options is None else self._transaction.begin_page()
+        return self._last(Scan._paginate, page_options(options, cursor, num_items), number)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """All rows, read piece by piece."""
@@ -417,7 +433,7 @@ class Scan(Generic[T]):
     async def _paginate(self, options: PaginationOptions, number: int | None) -> Page[T]:
         """A page; its number is None if it does not keep its end."""
         transaction, statements = self._transaction, self._statements
-        mark = fingerprint(statements.definition.name, self._index, self._segment, self._direction)
+        mark = fingerprint(statements.definition.name, self._index and self._index.name, self._segment, self._direction)
         cursor, end_cursor = options.cursor, options.end_cursor
         if end_cursor is None and number is not None:
             end_cursor = transaction.end_of_page(number)
@@ -528,13 +544,6 @@ class Scan(Generic[T]):
                 f"{what} runs in the database, which cannot run a Python filter.",
                 fix="Narrow with with_index, or count in an async for.",
             )
-
-
-def _natural(count: int, what: str) -> int:
-    given: object = count
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ValueInvalid(f"{what} needs a number of rows, not {given!r}.")
-    return count
 
 
 def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:

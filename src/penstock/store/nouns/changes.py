@@ -12,6 +12,7 @@ from penstock.changes.change import CapturedChange
 from penstock.changes.demand import Demand
 from penstock.changes.lag import ReaderLag
 from penstock.changes.position import NOTHING, Position, Snapshot
+from penstock.errors import Conflict
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Session
 
@@ -195,9 +196,15 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
         Changes of whole tables have no keys, and count as more.
+
+        Raises:
+            Conflict: Some were dropped since the session's snapshot was taken.
         """
         values = position.bounds() | {"high": position.high, "interests": [interest], "limit": limit + 1}
-        keys = [row["key"] for row in await self._fetch(session, "unread", **values)]
+        first, *rows = await self._fetch(session, "unread", **values)
+        if not first["whole"]:
+            raise Conflict("Changes that this transaction has to see were dropped since it began.", fix="Run it again.")
+        keys = [row["key"] for row in rows]
         if len(keys) > limit or None in keys:
             return None
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
