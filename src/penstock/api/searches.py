@@ -13,12 +13,14 @@ from functools import partial
 
 from penstock.calls.run.engine import Engine
 from penstock.changes.change import LOST, read_values
+from penstock.changes.interest import ROW, Interest
 from penstock.changes.searches import TableSearch, reader_name
 from penstock.observe.logs import event as log_event
 from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.interests import Source
 from penstock.store.nouns.searches import Indexed, SearchRow
 from penstock.store.session import Row, reading
+from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import decode_captures
 from penstock.store.store import Store
 
@@ -34,7 +36,7 @@ async def declare_searches(engine: Engine, searches: Sequence[TableSearch], now:
     for one in searches:
         if (one.name, one.digest) not in rows:
             await store.searches.add(one)
-    numbers = await store.interests.declare([one.interest(store.dialect.quote) for one in searches], now)
+    numbers = await store.interests.declare([_interest(one, store.dialect) for one in searches], now)
     for one, interest in zip(searches, numbers, strict=True):
         state = await store.searches.find(None, one)
         assert state is not None  # noqa: S101 - it was added
@@ -89,6 +91,19 @@ async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batc
     reader, at, after = reader_name(state.id), batch.before, batch.position
     move = partial(store.changes.move, name=reader, lease=lease, before=at, after=after, now=now)
     return await store.searches.apply(state.id, made, [*gone], move, clear=clear or restart, restart=restart)
+
+
+def _interest(search: TableSearch, dialect: Dialect) -> Interest:
+    """The changes that concern a search index. Columns of other programs, and long decimals, may have no equality."""
+    definition, watches = search.definition, list[str]()
+    for name in search.columns:
+        column = definition.column(name)
+        if definition.managed and not column.long:
+            watches.append(f"{ROW}.{dialect.quote(name)}")
+        else:
+            watches.append(dialect.spelling(definition, dialect, ROW, own=False).raw((name,)))
+    name = f"search {search.name} {search.digest}"
+    return Interest(name=name, table=definition.name, key=definition.key, watches=watches)
 
 
 async def _source(store: Store, search: TableSearch, state: SearchRow) -> Source | None:

@@ -1,4 +1,4 @@
-"""A search index of a table: its name in the database, the changes that concern it, and the tokens of a row.
+"""A search index of a table: its name in the database, and the tokens of a row.
 
 Owns what the index of a row depends on. Leaves storing tokens to `store`, and looking for them to `transaction`.
 """
@@ -6,12 +6,11 @@ Owns what the index of a row depends on. Leaves storing tokens to `store`, and l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from penstock.changes.interest import ROW, Interest
 from penstock.schema.table import TableDefinition
 from penstock.search.encoding import encode, filter_token
 from penstock.search.index import SearchIndex
@@ -48,15 +47,6 @@ class TableSearch:
         kinds = [self.definition.column(name).kind.value for name in self.columns]
         text = repr((VERSION, self.columns, kinds, self.definition.key))
         return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
-
-    def interest(self, quote: Callable[[str], str]) -> Interest:
-        """The changes that concern it; `quote` writes the name of a column."""
-        return Interest(
-            name=f"search {self.name} {self.digest}",
-            table=self.definition.name,
-            key=self.definition.key,
-            watches=[f"{ROW}.{quote(name)}" for name in self.columns],
-        )
 
     def tokens(self, values: Mapping[str, Any]) -> str:
         """The stored tokens of a row: those of its words, then those of its filters."""

@@ -18,6 +18,7 @@ from penstock.observe.logs import event as log_event
 from penstock.services.service import LeasedService
 
 _STAND_BY = 1.0
+_LEAST = 0.25  # between looks that signals ask for: searches see changes without them, and many are cheaper together
 _MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
 
 
@@ -31,6 +32,7 @@ class Indexer(LeasedService):
         self._searches = searches
         self._positions: dict[str, Position] = {}
         self._moved_at: dict[str, float] = {}
+        self._next_at = -1e9  # the time before which signals ask for no tick
 
     async def tick(self) -> float:
         try:
@@ -38,10 +40,16 @@ class Indexer(LeasedService):
                 await self._lease.keep(busy=False)
                 if self.lease is None:
                     await self._lease.keep()
-                return min([await self._step(one) for one in self._searches], default=_STAND_BY)
+                pause = min([await self._step(one) for one in self._searches], default=_STAND_BY)
         except Conflict:
             self._positions.clear()  # they may be void, as the database has crashed since
             raise
+        self._next_at = self.clock.monotonic() + min(pause, _LEAST)
+        return pause
+
+    async def _safe_tick(self) -> float:
+        early = self._next_at - self.clock.monotonic()
+        return early if early > 0 else await super()._safe_tick()
 
     async def finish(self) -> None:
         self._positions.clear()
