@@ -218,13 +218,16 @@ class Search(Generic[T]):
             state = await searches.find(transaction, search)
             if state is None or state.interest is None or state.position is None or state.cursor is not None:
                 raise _not_filled(search)
-            unread = await changes.after(transaction, Position.parse(state.position), state.interest, _MOST_UNREAD)
+            unread = await changes.unread(transaction, Position.parse(state.position), state.interest, _MOST_UNREAD)
             if unread is None:
                 raise _behind(search)
             hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
             candidates = [one for one in hits if one.key not in unread]
-            for keys in _pieces([*unread]):
-                candidates += map(self._indexed, (await self._load(keys)).items())
+            if None in unread:  # the table was truncated, or a part of it: rows of the index may be gone
+                there = {key for some in _pieces(candidates) for key in await self._load([one.key for one in some])}
+                candidates = [one for one in candidates if one.key in there]
+            for some in _pieces([key for key in unread if key is not None]):
+                candidates += map(self._indexed, (await self._load(some)).items())
         score, found = scorer(self._query), list[_Found]()
         for one in candidates:
             if (points := score(one.tokens)) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import CapturedChange, is_lost
 from penstock.changes.demand import Demand
 from penstock.changes.lag import ReaderLag
 from penstock.changes.position import NOTHING, Position, Snapshot
@@ -195,7 +195,17 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     async def after(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
-        Changes of whole tables have no keys, and count as more.
+        Changes of whole tables have no keys, and count as more. Raises the errors of `unread`.
+        """
+        found = await self.unread(session, position, interest, limit)
+        return None if found is None or None in found else {key for key in found if key is not None}
+
+    async def unread(
+        self, session: OpenTransaction, position: Position, interest: int, limit: int
+    ) -> set[str | None] | None:
+        """The keys of rows with changes after a position, as a session sees them, and None if tables were truncated.
+
+        None of all if there are more than `limit`, or changes were lost.
 
         Raises:
             Conflict: Some were dropped since the session's snapshot was taken.
@@ -204,9 +214,9 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         first, *rows = await self._fetch(session, "unread", **values)
         if not first["whole"]:
             raise Conflict("Changes that this transaction has to see were dropped since it began.", fix="Run it again.")
-        keys = [row["key"] for row in rows]
-        if len(keys) > limit or None in keys:
+        if len(rows) > limit or any(row["key"] is None and is_lost(interest, *row[1:3]) for row in rows):
             return None
+        keys = (row["key"] for row in rows)
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
 
     async def size(self) -> int:
