@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 - seeded
+import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +27,9 @@ from penstock import (
     SearchNotReady,
     Table,
     ValueInvalid,
+    public,
 )
+from penstock.api import searches
 from penstock.schema.ids import format_id
 from penstock.schema.rules import Rules
 from penstock.search.encoding import encode
@@ -33,6 +37,7 @@ from penstock.search.query import Match, parse_query
 from penstock.search.rank import scorer
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
+from penstock.transaction import search
 
 pytestmark = pytest.mark.both_stores
 
@@ -55,6 +60,12 @@ class Post(Table, source="posts", key=("blog", "number"), managed=False):
 
 app = App(tables=[Note, Post])
 write, read, _ = tell_in(app)
+BARE = {
+    "__module__": __name__,
+    "__annotations__": {"channel": str, "body": str | None, "stars": int | None},
+    "stars": None,
+}
+SECOND = timedelta(seconds=1)
 POSTS = "create table posts (blog varchar(20), number integer, text text, primary key (blog, number))"
 
 
@@ -87,7 +98,8 @@ async def outside_of(test: TestApp) -> AsyncIterator[Any]:
 # ----- what is found
 
 
-WORDS = "a ab abc apple Äpfel straße STRASSE İstanbul й и ё 12 東京 東京都庁 京 ไทย 🎉 e-mail https://a.b/c 'x' \" & | * NOT"
+WORDS = """a ab abc apple Äpfel straße STRASSE İstanbul й и ё 12 東京 東京都庁 京 ไทย 🎉 e-mail https://a.b/c 'x' " &
+| * NOT"""
 
 
 def text_of(dice: random.Random, most: int = 6) -> str:
@@ -107,7 +119,7 @@ class Writers:
         if dice.random() < 0.2:
             await self.test.indexer.tick()
         elif dice.random() < 0.5:
-            await self.test.run_mutation(write, lambda ctx: self.own(ctx))
+            await self.test.run_mutation(write, lambda ctx: self.own(ctx))  # noqa: PLW0108 - arguments are copied
         else:
             await self.plain()
 
@@ -149,7 +161,10 @@ class Writers:
         dice, body = self.dice, text_of(self.dice).replace("'", "''")
         row = format_id("note", dice.getrandbits(128))
         new = f"values ('{row}', '2026-01-01T00:00:00.000000Z', '{dice.choice('ab')}', '{body}')"
-        into, some = "into note (id, creation_time, channel, body)", f"stars is null and channel = '{dice.choice('ab')}'"
+        into, some = (
+            "into note (id, creation_time, channel, body)",
+            f"stars is null and channel = '{dice.choice('ab')}'",
+        )
         chosen = "(select id from note order by body, id limit 1)"
         known = f"insert {into} select id, creation_time, 'b', '{body}' from note where id = {chosen}"
         update = "do update set channel = excluded.channel, body = excluded.body"
@@ -196,7 +211,9 @@ async def expected(ctx: QueryCtx, text: str, match: Match, filters: dict[str, An
         async for note in ctx.db.query(Note)
         if all(getattr(note, name) == value for name, value in filters.items()) and (points := score(encode(note.body)))
     ]
-    posts = [(points, (one.blog, one.number)) async for one in ctx.db.query(Post) if (points := score(encode(one.text)))]
+    posts = [
+        (points, (one.blog, one.number)) async for one in ctx.db.query(Post) if (points := score(encode(one.text)))
+    ]
     return [*(row for *_, row in sorted(notes, reverse=True)), *(row for _, row in sorted(posts, reverse=True))]
 
 
@@ -211,3 +228,178 @@ async def test_a_search_finds_in_its_order_what_is_there_whoever_wrote_it(databa
             assert await test.run_query(read, lambda ctx, a=asked: ranked(ctx, *a)) == await test.run_query(
                 read, lambda ctx, a=asked: expected(ctx, *a)
             ), asked
+
+
+# ----- pages and limits
+
+
+async def page_of(test: TestApp, text: str, **options: Any) -> Page[Note]:
+    async def story(ctx: QueryCtx) -> Page[Note]:
+        return await ctx.db.query(Note).with_search_index(Note.by_body, text).paginate(PaginationOptions(**options))
+
+    page: Page[Note] = await test.run_query(read, story)
+    return page
+
+
+async def test_pages_follow_the_order_and_a_full_one_is_never_the_last(database_url: str) -> None:
+    async with opened(database_url) as test:
+        await insert(test, "b", "a", "a b", "A a", "ab")
+        await test.indexer.tick()
+        await insert(test, "b a b")
+        seen, cursor = list[str | None](), None
+        for number in range(4):
+            page = await page_of(test, "b a", num_items=2, cursor=cursor)
+            assert page.is_done is (number == 3)
+            seen, cursor = [*seen, *(one.body for one in page.page)], page.continue_cursor
+        assert seen == ["b a b", "a b", "A a", "a", "b", "ab"]
+        whole = await page_of(
+            test, "b a", num_items=1, end_cursor=(await page_of(test, "b a", num_items=3)).continue_cursor
+        )
+        assert [one.body for one in whole.page] == seen[:3]
+        assert whole.split_cursor is not None
+        assert (await page_of(test, "b a", cursor=cursor)).page == []
+        with pytest.raises(CursorInvalid):
+            await page_of(test, "b", cursor=cursor)
+
+
+async def test_no_more_than_1024_rows_are_read(database_url: str) -> None:
+    async with opened(database_url) as test:
+        await insert(test, *["many words"] * 1024, channel="b")
+        assert len(await test.run_query(found, "many")) == 1024
+        await insert(test, "many more words")
+        with pytest.raises(LimitExceeded, match=r"note.by_body has found more than 1024 rows"):
+            await test.run_query(found, "many")
+        for ticks in range(9):
+            taken = lambda ctx: ctx.db.query(Note).with_search_index(Note.by_body, "many").take(1024)  # noqa: E731
+            assert len(await test.run_query(read, taken)) == 1024
+            assert (await page_of(test, "many more", num_items=1000)).page[0].body == "many more words"
+            assert ticks < 8 or await test.run_query(found, "many", "a") == ["many more words"]
+            await test.indexer.tick()
+            test.clock.advance(SECOND)
+        last = await page_of(test, "many", num_items=1000)
+        with pytest.raises(LimitExceeded):
+            await page_of(test, "many", num_items=1000, cursor=last.continue_cursor)
+
+
+# ----- what is refused
+
+
+class Shy(Table):
+    text: str
+    owner: str
+
+    by_text = SearchIndex("text")
+    rules = Rules(read=lambda row, who: row.owner == "me", anonymous=True)
+
+
+async def test_wrong_searches_say_what_is_wrong(database_url: str) -> None:
+    async with opened(database_url) as test:
+
+        def refused(ask: Any, said: str) -> Any:
+            async def story(ctx: QueryCtx) -> None:
+                with pytest.raises(ValueInvalid, match=said):
+                    ask(ctx.db.query(Note))
+
+            return test.run_query(read, story)
+
+        await refused(lambda notes: notes.with_search_index(Note.by_body, "a", body="b"), "has no filter body.*stars")
+        await refused(
+            lambda notes: notes.with_search_index(Note.by_body, "a", stars="1"), "note.stars: this str is not"
+        )
+        await refused(lambda notes: notes.with_search_index(Shy.by_text, "a"), "is not a search index of table Note")
+        await refused(lambda notes: notes.with_search_index(Note.by_body, 5), "looks for a text, not for int")
+        await refused(lambda notes: notes.with_search_index(Note.by_body, "a", match="some"), "any or all words")
+        await refused(lambda notes: notes.order("desc").with_search_index(Note.by_body, "a"), "an order of its own")
+    with pytest.raises(DeclarationError, match="a filter cannot be named match"):
+        SearchIndex("body", filters=("match",))
+
+
+async def test_a_search_keeps_the_rules_of_its_table(database_url: str) -> None:
+    shy = App(tables=[Shy])
+    add, _, _ = tell_in(shy)
+
+    @shy.query(access=public)
+    async def seen(ctx: QueryCtx) -> list[str]:
+        search = ctx.db.query(Shy).with_search_index(Shy.by_text, "word")
+        return [row.text async for row in search.filter(lambda row: row.text != "word 2")]
+
+    await run_sql(database_url, POSTS)  # of this module, too
+    async with TestApp(shy, database_url) as test:
+        rows = [Shy(text=f"word {number}", owner=owner) for number, owner in enumerate(["me", "you", "me"])]
+        await test.run_mutation(add, lambda ctx: ctx.db.insert_many(rows))
+        assert await test.with_identity(None).run_query(seen) == ["word 0"]
+
+
+# ----- live
+
+
+async def test_a_watched_search_runs_again_if_a_row_comes_or_goes_that_fits_it(database_url: str) -> None:
+    async with opened(database_url) as test:
+        live = LiveQueries(test.runner, app.definitions())
+        view = live.view()
+        view.add(0, found, {"text": "hello wor", "channel": "a"})
+        await live.tick()
+        first = (await insert(test, "good bye"))[0]
+
+        async def runs() -> tuple[bool, list[str]]:
+            """Whether it has run again, and its answer."""
+            before = view.queries[0].answer
+            await test.indexer.tick()
+            await live.tick()
+            answer = view.queries[0].answer
+            assert answer is not None
+            return answer is not before, answer.result
+
+        await runs()  # from now on its table is captured
+        await insert(test, "good morning")
+        assert await runs() == (False, [])
+        await insert(test, "hello", channel="b")
+        assert await runs() == (False, [])
+        await run_sql(database_url, f"update note set body = 'a world' where id = '{first}'")
+        assert await runs() == (True, ["a world"])
+        await test.run_mutation(write, lambda ctx: ctx.db.patch(Note, first, stars=5))
+        await insert(test, "worth nothing")
+        assert await runs() == (False, ["a world"])
+        await test.run_mutation(write, lambda ctx: ctx.db.patch(Note, first, channel="b"))
+        assert await runs() == (True, [])
+        view.close()
+        await live.close()
+
+
+# ----- indexes come and go
+
+
+async def test_old_rows_are_indexed_in_pieces_and_searches_wait_for_that(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = types.new_class("Note", (Table,), {}, lambda space: space.update(BARE))
+    async with TestApp(App(tables=[bare]), database_url) as test:
+        write_bare, _, _ = tell_in(test.app)
+        rows = [bare(channel="a", body=f"word {number}") for number in range(7)]
+        await test.run_mutation(write_bare, lambda ctx: ctx.db.insert_many(rows))
+    await run_sql(database_url, POSTS, "insert into posts values ('a', 1, 'word')")
+    monkeypatch.setattr(searches, "AT_ONCE", 3)
+    async with TestApp(app, database_url) as test:
+        with pytest.raises(SearchNotReady, match=r"note.by_body is not filled yet. Run penstock migrate"):
+            await test.run_query(found, "word")
+        await sql(
+            test, "update note set body = 'no more' where body = 'word 0'", "delete from note where body = 'word 6'"
+        )
+        for _ in range(4):
+            await test.indexer.tick()
+        assert await test.run_query(found, "word") == [f"word {number}" for number in (5, 4, 3, 2, 1)]
+        assert (await sql(test, f"select count(*) from {stored(test)}"))[0][0] == 6
+
+
+async def test_a_search_says_that_its_index_is_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_UNREAD", 5)
+    async with opened(database_url) as test:
+        await insert(test, *["word"] * 6)
+        with pytest.raises(SearchNotReady, match=r"note.by_body is behind: more than 5 rows"):
+            await test.run_query(found, "word")
+        await test.indexer.tick()
+        assert len(await test.run_query(found, "word")) == 6
+
+
+def stored(test: TestApp) -> str:
+    return "penstock_search_1" if test.config.database.startswith("sqlite") else "penstock.search_1"

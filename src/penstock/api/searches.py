@@ -107,7 +107,9 @@ def _interest(search: TableSearch, dialect: Dialect) -> Interest:
 
 
 async def _source(store: Store, search: TableSearch, state: SearchRow) -> Source | None:
-    return None if state.interest is None else await store.interests.source(state.interest, columns=search.captured)
+    return (
+        None if state.interest is None else await store.interests.source(state.interest, columns=search.source_columns)
+    )
 
 
 async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
@@ -120,6 +122,6 @@ async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list
 def _make(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
     made = []
     for key, after, *_ in rows:
-        values = decode_captures(store.dialect, search.definition, read_values(after), search.captured)
+        values = decode_captures(store.dialect, search.definition, read_values(after), search.source_columns)
         made.append(Indexed(key, values.get("creation_time"), search.tokens(values)))
     return made

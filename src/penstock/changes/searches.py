@@ -32,7 +32,7 @@ class TableSearch:
         return f"{self.definition.name}.{self.index.name}"
 
     @cached_property
-    def captured(self) -> tuple[str, ...]:
+    def source_columns(self) -> tuple[str, ...]:
         """The columns that make the stored row: those of its tokens, and the time by which rows are ordered."""
         return tuple(dict.fromkeys((*self.columns, *(("creation_time",) if self.definition.managed else ()))))
 

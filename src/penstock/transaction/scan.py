@@ -21,6 +21,7 @@ from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate
+from penstock.transaction.bounds import segment_of
 from penstock.transaction.pages import (
     BEGINNING,
     END,
@@ -36,7 +37,7 @@ from penstock.transaction.pages import (
 from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import CallersRule, rule_of
 from penstock.transaction.search import Search, make_search
-from penstock.transaction.segments import Direction, Range, Segment, after, after_until, until
+from penstock.transaction.segments import Direction, Segment, after, after_until, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -544,61 +545,3 @@ class Scan(Generic[T]):
                 f"{what} runs in the database, which cannot run a Python filter.",
                 fix="Narrow with with_index, or count in an async for.",
             )
-
-
-def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
-    names = index.columns[: len(columns)]
-    for name in names:
-        if name not in columns:
-            raise _misfit(index, name, columns)
-    prefix: list[Any] = []
-    for name in names:
-        value = columns[name]
-        if not isinstance(value, Range):
-            least, greatest = statements.ends_of(name, neutral := _operand(statements, name, value))
-            if least != greatest and name == names[-1]:
-                return Segment(tuple(prefix), Bound(least, inclusive=True), Bound(greatest, inclusive=True))
-            prefix.append(statements.encode_one(name, neutral))
-            continue
-        if name != names[-1]:
-            following = names[len(prefix) + 1]
-            raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
-        if value == Range():
-            raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        lower, upper = _make_bound(statements, name, value.lower, 0), _make_bound(statements, name, value.upper, 1)
-        return Segment(tuple(prefix), lower, upper)
-    return Segment(tuple(prefix))
-
-
-def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
-    unknown = columns.keys() - set(index.columns)
-    if unknown:
-        return ValueInvalid(
-            f"Index {index.name} has no column {', '.join(sorted(unknown))}.",
-            fix=f"Its columns are {', '.join(index.columns)}, in this order.",
-        )
-    return ValueInvalid(
-        f"Index {index.name}: {name} is left out, but a later column is given.",
-        fix=f"Its columns are {', '.join(index.columns)}; name them from the first one on.",
-    )
-
-
-def _make_bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None, end: int) -> Bound | None:
-    if given is None:
-        return None
-    value, inclusive = given
-    if value is None:
-        raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
-    ends = statements.ends_of(name, _operand(statements, name, value))
-    return Bound(ends[end if inclusive else 1 - end], inclusive)
-
-
-def _operand(statements: TableStatements, name: str, value: Any) -> Any:
-    column = statements.definition.column(name)
-    if value is None:
-        return None
-    try:
-        return column.encode(column.check(value))
-    except (ValueError, TypeError) as error:
-        kind = type(value).__name__
-        raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error

@@ -1,7 +1,7 @@
 """`ctx.db.query(Table).with_search_index(…)`: rows by their words, best first.
 
 Owns the steps of a search. The index gives candidates, and rows with changes that the indexer has not read are looked
-at as they are now. So a search finds all that its transaction sees, whoever wrote it. `search.rank` has the order.
+at as they are now. So a search finds all that its transaction sees, by any writer. `search.rank` has the order.
 """
 
 from __future__ import annotations
@@ -218,7 +218,9 @@ class Search(Generic[T]):
             state = await searches.find(transaction, search)
             if state is None or state.interest is None or state.position is None or state.cursor is not None:
                 raise _not_filled(search)
-            unread = await changes.unread(transaction, Position.parse(state.position), state.interest, _MOST_UNREAD)
+            unread = await changes.list_unread(
+                transaction, Position.parse(state.position), state.interest, _MOST_UNREAD
+            )
             if unread is None:
                 raise _behind(search)
             hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
@@ -227,21 +229,21 @@ class Search(Generic[T]):
                 there = {key for some in _pieces(candidates) for key in await self._load([one.key for one in some])}
                 candidates = [one for one in candidates if one.key in there]
             for some in _pieces([key for key in unread if key is not None]):
-                candidates += map(self._indexed, (await self._load(some)).items())
+                candidates += map(self._index_row, (await self._load(some)).items())
         score, found = scorer(self._query), list[_Found]()
         for one in candidates:
             if (points := score(one.tokens)) is not None:
                 found.append(_Found(*points, one.created or 0, self._tie(one.key), one.key))
         return sorted(found, reverse=True)
 
-    def _indexed(self, loaded: tuple[str, Row]) -> Indexed:
+    def _index_row(self, loaded: tuple[str, Row]) -> Indexed:
         """A row as the index would have it."""
         key, row = loaded
-        values = self._values_of(row, self._search.captured)
+        values = self._values_of(row, self._search.source_columns)
         return Indexed(key, values.get("creation_time"), self._search.tokens(values))
 
     async def _read(self, ranked: Sequence[_Found], begin: int, piece: int) -> AsyncIterator[tuple[_Found, T | None]]:
-        """The rows from a place on, without those that are gone; None for each that a filter or a rule leaves out."""
+        """The rows from a place on, without rows that are gone; None for each that a filter or a rule leaves out."""
         rule = await rule_of(self._scope, self._statements, "read")
         for found in _pieces(ranked[begin:MAX_RESULTS], piece):
             async with self._scope.lock:

@@ -195,12 +195,12 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     async def after(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
-        Changes of whole tables have no keys, and count as more. Raises the errors of `unread`.
+        Changes of whole tables have no keys, and count as more. Raises the errors of `list_unread`.
         """
-        found = await self.unread(session, position, interest, limit)
+        found = await self.list_unread(session, position, interest, limit)
         return None if found is None or None in found else {key for key in found if key is not None}
 
-    async def unread(
+    async def list_unread(
         self, session: OpenTransaction, position: Position, interest: int, limit: int
     ) -> set[str | None] | None:
         """The keys of rows with changes after a position, as a session sees them, and None if tables were truncated.

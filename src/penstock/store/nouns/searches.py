@@ -100,7 +100,7 @@ class Searches(Noun, ABC, queries=("searches",)):
         clear: bool = False,
         restart: bool = False,
     ) -> bool:
-        """Write rows, and remove those that are gone, in the transaction that moves the reader; False if it was lost.
+        """Write rows, and remove deleted ones, in the transaction that moves the reader; False if it was lost.
 
         Args:
             number: The index.

@@ -1,4 +1,4 @@
-"""Search indexes on PostgreSQL: a GIN index over a `tsvector` beside the tokens, which nothing else parses."""
+"""Search indexes on PostgreSQL: a GIN index over a `tsvector`, in the table of tokens."""
 
 from __future__ import annotations
 
