@@ -21,8 +21,8 @@ Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobSt
 LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage
 OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken
 Progress ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus RequestInfo ResultInvalid Retry
-RowInvalid RowNotFound Rules Running SchemaMismatch Snooze Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun
-SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound
+RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex SearchNotReady Snooze Success SyncMutationTaskCtx
+SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound
 TaskPage TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated
 UnawaitedCall Undecryptable UniqueViolation UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus
 WorkerLost Workpool __version__ asgi_app between contains daily gt gte has hourly in_ interval is_none known length
