@@ -22,7 +22,7 @@ from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.pools.workpool import Workpool
 from penstock.api.ratelimits import RateLimiter, check_rate_limit
-from penstock.api.searches import declare_searches
+from penstock.api.searches import declare_searches, drop_searches
 from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.run.ctxkinds import CONTEXTS
@@ -67,6 +67,7 @@ from penstock.store.push.migrate import push
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+_UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
 
@@ -405,9 +406,12 @@ class Backend(CallerBackend):
         await store.crons.declare(crons, self.engine.clock.now())
         await declare_tasks(self.engine, self.app.tasks)
         await declare_outboxes(self.engine, self.app.outboxes)
-        await declare_searches(self.engine, searches_of(self.app.definitions()), self.engine.clock.now())
+        searches, now = searches_of(self.app.definitions()), self.engine.clock.now()
+        await declare_searches(self.engine, searches, now)
+        others = {(one.name, one.spec) for one in known if one.noun == "search" and one.program != self.app.name}
+        await drop_searches(store, searches, {one.name for one in self.app.definitions()}, others, now - _UNUSED)
         kept = {(one.name, one.spec) for one in known if one.noun == "live" and one.program != self.app.name}
-        await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
+        await declare_live(store, self.app.definitions(), now, kept)
 
     async def health(self) -> list[HealthFinding]:
         """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""

@@ -7,6 +7,7 @@ import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from penstock import (
     MutationCtx,
     Page,
     PaginationOptions,
+    PenstockError,
     QueryCtx,
     SearchIndex,
     SearchNotReady,
@@ -30,6 +32,7 @@ from penstock import (
     public,
 )
 from penstock.api import searches
+from penstock.cli.migrate import migrate
 from penstock.schema.ids import format_id
 from penstock.schema.rules import Rules
 from penstock.search.encoding import encode
@@ -357,7 +360,6 @@ async def test_a_watched_search_runs_again_if_a_row_comes_or_goes_that_fits_it(d
         assert await runs() == (False, [])
         await run_sql(database_url, f"update note set body = 'a world' where id = '{first}'")
         assert await runs() == (True, ["a world"])
-        await test.run_mutation(write, lambda ctx: ctx.db.patch(Note, first, stars=5))
         await insert(test, "nothing")
         assert await runs() == (False, ["a world"])
         await test.run_mutation(write, lambda ctx: ctx.db.patch(Note, first, channel="b"))
@@ -403,3 +405,30 @@ async def test_a_search_says_that_its_index_is_behind(database_url: str, monkeyp
 
 def stored(test: TestApp) -> str:
     return "penstock_search_1" if test.config.database.startswith("sqlite") else "penstock.search_1"
+
+
+async def test_migrate_fills_an_index_and_drops_it_when_nobody_declares_it(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = types.new_class("Note", (Table,), {}, lambda space: space.update(BARE))
+    monkeypatch.setattr(searches, "AT_ONCE", 2)
+
+    async def migrated(*tables: Any) -> list[tuple[str, str]]:
+        made = App(tables=tables)
+        _, news = await migrate(made, made.config(database=database_url), tmp_path)
+        return [(one.what, one.name) for one in news or () if one.noun == "search"]
+
+    assert await migrated(bare) == []
+    insert = "insert into note (id, creation_time, channel, body) values ('{}', '2026-01-01', 'a', 'word')"
+    await run_sql(database_url, *map(insert.format, range(5)), POSTS)
+    assert await migrated(Note, Post) == [("new", "note.by_body"), ("new", "posts.by_text")]
+    async with TestApp(App(tables=[Note, Post]), database_url) as test:
+        assert (await sql(test, f"select count(*) from {stored(test)}"))[0][0] == 5
+    assert await migrated(bare, Post) == [("dropped", "note.by_body")]
+    async with TestApp(App(tables=[bare]), database_url) as test:
+        with pytest.raises(PenstockError):
+            await sql(test, f"select count(*) from {stored(test)}")
+        store = test.engine.store
+        assert [one.name for one in await store.changes.readers()] == ["search:2"]
+        left = [one.interest for one in await store.interests.list() if one.interest.name.startswith("search ")]
+        assert [one.table for one in left] == ["posts"]

@@ -46,15 +46,31 @@ async def declare_searches(engine: Engine, searches: Sequence[TableSearch], now:
             await fill(store, one)
 
 
-async def drop_searches(store: Store, tables: Collection[str], declared: Known) -> list[str]:
-    """Drop the search indexes of some tables that no program declares any more; their names."""
+async def drop_searches(
+    store: Store, searches: Sequence[TableSearch], tables: Collection[str], kept: Known, before: datetime | None = None
+) -> list[str]:
+    """Drop the search indexes of some tables that neither this program nor another one declares; their names.
+
+    With `before` the ones stay that an indexer has kept up since then: a process of another release still runs.
+    """
     rows = [row for row in await store.searches.list() if row.name.rpartition(".")[0] in tables]
+    declared = {*kept, *((one.name, one.digest) for one in searches)}
     left = [row for row in rows if (row.name, row.digest) not in declared]
+    if left and before is not None:
+        recent = {reader.name for reader in await store.changes.readers() if reader.moved_at >= before}
+        left = [row for row in left if reader_name(row.id) not in recent]
     for row in left:
         await store.interests.drop([] if row.interest is None else [row.interest])
         await store.changes.forget(reader_name(row.id))
         await store.searches.drop(row.id)
     return [row.name for row in left]
+
+
+async def fill_searches(store: Store, searches: Sequence[TableSearch]) -> None:
+    """Index all rows that are not indexed yet."""
+    for one in searches:
+        while await fill(store, one):
+            pass
 
 
 async def fill(store: Store, search: TableSearch) -> bool:
