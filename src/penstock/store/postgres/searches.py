@@ -18,7 +18,7 @@ class PostgresSearches(Searches):
             'key text collate "C" not null unique, created bigint, tokens text not null, '
             "words tsvector generated always as (tokens::tsvector) stored)"
         ),
-        "create index on {t} using gin (words)",
+        "create index on {t} using gin (words) with (fastupdate = off)",  # no user waits for its writes
     )
     _drop = ("drop table if exists {t}",)
     _put = (
