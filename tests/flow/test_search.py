@@ -38,6 +38,7 @@ from penstock.schema.rules import Rules
 from penstock.search.encoding import encode
 from penstock.search.query import Match, parse_query
 from penstock.search.rank import scorer
+from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
 from penstock.transaction import search
@@ -336,7 +337,10 @@ async def test_a_search_keeps_the_rules_of_its_table(database_url: str) -> None:
 # ----- live
 
 
-async def test_a_watched_search_runs_again_if_a_row_comes_or_goes_that_fits_it(database_url: str) -> None:
+async def test_a_watched_search_runs_again_if_a_row_comes_or_goes_that_fits_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "QUICK", 10.0)  # on a slow machine an answer would come ticks later
     async with opened(database_url) as test:
         live = LiveQueries(test.runner, app.definitions())
         view = live.view()
