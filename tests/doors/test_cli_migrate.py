@@ -164,6 +164,18 @@ def later(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     monkeypatch.setattr(migrate, "load_migrations", lambda store: [*shipped(store), ("9999_later", sql)])
 
 
+def test_what_cannot_be_read_before_a_migration_is_not_known(
+    invoices: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoices.ok("migrate")
+    table = "penstock_pool" if database_url.startswith("sqlite") else "penstock.pool"
+    older = f"{table.partition('.')[0]}.older_pool" if "." in table else "older_pool"
+    asyncio.run(run_sql(database_url, f"alter table {table} rename to older_pool"))
+    later(monkeypatch, f"alter table {older} rename to {table.rpartition('.')[2]};")
+    assert "unknown until penstock's own tables are up to date" in invoices.ok("migrate", "--plan").out
+    assert "applied penstock's own 9999_later" in invoices.ok("migrate").out
+
+
 def test_beside_a_pending_migration_only_what_is_new_is_told(
     invoices: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,6 +305,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(letters: Console
     for command, code, refusal in (
         (("resend", "files", "--where", "name == 'x'", *OTHER), 1, "Outbox files has no declaration in this program"),
         (("move", "post", "--to", "yesterday"), 2, ""),
+        (("skip", "post", "123456", "--reason", "x"), 1, "has no message 123456 that has failed"),
     ):
         refused = letters("outbox", *command)
         assert (refused.code, refusal in refused.err) == (code, True), refused

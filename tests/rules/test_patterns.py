@@ -45,6 +45,7 @@ def test_a_pattern_finds_what_pythons_own_finds(pattern: str, texts: list[str]) 
         ("a*?", "'?'"),
         ("*a", "'*'"),
         ("[a", "'['"),
+        ("a]", "']'"),
         ("[[:alpha:]]", "'['"),
         (r"[\d-z]", "'-'"),
         ("a{2,1}", "'{2,1}'"),

@@ -71,6 +71,18 @@ class Day(date):
     """A subclass, as libraries have some for dates, points in time and numbers."""
 
 
+class Moment(datetime):
+    pass
+
+
+class Span(timedelta):
+    pass
+
+
+class Blob(bytes):
+    pass
+
+
 class Money(Decimal):
     pass
 
@@ -292,8 +304,10 @@ PLAIN: list[tuple[Any, Make]] = [
     (Entry, lambda r: {"at": r.choice(MOMENTS), "what": r.choice([b"x", "word"])}),
     (Pair, lambda r: Pair(1, r.choice([b"x", "word"]))),
     (date, lambda _: Day(2030, 1, 1)),
-    (timedelta, lambda _: timedelta(-400, 5, 7)),
+    (datetime, lambda _: Moment(2030, 1, 1, tzinfo=UTC)),
+    (timedelta, lambda r: r.choice([Span(1), timedelta(-400, 5, 7)])),
     (Decimal, lambda _: Money("1.5")),
+    (bytes, lambda _: Blob(b"x")),
     (FutureDatetime, lambda _: datetime(2990, 1, 1, tzinfo=UTC)),
     (SkipValidation[int], lambda r: r.choice([1, 1.5, True, "a"])),
     (SkipValidation[str], lambda r: r.choice(["a", Shade.DARK])),

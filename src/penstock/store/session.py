@@ -97,6 +97,11 @@ class ChangedRows:
         # by table and columns: the values there of the first so many images
         self._values: dict[tuple[str, tuple[int, ...]], tuple[int, set[tuple[Any, ...]]]] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._images)
+
     def add(self, change: Change) -> None:
         """Add a change."""
         self._positions[change.of.name] = change.of.positions
@@ -118,6 +123,14 @@ class ChangedRows:
             values.add(found)
         self._values[read.table, places] = len(images), values
         return tuple(value for _, value in wanted) in values
+
+
+class TriggerFound(Conflict):
+    """A managed table has a trigger that nobody knew: what was known of rows may be wrong, so all runs again."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"Table {table} has got a trigger.")
+        self.table = table
 
 
 class NeedsTransaction(Conflict):
@@ -144,6 +157,10 @@ class OpenTransaction(Protocol):
 class Session(OpenTransaction, Protocol):
     """One database transaction: a snapshot to read, or a serializable transaction to write."""
 
+    @property
+    def passed(self) -> bool:
+        """Whether something was read before changes of other rows that were made earlier."""
+
     async def fetch_read_only(
         self, sql: str, args: Sequence[Any], limit: int, most_bytes: int
     ) -> tuple[list[str], Sequence[Row]]:
@@ -157,6 +174,9 @@ class Session(OpenTransaction, Protocol):
 
     async def change(self, change: Change) -> None:
         """Change a row: now, or before anything reads it."""
+
+    async def refuse_trigger(self, of: TableDefinition, look: Statement) -> None:
+        """Raise TriggerFound if a look at a table finds one: now, or at the commit."""
 
     async def savepoint(self, name: str) -> None:
         """Remember this point of the transaction."""

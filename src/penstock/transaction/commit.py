@@ -11,7 +11,7 @@ from itertools import groupby
 from penstock.errors import LeaseLost
 from penstock.jobs.job import Settlement
 from penstock.observe import points
-from penstock.store.session import Session
+from penstock.store.session import Session, TriggerFound
 from penstock.transaction.shared import Shared
 from penstock.transaction.transaction import Transaction
 
@@ -55,7 +55,13 @@ async def _commit(session: Session, transactions: Sequence[Transaction]) -> None
     last = transactions[-1]
     if points.armed:
         await points.reach("commit.before", transaction=last)
-    await session.commit()
+    try:
+        if session.passed or any(one.assumes or one.session.passed for one in transactions):
+            await _refuse_triggers(session, transactions)
+        await session.commit()
+    except TriggerFound as error:
+        last.statements.triggered |= {error.table}
+        raise
     if points.armed:
         await points.reach("commit.after", transaction=last)
     if any(one.jobs or one.cancels or one.wakes for one in transactions):
@@ -65,3 +71,13 @@ async def _commit(session: Session, transactions: Sequence[Transaction]) -> None
     for transaction in transactions:
         for tell in transaction.committed:
             tell()
+
+
+async def _refuse_triggers(session: Session, transactions: Sequence[Transaction]) -> None:
+    """Have all run again if a trigger is on a written table that was thought to have none.
+
+    It may have changed rows that functions were told as they were before, or as they wrote them.
+    """
+    for statements in transactions[-1].statements.known({name for one in transactions for name, _key in one.writes}):
+        if transactions[-1].foresees(statements.definition):
+            await session.refuse_trigger(statements.definition, statements.find_trigger())

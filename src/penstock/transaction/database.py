@@ -62,6 +62,7 @@ class DatabaseReader(OfCall):
         transaction, definition = self._transaction, statements.definition
         known = transaction.rows.get((definition.table, key), _UNKNOWN)
         if known is not _UNKNOWN:
+            transaction.assumes |= bool(transaction.writes)
             return cast("Row | None", known)
         looked_for = tuple(statements.key_args(key))
         transaction.note_range(RangeRead(definition.name, None, definition.key, looked_for))
@@ -146,7 +147,7 @@ class DatabaseWriter(DatabaseReader):
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
             args = statements.key_args(key)
-            if definition.managed:
+            if self._transaction.foresees(definition):
                 await self._transaction.change_row(Change(definition, key, statements.delete(), args, (old,)))
             else:
                 async with self._transaction.branch():
@@ -177,7 +178,11 @@ class DatabaseWriter(DatabaseReader):
         check_index_keys(statements, values)
         transaction.count_write(definition.name, values)
         async with self._scope.lock:
-            if not statements.unique_columns:
+            if not transaction.foresees(definition):
+                async with transaction.branch():
+                    if not await transaction.execute(statements.insert(), values) and statements.unique_columns:
+                        raise unique_violation(definition)
+            elif not statements.unique_columns:
                 await transaction.change_row(Change(definition, row_id, statements.insert(), values, (values,)))
             elif not await transaction.execute(statements.insert(), values):
                 raise unique_violation(definition)
@@ -267,7 +272,8 @@ class DatabaseWriter(DatabaseReader):
         transaction, definition = self._transaction, statements.definition
         if not definition.managed:
             return await self._send_user_owned(statements, change.statement, change.args, rule)
-        if statements.unique_columns.isdisjoint(names):
+        foreseen = transaction.foresees(definition)
+        if foreseen and statements.unique_columns.isdisjoint(names):
             await transaction.change_row(change)
             return change.images[-1]
         try:
@@ -275,7 +281,10 @@ class DatabaseWriter(DatabaseReader):
                 await transaction.execute(change.statement, change.args)
         except UniqueViolation as error:
             raise unique_violation(definition, names) from error
-        return change.images[-1]
+        if foreseen:
+            return change.images[-1]
+        found = await transaction.fetch(statements.get(), statements.key_args(change.key))
+        return found[0] if found else change.images[-1]
 
     # ----- shared steps
 
@@ -294,7 +303,7 @@ class DatabaseWriter(DatabaseReader):
 
     def _note(self, definition: TableDefinition, key: Any, new: Row | None) -> None:
         self._transaction.writes.append((definition.name, key))
-        if definition.managed:
+        if self._transaction.foresees(definition):
             self._transaction.rows[definition.table, key] = new
             self._transaction.forget_facts(definition.name)
         else:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from penstock.changes.readset import RangeRead
 from penstock.errors import Conflict, ContextError, TryAgain
-from penstock.schema.table import Table
+from penstock.schema.table import Table, TableDefinition
 from penstock.store.session import Change, ChangedRows, Row, Session, Statement, is_concerned
 from penstock.store.sql.statements import TableStatements
 
@@ -41,6 +41,7 @@ class Shared:
         self.generations: Mapping[tuple[int, str], int | None] = {}
         self.ahead: Ahead = {}  # reads of ranges that parts will likely make
         self.changed = ChangedRows()  # by all parts so far
+        self.passed = False  # whether something was told of rows, or read, before changes that were made earlier
         self.statements = 0  # the number of statements sent
         self.kept_back: list[Change] = []
         self._keys: set[Key] = set()
@@ -151,6 +152,10 @@ class Part:
         self._shared.rows.update(rows)
         self._shared.keep_back(self._own, self._keys)
 
+    @property
+    def passed(self) -> bool:
+        return self._shared.passed
+
     async def undo(self) -> bool:
         """End after an error: nothing of it stays. Whether that took a savepoint."""
         self._end()
@@ -173,6 +178,7 @@ class Part:
         name = (statements.definition.table, key)
         known = self._shared.rows.get(name, _UNKNOWN)
         if known is not _UNKNOWN:
+            self._shared.passed |= self._shared.changed.any
             return () if known is None else (known,)
         if self._careful or name in self._keys or self._shared.keeps_back(name):
             await self._send(anyway=self._careful)
@@ -207,7 +213,9 @@ class Part:
             most, rows = ahead
             if (len(rows) < most or limit <= most) and not shared.changed.concern(read):
                 self._use()
+                shared.passed |= shared.changed.any
                 return rows[:limit]
+        shared.passed |= bool(shared.kept_back or self._own)
         if self._careful or is_concerned(read, chain(self._shared.kept_back, self._own)):
             await self._send(anyway=self._careful)
         return await self._read(lambda: self._session.fetch_range(read, statement, args))
@@ -225,6 +233,9 @@ class Part:
     ) -> tuple[list[str], Sequence[Row]]:
         """Any SQL that only reads; behind a savepoint, since it may fail."""
         return await self._write(lambda: self._session.fetch_read_only(sql, args, limit, most_bytes))
+
+    async def refuse_trigger(self, of: TableDefinition, look: Statement) -> None:
+        await self._write(lambda: self._session.refuse_trigger(of, look))
 
     async def savepoint(self, name: str) -> None:
         if self._careful:

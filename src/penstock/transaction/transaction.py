@@ -55,7 +55,7 @@ class Transaction:
 
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
-        "_seed", "again", "ask", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
+        "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
         "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
         "store", "wakes", "work", "writes", "wrote",
     )  # fmt: skip
@@ -80,6 +80,7 @@ class Transaction:
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
+        self.assumes = False  # whether it has told a row as it was before a change of another one, or as it was written
         self.failure: Exception | None = None
         self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
         self.wakes = False  # whether workers are to be woken after the commit
@@ -132,6 +133,10 @@ class Transaction:
     def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
         """Remember rows as they are now, so that they need not be read by their keys."""
         self.rows.update({(definition.table, definition.key_at(row)): row for row in rows})
+
+    def foresees(self, definition: TableDefinition) -> bool:
+        """Whether a write to a table changes its row as it says, and no other one."""
+        return definition.managed and definition.name not in self.statements.triggered
 
     def forget_rows(self) -> None:
         self.rows.clear()

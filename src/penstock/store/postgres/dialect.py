@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -10,6 +11,7 @@ from penstock.schema.fields import Kind
 from penstock.store.postgres.conditions import PostgresSpelling
 from penstock.store.sql.dialect import Dialect
 
+TRIGGER_FOUND = re.compile(r"foreign trigger on (\S+) ")  # the error that `find_trigger` raises
 _ADVANCE_IDENTITY = """
 select setval(sequence, greatest(nextval(sequence), (select max({column}) from {table})))
 from (select pg_get_serial_sequence($1, $2)::regclass as sequence) as owned
@@ -71,6 +73,9 @@ POSTGRES = Dialect(
     # The row as it is once the lock is held, not as the snapshot shows it; named by the table.
     unless_each="to_regprocedure('penstock.each_' || md5((pg_identify_object("
     "'pg_class'::regclass, '{0}'::regclass, 0)).identity) || '()') is null",
+    # A cast that raises. Deletes cascade by triggers of the server's own.
+    find_trigger="select ('foreign trigger on {0} ' || tgname)::int from pg_trigger where tgrelid = '{1}'::regclass"
+    " and (tgfoid in (1646, 1650, 1652) or not tgisinternal and not starts_with(tgname, '_penstock_'))",
     any_of="= any({0})",
     travel={
         Kind.TEXT: ("to_json({0}) #>> '{{}}'", _AS_INPUT.replace("kind", "text")),

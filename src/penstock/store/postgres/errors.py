@@ -15,7 +15,9 @@ from penstock.errors import (
     RowInvalid,
     ValueInvalid,
 )
+from penstock.store.postgres.dialect import TRIGGER_FOUND
 from penstock.store.postgres.sqlstate import Refusal, is_away, meaning, only_reads
+from penstock.store.session import TriggerFound
 
 _LOST = (
     asyncpg.PostgresConnectionError,
@@ -78,6 +80,8 @@ def translate(error: BaseException) -> BaseException:
         return DatabaseUnavailable(f"The connection to the database was lost: {error}.", fix="Try again.")
     if not isinstance(error, asyncpg.PostgresError):
         return _by_class(error)
+    if isinstance(error, asyncpg.InvalidTextRepresentationError) and (found := TRIGGER_FOUND.search(str(error))):
+        return TriggerFound(found[1])
     return _by_state(error)
 
 

@@ -24,7 +24,7 @@ def spell(name: str, args: Sequence[Any]) -> str | None:
     spelled = [text for text in map(_spell, args) if text is not None]
     if len(spelled) < len(args) or sum(map(len, spelled)) > _MOST_LETTERS:
         return None
-    return f"execute {name}({', '.join(spelled)})"
+    return f"execute {name}({', '.join(spelled)})" if spelled else f"execute {name}"
 
 
 def _spell(value: Any) -> str | None:

@@ -85,7 +85,18 @@ class PostgresSession:
     begins the next one (see `Connections.release`). Changes are kept back then, and sent with what comes next.
     """
 
-    __slots__ = ("_connection", "_connections", "_doubtful", "_ended", "_how", "_kept", "_lingers", "asked_at", "shown")
+    __slots__ = (
+        "_connection",
+        "_connections",
+        "_doubtful",
+        "_ended",
+        "_how",
+        "_kept",
+        "_lingers",
+        "asked_at",
+        "passed",
+        "shown",
+    )
 
     def __init__(self, connections: Connections, connection: Connection, how: str, *, lingers: bool) -> None:
         self._connections = connections
@@ -95,6 +106,7 @@ class PostgresSession:
         self._kept: list[tuple[Change, str]] = []  # with the text of each
         self._doubtful = False
         self._ended = False
+        self.passed = False
         self.asked_at: float | None = None
         self.shown: Snapshot | None = None  # on a replica: what is known to be shown; those in `open` may be, too
         connections.watch(self)
@@ -141,8 +153,11 @@ class PostgresSession:
 
     async def fetch_range(self, read: RangeRead, statement: Statement, args: Sequence[Any]) -> Sequence[Row]:
         """Run a statement that reads rows of a range; changes of other rows are kept back further."""
-        if self._kept and is_concerned(read, (change for change, _text in self._kept)):
-            await self._send_kept()
+        if self._kept:
+            if is_concerned(read, (change for change, _text in self._kept)):
+                await self._send_kept()
+            else:
+                self.passed = True
         return await self._fetch(statement, args)
 
     async def change(self, change: Change) -> None:
@@ -160,6 +175,10 @@ class PostgresSession:
         self._kept.append((change, text))
         if len(self._kept) >= MOST_KEPT:
             await self._send_kept()
+
+    async def refuse_trigger(self, of: TableDefinition, look: Statement) -> None:
+        """Have the database raise TriggerFound if a look at a table finds one."""
+        await self.change(Change(of, None, look, (), ()))
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows, without waiting for each."""

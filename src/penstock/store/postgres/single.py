@@ -19,6 +19,7 @@ class SingleStatement:
     """Runs one statement of penstock's own on a managed table, by itself. Views of users may have code of their own."""
 
     __slots__ = ("_connections", "_ended", "_used")
+    passed = False
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -58,4 +59,6 @@ class SingleStatement:
     async def _refuse(self, *_: object) -> NoReturn:
         raise call_after_end() if self._ended else NeedsTransaction()
 
-    execute = execute_many = fetch_read_only = change = savepoint = release = rollback_to = commit = _refuse
+    execute = execute_many = fetch_read_only = change = savepoint = release = rollback_to = commit = refuse_trigger = (
+        _refuse
+    )

@@ -151,6 +151,7 @@ class Dialect:
     advance_identity: str = ""
     table_options: str = ""  # behind the columns of a managed table
     unless_each: str = ""  # the condition that changes of a table, {0} as quoted SQL, may be merged
+    find_trigger: str = ""  # looks for a foreign trigger on a table, {0} as its name and {1} as SQL, both quoted
     any_of: str = ""  # compares a column with many values in one parameter, if the store can
     # by kind, how values are read that travel as text or JSON, and written: {1} is their type
     travel: Mapping[Kind, tuple[str, str]] = field(default_factory=dict)

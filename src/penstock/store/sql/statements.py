@@ -6,7 +6,7 @@ shape. Parameters come in the order of their numbers, as SQLite does not number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -260,6 +260,11 @@ class TableStatements:
             f" and {self.dialect.unless_each.format(within_quotes)}"
         )
 
+    def find_trigger(self) -> Statement:
+        """Look for a trigger on the table that may change rows behind penstock's back."""
+        name, table = (text.replace("'", "''") for text in (self.definition.name, self.table))
+        return self._build_once("find_trigger", lambda: self.dialect.find_trigger.format(name, table))
+
     def delete(self) -> Statement:
         """The row with a key."""
         return self._build_once("delete", lambda: f"delete from {self.table} where {self._has_key(1)}")
@@ -434,6 +439,8 @@ class Statements:
         self.travelling: Mapping[str, Mapping[str, str]] = {}  # by table, the types that `TableStatements` takes
         self.generated: Mapping[str, frozenset[str]] = {}  # by table, likewise
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
+        # managed tables with triggers of somebody else's, which may change the row, and any other one
+        self.triggered: frozenset[str] = frozenset()
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:
@@ -445,6 +452,10 @@ class Statements:
             )
             found.generated = self.generated.get(definition.name, found.generated)
         return found
+
+    def known(self, names: Collection[str]) -> list[TableStatements]:
+        """The statements of tables with these names."""
+        return [one for one in self._tables.values() if one.definition.name in names]
 
 
 def index_columns(definition: TableDefinition, index: Index, dialect: Dialect) -> list[str]:

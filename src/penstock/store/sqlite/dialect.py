@@ -95,6 +95,8 @@ def _interval(value: float | str) -> timedelta:
 SQLITE = Dialect(
     name="sqlite",
     table_options=" strict",
+    find_trigger="select 1 from sqlite_schema where type = 'trigger' and tbl_name = '{0}' collate nocase"
+    " and name not like '\\_penstock\\_%' escape '\\' limit 1",
     title="SQLite",
     minus_zero=False,
     parameter="?",

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from penstock.changes.readset import RangeRead
 from penstock.errors import ConfigError, ContextError, DatabaseFull, DatabaseUnavailable, DataError
-from penstock.store.session import PIECE_ROWS, Change, Row, Statement, call_after_end
+from penstock.schema.table import TableDefinition
+from penstock.store.session import PIECE_ROWS, Change, Row, Statement, TriggerFound, call_after_end
 from penstock.store.sqlite.connection import run_in_thread
 from penstock.store.sqlite.errors import is_text_invalid, text_invalid, translate
 from penstock.values import total_bytes
@@ -50,6 +51,7 @@ def _rows(connection: sqlite3.Connection, statement: Statement, args: Sequence[A
 class SqliteSession:
     """A transaction that has begun; subclasses end it."""
 
+    passed = False
     writable = False  # whether its connection writes, when no statement forbids it
 
     def __init__(self, connection: sqlite3.Connection, executor: Executor, timeout: float) -> None:
@@ -86,6 +88,11 @@ class SqliteSession:
     async def change(self, change: Change) -> None:
         """Change a row."""
         await self.execute(change.statement, change.args)
+
+    async def refuse_trigger(self, of: TableDefinition, look: Statement) -> None:
+        """Raise TriggerFound if a look at a table finds one."""
+        if await self.fetch(look):
+            raise TriggerFound(of.name)
 
     async def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each of many rows."""
