@@ -54,6 +54,7 @@ class Searches(Noun, ABC, queries=("searches",)):
     _put: ClassVar[str]
     _delete: ClassVar[str]
     _hits: ClassVar[str]
+    _filled: ClassVar[Sequence[str]] = ()  # after the last rows of a backfill
 
     async def list(self) -> builtins.list[SearchRow]:
         """All search indexes of the database."""
@@ -88,6 +89,8 @@ class Searches(Noun, ABC, queries=("searches",)):
             if not await self._fetch(session, "advance", id=number, before=before, after=after):
                 return False
             await self._write(session, number, rows)
+            for text in self._filled if after is None else ():
+                await session.execute(self._on(number, text))
         return True
 
     async def apply(

@@ -26,6 +26,7 @@ class PostgresSearches(Searches):
         "on conflict (key) do update set created = excluded.created, tokens = excluded.tokens"
     )
     _delete = "delete from {t} where key = $1"
+    _filled = ("analyze {t}",)  # so that the planner knows which words are frequent
     _hits = (
         f"select key, created, tokens from {{t}} where words @@ $1::text::tsquery order by docid desc limit {MOST_HITS}"
     )
