@@ -17,6 +17,7 @@ from stage.stories import tell_in
 
 from penstock import (
     App,
+    Conflict,
     CursorInvalid,
     DeclarationError,
     LimitExceeded,
@@ -32,6 +33,7 @@ from penstock import (
     public,
 )
 from penstock.api import searches
+from penstock.changes.position import BEGINNING
 from penstock.cli.migrate import migrate
 from penstock.schema.ids import format_id
 from penstock.schema.rules import Rules
@@ -40,6 +42,7 @@ from penstock.search.query import Match, parse_query
 from penstock.search.rank import scorer
 from penstock.services.live import batch
 from penstock.services.live.live import LiveQueries
+from penstock.store.session import Statement, reading
 from penstock.testing import TestApp
 from penstock.transaction import search
 
@@ -436,3 +439,55 @@ async def test_migrate_fills_an_index_and_drops_it_when_nobody_declares_it(
         assert [one.name for one in await store.changes.readers()] == ["search:2"]
         left = [one.interest for one in await store.interests.list() if one.interest.name.startswith("search ")]
         assert [one.table for one in left] == ["posts"]
+
+
+# ----- faults
+
+
+async def test_an_index_that_may_have_missed_changes_is_filled_again(database_url: str) -> None:
+    async with opened(database_url) as test:
+        await insert(test, "one word", "more words")
+        await test.indexer.tick()
+        interests = test.engine.store.interests
+        (number,) = (one.id for one in await interests.list() if one.interest.name.startswith("search note.by_body"))
+        await sql(test, interests._tell_lost([number]))
+        with pytest.raises(SearchNotReady, match="is behind"):
+            await test.run_query(found, "word")
+        test.clock.advance(SECOND)
+        await test.indexer.tick()
+        with pytest.raises(SearchNotReady, match="is not filled yet"):
+            await test.run_query(found, "word")
+        for _ in range(3):
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        assert await test.run_query(found, "word") == ["one word", "more words"]
+
+
+async def test_two_indexers_take_turns(database_url: str) -> None:
+    async with opened(database_url) as test:
+        other = test.make_service("indexer")
+        for number in range(6):
+            await insert(test, f"word {number}")
+            await (other if number % 2 else test.indexer).tick()
+            test.clock.advance(SECOND)
+        await test.indexer.kill()
+        await insert(test, "last word")
+        test.clock.advance(timedelta(minutes=2))
+        for _ in range(4):
+            await other.tick()
+            test.clock.advance(SECOND)
+        assert (await sql(test, f"select count(*) from {stored(test)}"))[0][0] == 7
+        assert len(await test.run_query(found, "word")) == 7
+        await other.finish()
+
+
+async def test_a_snapshot_from_before_the_feed_was_emptied_runs_again(postgres_url: str) -> None:
+    async with opened(postgres_url) as test:
+        store = test.engine.store
+        async with reading(store.begin_read) as old:
+            await old.fetch(Statement("select 1"))
+            await sql(test, "select setval('penstock.change_emptied', txid_current())")
+            with pytest.raises(Conflict):
+                await store.changes.list_unread(old, BEGINNING, 1, 5)
+        async with reading(store.begin_read) as new:
+            assert await store.changes.list_unread(new, BEGINNING, 1, 5) is not None

@@ -74,7 +74,7 @@ async def fill_searches(store: Store, searches: Sequence[TableSearch]) -> None:
 
 
 async def fill(store: Store, search: TableSearch) -> bool:
-    """Index the next rows of a backfill; whether there are more."""
+    """Index the next rows of a backfill; False if all rows are indexed, or there is no table."""
     state = await store.searches.find(None, search)
     if state is None or state.cursor is None or (source := await _source(store, search, state)) is None:
         return False
@@ -88,7 +88,7 @@ async def fill(store: Store, search: TableSearch) -> bool:
     made = await _index(store, search, [row for row in rows if row[0] == row[3]])
     if await store.searches.fill(state.id, state.cursor, after, made) and after is None:
         log_event("search.filled", index=search.name)
-    return after is not None
+    return True
 
 
 async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batch, lease: int, now: datetime) -> bool:

@@ -21,7 +21,7 @@ from penstock.search.tokenizer import tokens
 
 MAX_REPEATS = 16  # of a token in a row that are stored, and count for the order
 MAX_BYTES = 1_000_000  # of a row's different tokens, in UTF-8; a tsvector holds 1,048,576
-_SHORT = 4_096  # characters, of which no text has more different tokens than are stored
+_SHORT = 4_096  # characters; a text of this length has fewer bytes of tokens
 _FILTER = "\ue000"  # begins the tokens of filters: a character for private use, which no word has
 _FILTER_BYTES = 6
 

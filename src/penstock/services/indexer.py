@@ -73,8 +73,7 @@ class Indexer(LeasedService):
                 return 0.0 if await self._take_over() else _STAND_BY
             self._positions[search.name] = at
         if state.cursor is not None:
-            await fill(self._store, search)
-            return 0.0
+            return 0.0 if await fill(self._store, search) else _STAND_BY
         batch = await self._store.changes.read(at, AT_ONCE, [state.interest])
         now = self.clock.monotonic()
         if batch.changes or now - self._moved_at.get(search.name, 0.0) >= _MOVE_EVERY:
