@@ -19,7 +19,6 @@ from penstock.schema.table import Table, TableDefinition
 from penstock.search.index import SearchIndex
 from penstock.search.query import Query
 from penstock.search.rank import scorer
-from penstock.store.nouns.searches import Indexed
 from penstock.store.session import Row
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import decode_key, decode_stored
@@ -224,23 +223,24 @@ class Search(Generic[T]):
             if unread is None:
                 raise _behind(search)
             hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
-            candidates = [one for one in hits if one.key not in unread]
+            candidates: list[Any] = [one for one in hits if one[0] not in unread]
             if None in unread:  # the table was truncated, or a part of it: rows of the index may be gone
-                there = {key for some in _pieces(candidates) for key in await self._load([one.key for one in some])}
-                candidates = [one for one in candidates if one.key in there]
+                there = {key for some in _pieces(candidates) for key in await self._load([one[0] for one in some])}
+                candidates = [one for one in candidates if one[0] in there]
             for some in _pieces([key for key in unread if key is not None]):
-                candidates += map(self._index_row, (await self._load(some)).items())
+                loaded = (await self._load(some)).items()
+                candidates += [self._index_row(key, row) for key, row in loaded if self._has_values(row)]
         score, found = scorer(self._query), list[_Found]()
-        for one in candidates:
-            if (points := score(one.tokens)) is not None:
-                found.append(_Found(*points, one.created or 0, self._tie(one.key), one.key))
-        return sorted(found, reverse=True)
+        for key, created, tokens in candidates:
+            if (points := score(tokens)) is not None:
+                found.append(_Found(*points, created or 0, self._tie(key), key))
+        found.sort(reverse=True)
+        return found
 
-    def _index_row(self, loaded: tuple[str, Row]) -> Indexed:
-        """A row as the index would have it."""
-        key, row = loaded
+    def _index_row(self, key: str, row: Row) -> tuple[str, Any, str]:
+        """A row as the index would have it: its key, its creation time and its tokens."""
         values = self._values_of(row, self._search.source_columns)
-        return Indexed(key, values.get("creation_time"), self._search.tokens(values))
+        return key, values.get("creation_time"), self._search.tokens(values)
 
     async def _read(self, ranked: Sequence[_Found], begin: int, piece: int) -> AsyncIterator[tuple[_Found, T | None]]:
         """The rows from a place on, without rows that are gone; None for each that a filter or a rule leaves out."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 from penstock.changes.searches import TableSearch, reader_name
 from penstock.search.query import Query
 from penstock.store.nouns.noun import Noun
-from penstock.store.session import OpenTransaction, Session, Statement
+from penstock.store.session import OpenTransaction, Row, Session, Statement
 
 MOST_HITS = 10_000  # the newest rows that are ranked
 
@@ -76,12 +76,9 @@ class Searches(Noun, ABC, queries=("searches",)):
         values = {"name": search.name, "digest": search.digest, "reader": reader_name("")}
         return self._one(SearchState, await self._ask(session, "find", **values))
 
-    async def hits(
-        self, session: OpenTransaction, number: int, query: Query, filters: Sequence[str]
-    ) -> builtins.list[Indexed]:
-        """The newest rows of an index that have words of a query, and all tokens of filters."""
-        rows = await session.fetch(self._on(number, self._hits), [self._match(query, filters)])
-        return [Indexed(*row) for row in rows]
+    async def hits(self, session: OpenTransaction, number: int, query: Query, filters: Sequence[str]) -> Sequence[Row]:
+        """The newest rows of an index that have words of a query, and all tokens of filters, as `Indexed` has them."""
+        return await session.fetch(self._on(number, self._hits), [self._match(query, filters)])
 
     async def fill(self, number: int, before: str, after: str | None, rows: Sequence[Indexed]) -> bool:
         """Write rows of a backfill and move its place; False if somebody else has moved it."""
