@@ -86,6 +86,10 @@ async def fill(store: Store, search: TableSearch) -> bool:
     after = rows[-1][3] if len(rows) == AT_ONCE else None
     # A key that cannot be written as text tells no row: its place is spelled otherwise.
     made = await _index(store, search, [row for row in rows if row[0] == row[3]])
+    if after is None and (changes := store.searches.complete(state.id)):
+        async with store.catalog.lock() as lock:
+            for change in changes:
+                await lock.apply(change)
     if await store.searches.fill(state.id, state.cursor, after, made) and after is None:
         log_event("search.filled", index=search.name)
     return True

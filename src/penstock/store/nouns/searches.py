@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from penstock.changes.searches import TableSearch, reader_name
 from penstock.search.query import Query
+from penstock.store.nouns.catalog import Change
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Row, Session, Statement
 
@@ -51,10 +52,10 @@ class Searches(Noun, ABC, queries=("searches",)):
 
     _make: ClassVar[Sequence[str]]
     _drop: ClassVar[Sequence[str]]
-    _put: ClassVar[str]
+    _put: ClassVar[str]  # a row; on PostgreSQL lists of rows
     _delete: ClassVar[str]
     _hits: ClassVar[str]
-    _filled: ClassVar[Sequence[str]] = ()  # after the last rows of a backfill
+    _complete: ClassVar[Sequence[str]] = ()  # before an index is filled; each by itself, as it may take long
 
     async def list(self) -> builtins.list[SearchRow]:
         """All search indexes of the database."""
@@ -86,9 +87,11 @@ class Searches(Noun, ABC, queries=("searches",)):
             if not await self._fetch(session, "advance", id=number, before=before, after=after):
                 return False
             await self._write(session, number, rows)
-            for text in self._filled if after is None else ():
-                await session.execute(self._on(number, text))
         return True
+
+    def complete(self, number: int) -> builtins.list[Change]:
+        """The changes of the schema that end a backfill: an index over all rows is built sooner than row by row."""
+        return [Change("", (self._on(number, text).sql,), alone=True) for text in self._complete]
 
     async def apply(
         self,
@@ -149,4 +152,5 @@ class Searches(Noun, ABC, queries=("searches",)):
     def _on(self, number: int, text: str) -> Statement:
         dialect = self._access.dialect
         table = f"penstock.search_{number}" if dialect.schemas else f"penstock_search_{number}"
-        return Statement(dialect.qualify(text.replace("{t}", table)), bounded=False)
+        text = text.replace("{t}", table).replace("{n}", str(number))
+        return Statement(dialect.qualify(text), bounded=False)
