@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random  # noqa: TID251 - seeded
 import types
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stage.stories import tell_in
 
 from penstock import (
     App,
+    Backend,
     Conflict,
     CursorInvalid,
     DeclarationError,
@@ -410,7 +412,7 @@ async def test_a_search_says_that_its_index_is_behind(database_url: str, monkeyp
         assert len(await test.run_query(found, "word")) == 6
 
 
-def stored(test: TestApp) -> str:
+def stored(test: Backend) -> str:
     return "penstock_search_1" if test.config.database.startswith("sqlite") else "penstock.search_1"
 
 
@@ -491,3 +493,30 @@ async def test_a_snapshot_from_before_the_feed_was_emptied_runs_again(postgres_u
                 await store.changes.list_unread(old, BEGINNING, 1, 5)
         async with reading(store.begin_read) as new:
             assert await store.changes.list_unread(new, BEGINNING, 1, 5) is not None
+
+
+async def test_many_processes_that_start_at_once_make_one_index(database_url: str) -> None:
+    bare = types.new_class("Note", (Table,), {}, lambda space: space.update(BARE))
+    async with TestApp(App(tables=[bare]), database_url) as test:
+        write_bare, _, _ = tell_in(test.app)
+        rows = [bare(channel="a", body="word") for _ in range(5)]
+        await test.run_mutation(write_bare, lambda ctx: ctx.db.insert_many(rows))
+    await run_sql(database_url, POSTS)
+    async with AsyncExitStack() as stack:
+        opening = (stack.enter_async_context(app.open(database_url, services=("indexer",))) for _ in range(4))
+        backends = await asyncio.gather(*opening)
+        for backend in backends:
+            while True:
+                with suppress(SearchNotReady):
+                    assert len(await backend.run_query(found, "word")) == 5
+                    break
+        assert (await sql(backends[0], f"select count(*) from {stored(backends[0])}"))[0][0] == 5
+
+
+async def test_clients_hear_that_an_index_is_not_ready(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_UNREAD", 0)
+    async with opened(database_url) as test:
+        await insert(test, "word")
+        call = {"path": "test_search:found", "args": {"text": "word"}, "format": "json"}
+        answer = await test.http.post("/api/query", json=call)
+        assert (answer.status_code, answer.json()["code"]) == (503, "SearchNotReady"), answer.json()

@@ -245,7 +245,7 @@ class Search(Generic[T]):
     async def _read(self, ranked: Sequence[_Found], begin: int, piece: int) -> AsyncIterator[tuple[_Found, T | None]]:
         """The rows from a place on, without rows that are gone; None for each that a filter or a rule leaves out."""
         rule = await rule_of(self._scope, self._statements, "read")
-        for found in _pieces(ranked[begin:MAX_RESULTS], piece):
+        for found in _pieces(ranked[begin:MAX_RESULTS], min(piece, _PIECE)):
             async with self._scope.lock:
                 loaded = await self._load([one.key for one in found])
             self._transaction.count_rows(self._statements, [*loaded.values()])
