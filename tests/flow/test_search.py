@@ -520,3 +520,8 @@ async def test_clients_hear_that_an_index_is_not_ready(database_url: str, monkey
         call = {"path": "test_search:found", "args": {"text": "word"}, "format": "json"}
         answer = await test.http.post("/api/query", json=call)
         assert (answer.status_code, answer.json()["code"]) == (503, "SearchNotReady"), answer.json()
+
+
+async def test_the_doctor_finds_nothing_wrong_with_a_search_index(database_url: str) -> None:
+    async with opened(database_url) as test:
+        assert [one for one in await test.health() if "search" in f"{one}"] == []

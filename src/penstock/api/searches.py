@@ -122,8 +122,7 @@ def _interest(search: TableSearch, dialect: Dialect) -> Interest:
             watches.append(f"{ROW}.{dialect.quote(name)}")
         else:
             watches.append(dialect.spelling(definition, dialect, ROW, own=False).raw((name,)))
-    name = f"search {search.name} {search.digest}"
-    return Interest(name=name, table=definition.name, key=definition.key, watches=watches)
+    return Interest(name=search.interest_name, table=definition.name, key=definition.key, watches=watches)
 
 
 async def _source(store: Store, search: TableSearch, state: SearchRow) -> Source | None:

@@ -36,6 +36,11 @@ class TableSearch:
         """The columns that make the stored row: those of its tokens, and the time by which rows are ordered."""
         return tuple(dict.fromkeys((*self.columns, *(("creation_time",) if self.definition.managed else ()))))
 
+    @property
+    def interest_name(self) -> str:
+        """The name of the interest that captures its changes."""
+        return f"search {self.name} {self.digest}"
+
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that make the tokens of a row."""

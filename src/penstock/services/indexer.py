@@ -19,7 +19,7 @@ from penstock.services.service import LeasedService
 
 _STAND_BY = 1.0
 _LEAST = 0.25  # between looks that signals ask for: searches see changes without them, and many are cheaper together
-_MOVE_EVERY = 5.0  # without changes, so that the feed can be emptied
+_MOVE_EVERY = 2.0  # without changes, so that the feed can be emptied, and searches need not look at those of others
 
 
 class Indexer(LeasedService):
