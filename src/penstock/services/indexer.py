@@ -35,12 +35,14 @@ class Indexer(LeasedService):
         self._next_at = -1e9  # the time before which signals ask for no tick
 
     async def tick(self) -> float:
+        if not self._searches:
+            return _STAND_BY
         try:
             async with self._limit_tick("index"):
                 await self._lease.keep(busy=False)
                 if self.lease is None:
                     await self._lease.keep()
-                pause = min([await self._step(one) for one in self._searches], default=_STAND_BY)
+                pause = min([await self._step(one) for one in self._searches])
         except Conflict:
             self._positions.clear()  # they may be void, as the database has crashed since
             raise
