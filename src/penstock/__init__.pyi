@@ -74,6 +74,7 @@ from penstock.errors import ResultInvalid as ResultInvalid
 from penstock.errors import RowInvalid as RowInvalid
 from penstock.errors import RowNotFound as RowNotFound
 from penstock.errors import SchemaMismatch as SchemaMismatch
+from penstock.errors import SearchNotReady as SearchNotReady
 from penstock.errors import Snooze as Snooze
 from penstock.errors import TaskConditionFailed as TaskConditionFailed
 from penstock.errors import TaskNotFound as TaskNotFound
@@ -132,6 +133,7 @@ from penstock.schema.index import Index as Index
 from penstock.schema.rules import Rules as Rules
 from penstock.schema.table import Table as Table
 from penstock.schema.table import UserTable as UserTable
+from penstock.search.index import SearchIndex as SearchIndex
 from penstock.server.asgi import asgi_app as asgi_app
 from penstock.transaction.pages import Page as Page
 from penstock.transaction.pages import PaginationOptions as PaginationOptions

@@ -22,12 +22,14 @@ from penstock.api.outbox.declaring import check_outboxes, declare_outboxes
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.pools.workpool import Workpool
 from penstock.api.ratelimits import RateLimiter, check_rate_limit
+from penstock.api.searches import declare_searches, drop_searches
 from penstock.api.syncbackend import SyncApp
 from penstock.api.tasks.tasks import ReactiveTasks, check_tasks, declare_tasks
 from penstock.calls.run.ctxkinds import CONTEXTS
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import FunctionCalls
+from penstock.changes.searches import searches_of
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, check_settings, load_config, stray_variables
@@ -47,6 +49,7 @@ from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.services.indexer import Indexer
 from penstock.services.live.capture import declare_live
 from penstock.services.live.live import LiveQueries
 from penstock.services.logbook import LogbookWriter
@@ -63,9 +66,10 @@ from penstock.store.open import make_store
 from penstock.store.push.migrate import push
 
 R = TypeVar("R")
-ServiceName = Literal["worker", "scheduler", "planner", "relay", "pruner"]
+ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+_UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
-SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "pruner")
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
 
 
 class App(Declaring):
@@ -244,6 +248,7 @@ class App(Declaring):
             *(("outbox", one.outbox.name, f"{one.function.name} {one.outbox.source}") for one in self.outboxes),
             *(("function", name, kind) for name, kind in self.registry.kinds().items()),
             *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
+            *(("search", one.name, one.digest) for one in searches_of(self.definitions())),
         ]
         return [Declaration(*one, self.name) for one in found]
 
@@ -347,7 +352,8 @@ class Backend(CallerBackend):
         except BaseException:
             await store.close()
             raise
-        self.services = Group([self.make_service(name) for name in services], store.signals)
+        needed = [name for name in services if name != "indexer" or any(one.searches for one in definitions)]
+        self.services = Group([self.make_service(name) for name in needed], store.signals)
         hear_records()
         with self.engine.journal.book.attach():
             self.services.start()
@@ -400,8 +406,12 @@ class Backend(CallerBackend):
         await store.crons.declare(crons, self.engine.clock.now())
         await declare_tasks(self.engine, self.app.tasks)
         await declare_outboxes(self.engine, self.app.outboxes)
+        searches, now = searches_of(self.app.definitions()), self.engine.clock.now()
+        await declare_searches(self.engine, searches, now)
+        others = {(one.name, one.spec) for one in known if one.noun == "search" and one.program != self.app.name}
+        await drop_searches(store, searches, {one.name for one in self.app.definitions()}, others, now - _UNUSED)
         kept = {(one.name, one.spec) for one in known if one.noun == "live" and one.program != self.app.name}
-        await declare_live(store, self.app.definitions(), self.engine.clock.now(), kept)
+        await declare_live(store, self.app.definitions(), now, kept)
 
     async def health(self) -> list[HealthFinding]:
         """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""
@@ -453,7 +463,7 @@ class Backend(CallerBackend):
         await self.engine.abandon()
         await self.engine.store.close()
 
-    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Pruner:
+    def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Indexer | Pruner:
         """A service of this backend, not yet started."""
         here = f"{socket.gethostname()}:{os.getpid()}"
         if name == "scheduler":
@@ -464,4 +474,6 @@ class Backend(CallerBackend):
             return Planner(self.runner, here)
         if name == "relay":
             return Relay(self.runner, here, self.app.outboxes)
+        if name == "indexer":
+            return Indexer(self.runner, here, searches_of(self.app.definitions()))
         return Pruner(self.runner)

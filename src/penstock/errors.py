@@ -43,6 +43,7 @@ PenstockError
 │   ├── DatabaseFull              the database has no space left
 │   ├── LockTaken                 another holder kept the lock for too long
 │   ├── CallTimeout               the call took longer than allowed
+│   ├── SearchNotReady            a search index is being filled, or has too many rows to catch up with
 │   ├── ProviderUnavailable       the keys of a provider of identities cannot be fetched
 │   └── Overloaded                this process has too many waiting calls
 └── JobError                      why a job ended
@@ -363,6 +364,10 @@ class CallTimeout(TryAgain):
     def of(cls, what: str, seconds: float) -> CallTimeout:
         """An error in the words that Convex's clients know."""
         return cls(f"{what} execution timed out (maximum duration {seconds:g} s).", limit=seconds)
+
+
+class SearchNotReady(TryAgain):
+    """A search index is being filled, or too many rows have changed since its indexer last looked."""
 
 
 class ProviderUnavailable(TryAgain):

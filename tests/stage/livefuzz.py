@@ -183,6 +183,9 @@ class Fuzz:
             await self.happen(dice.choice(["write", "write", "write", "come", "go", "look", "tick"]))
         if dice.random() < 0.1:
             self.test.clock.advance(timedelta(seconds=dice.choice([1, 40, 70])))
+        if dice.random() < 0.3:
+            self.said.append("the indexer looks")
+            await self.test.indexer.tick()
         await self.settle()
         await self.check()
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import psycopg
 from pydantic import Field
 
-from penstock import Index, MutationCtx, Page, PaginationOptions, PenstockError, QueryCtx, Table
+from penstock import Index, MutationCtx, Page, PaginationOptions, PenstockError, QueryCtx, SearchIndex, Table
 from penstock.clock import Random
 from penstock.schema.rules import Rules
 from penstock.schema.table import definition_of
@@ -159,11 +159,12 @@ def make_table(dice: Random, name: str, store: str) -> Made:
         for place in range(dice.randint(1, 4) if indexed else 0)
     }
     fields = {column: SORTS[kind] for column, kind in (named | sorts).items()}
+    search = _search(dice, sorts)
     rule = _rule(dice, sorts) if dice.random() < 0.15 else None
     arguments = _arguments(dice, name, [*named], managed=managed)
 
     def fill(space: dict[str, Any]) -> None:
-        space |= {"__module__": __name__, "__annotations__": {}, **indexes}
+        space |= {"__module__": __name__, "__annotations__": {}, **indexes, **search}
         if rule is not None:
             space["rules"] = Rules(read=rule, anonymous=True)
         for column, sort in fields.items():
@@ -174,8 +175,17 @@ def make_table(dice: Random, name: str, store: str) -> Made:
 
     table = types.new_class(name.title(), (Table,), arguments, fill)
     created = [] if managed else [_created(dice, name, fields, [*named], optional, store)]
-    said = f"{created or 'managed'} {sorts} {optional} {indexes} {arguments} rule={rule is not None}"
+    said = f"{created or 'managed'} {sorts} {optional} {indexes} {search} {arguments} rule={rule is not None}"
     return Made(table, fields, optional, created, said)
+
+
+def _search(dice: Random, sorts: dict[str, str]) -> dict[str, SearchIndex]:
+    """A search index over a column of texts, if there is one; the others may be its filters."""
+    texts = [column for column, kind in sorts.items() if kind == "text"]
+    if not texts or dice.random() < 0.3:
+        return {}
+    others = [column for column, kind in sorts.items() if kind != "json" and column != texts[0]]
+    return {"by_words": SearchIndex(texts[0], filters=others[: dice.randint(0, 2)])}
 
 
 def _arguments(dice: Random, name: str, keys: list[str], *, managed: bool) -> dict[str, Any]:
@@ -220,6 +230,7 @@ class Plan(NamedTuple):
     column: str
     filtered: str | None
     joined: Made
+    words: str | None  # it is a search for these
 
     @property
     def is_live(self) -> bool:
@@ -230,14 +241,14 @@ class Plan(NamedTuple):
         index = self.through and self.through.columns
         return (
             f"{self.verb} {self.made.table.__name__} by {index} where {self.where} {self.direction} n={self.size} "
-            f"column={self.column} filter={self.filtered}"
+            f"column={self.column} filter={self.filtered} search={self.words}"
         )
 
 
 ROWS = ["take", "take", "first", "first", "unique", "break", "break", "collect"]
 VERBS = [
     *ROWS, *ROWS, "count", "sum", "min", "max", "groups", "pages", "get", "join", "sql", "any sql", "time", "who",
-    "nested",
+    "nested", "search", "search",
 ]  # fmt: skip
 
 
@@ -249,7 +260,14 @@ def make_plan(dice: Random, tables: list[Made], verb: str | None = None) -> Plan
     count, direction = dice.choice([0, 1, 1, 2, 2, 3, 5]), dice.choice(["asc", "desc"])
     column = dice.choice(made.columns)
     where = {} if index is None else _where(dice, made, index)
-    return Plan(verb or dice.choice(VERBS), made, index, where, direction, count, column, filtered, joined)
+    verb, words = verb or dice.choice(VERBS), None
+    search = definition_of(made.table).searches.get("by_words")
+    if search is not None and (verb == "search" or (verb == "page" and dice.random() < 0.5)):
+        words = dice.choice(["a", "A b", "ab c", "ä z", "b a", "5", "."])
+        filters = [name for name in search.filters if dice.random() < 0.5]
+        where = {name: dice.choice(made.sorts[name].values) for name in filters}
+    verb = "take" if verb == "search" and words is None else verb
+    return Plan(verb, made, index, where, direction, count, column, filtered, joined, words)
 
 
 def _where(dice: Random, made: Made, index: Index) -> dict[str, Any]:
@@ -269,12 +287,16 @@ def _where(dice: Random, made: Made, index: Index) -> dict[str, Any]:
 def scan_of(ctx: QueryCtx, plan: Plan, *, filtered: bool = True) -> Any:
     """The rows of a plan."""
     scan = ctx.db.query(plan.made.table)
-    if plan.through is not None:
+    if plan.words is not None:
+        scan = scan.with_search_index(
+            plan.made.table.by_words, plan.words, match="all" if plan.size % 2 else "any", **plan.where
+        )
+    elif plan.through is not None:
         scan = scan.with_index(plan.through, **plan.where)
     if filtered and plan.filtered is not None:
         column = plan.filtered
         scan = scan.filter(lambda row: len(repr(getattr(row, column))) % 2 == 0)
-    return scan.order(plan.direction)
+    return scan if plan.words is not None else scan.order(plan.direction)
 
 
 async def run_plan(ctx: QueryCtx, plan: Plan, ask: Any) -> Any:
@@ -288,6 +310,7 @@ async def run_plan(ctx: QueryCtx, plan: Plan, ask: Any) -> Any:
         return _one_spelling(await getattr(scan, verb)(plan.column))
     others: dict[str, Callable[[], Any]] = {
         "take": lambda: scan.take(plan.size),
+        "search": lambda: scan.take(plan.size + 1),
         "break": lambda: _break_off(scan, plan.size),
         "groups": lambda: _groups(plan, scan),
         "pages": lambda: _two_pages(scan, max(plan.size, 1)),

@@ -17,6 +17,7 @@ from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.tasks.tasks import ReactiveTasks
 from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
+from penstock.changes.searches import searches_of
 from penstock.clock import SystemClock
 from penstock.errors import SchemaMismatch
 from penstock.live.capture import live_interest
@@ -173,6 +174,7 @@ async def look(
     declared = {live_interest(one).name for one in definitions if one.live}
     declared |= {interest_name(one.task.name) for one in tasks}
     declared |= {reader_name(one.outbox.name) for one in outboxes}
+    declared |= {one.interest_name for one in searches_of(definitions)}
     try:
         plan: Plan | SchemaMismatch = await push(store, definitions, apply=False)
     except SchemaMismatch as error:

@@ -58,6 +58,11 @@ def changes_told(rows: Iterable[Iterable[Any]], interests: Collection[int] | Non
     return told
 
 
+def is_lost(interest: int, numbers: str, kinds: str) -> bool:
+    """Whether a row of the feed tells an interest that changes may have been lost."""
+    return any(number == interest and kind == LOST for number, kind, _ in _parse_interests(numbers, kinds))
+
+
 @lru_cache(maxsize=1024)
 def _parse_interests(numbers: str, kinds: str) -> list[tuple[int, str, int | None]]:
     """Each interest of a row, its kind of change, and its piece of the captured values."""

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from penstock.search.query import Query
+
 
 class Bound(NamedTuple):
     """One end of a range on a column; `inclusive` says whether the value itself belongs to it."""
@@ -35,9 +37,29 @@ class RangeRead:
     nulls: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class SearchRead:
+    """Rows of a table whose filters have these values, and whose text has words of a query."""
+
+    table: str
+    column: str
+    filters: tuple[tuple[str, Any], ...]  # the values in the form of `reactive.evaluate`
+    query: Query
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose values tell whether a row fits."""
+        return (self.column, *(name for name, _ in self.filters))
+
+    def __str__(self) -> str:
+        said = [f"{name} = {value!r}" for name, value in self.filters]
+        words = " ".join(word.tokens[0] + "*" * word.prefix for word in self.query.words)
+        return " and ".join((f"{self.column} has {self.query.match} of {words!r}", *said))
+
+
 @dataclass(slots=True)
 class ReadSet:
-    ranges: list[RangeRead] = field(default_factory=list)  # every range read, in order
+    ranges: list[RangeRead | SearchRead] = field(default_factory=list)  # every range and every search, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
     jobs: frozenset[UUID] = frozenset()  # whose statuses it read
     untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs

@@ -509,6 +509,8 @@ class _Reader:
             of = [one.value.func if isinstance(one.value, ast.Call) else None for one in node.keywords]
             is_endless = bool(of) and all(self._program.is_penstock(self._module, one, "gt", "gte") for one in of)
             return Scan(scan.ctx, scan.table, index, equal, bool(node.keywords), scan.filters, is_endless)
+        if name == "with_search_index":  # no other index serves it
+            return Scan(scan.ctx, None, is_bounded=True, filters=scan.filters)
         if name == "filter":
             return replace(scan, filters=(*scan.filters, node))
         if name in {"order", "group_by"}:

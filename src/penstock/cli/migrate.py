@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from penstock.api.outbox.declared import DeclaredOutbox
+from penstock.api.searches import drop_searches, fill_searches
 from penstock.app import App, Backend
 from penstock.changes.interest import Interest
+from penstock.changes.searches import searches_of
 from penstock.cli.migration import FOLDER, files_with_progress, load, stamp_files
 from penstock.cli.opening import open_app, open_store, safe_url, snapshot
 from penstock.cli.options import Options, json_option
@@ -54,7 +56,8 @@ def command(options: Options, only_plan: bool, with_own: bool, only_check: bool,
     """Make the database fit the app.
 
     Adds tables, columns, indexes and checks, registers pools, crons, reactive tasks and outboxes, and adds the triggers
-    that capture changes for them. Refuses changes that would lose data, before it changes anything.
+    that capture changes for them. Fills new search indexes, and drops the ones that no program declares. Refuses
+    changes that would lose data, before it changes anything.
 
     --plan prints the SQL for tables, and comments for the rest. It omits the SQL of triggers, so do not run its output
     in place of this command. On PostgreSQL it tells the lock of each statement.
@@ -167,6 +170,11 @@ async def _apply(
     pushed = await push(store, definitions)
     news = await news_for(backend, crons, known=True)
     await backend.declare(crons)
+    searches, tables = searches_of(definitions), {one.name for one in definitions}
+    programs = await store.programs.list()
+    kept = {(one.name, one.spec) for one in programs if one.noun == "search" and one.program != backend.app.name}
+    news += [News("search", name, None, "dropped") for name in await drop_searches(store, searches, tables, kept)]
+    await fill_searches(store, searches)
     return replace(pushed, migrations=(*plan.migrations, *pushed.migrations)), news
 
 
@@ -241,8 +249,8 @@ def _as_data(plan: Plan, news: Sequence[News] | None, *, applied: bool) -> dict[
     }
 
 
-Noun = Literal["pool", "cron", "task", "outbox", "capture"]
-What = Literal["new", "changed", "mended"]
+Noun = Literal["pool", "cron", "task", "outbox", "search", "capture"]
+What = Literal["new", "changed", "mended", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +283,11 @@ async def news_for(backend: Backend, crons: Sequence[CronPlan], *, known: bool) 
     plans = [
         _news("cron", cron.name, seen.crons.get(cron.name), same=seen.crons.get(cron.name) == cron) for cron in crons
     ]
-    found = [*pools, *plans, *_of_tasks(backend, seen), *_of_outboxes(backend, seen)]
+    searches = [
+        _news("search", one.name, None, same=(one.name, one.digest) in seen.searches)
+        for one in searches_of(backend.app.definitions())
+    ]
+    found = [*pools, *plans, *_of_tasks(backend, seen), *_of_outboxes(backend, seen), *searches]
     return [one for one in found if one is not None]
 
 
@@ -289,6 +301,7 @@ class _Known:
     tasks: Mapping[str, TaskRow] = field(default_factory=dict)
     outboxes: Mapping[str, OutboxRow] = field(default_factory=dict)
     interests: Sequence[InterestRow] = ()
+    searches: frozenset[tuple[str, str]] = frozenset()  # names and digests
 
 
 async def _look(backend: Backend) -> _Known:
@@ -302,6 +315,7 @@ async def _look(backend: Backend) -> _Known:
         {row.plan.name: row for row in await store.tasks.list()},
         {row.plan.name: row for row in await store.outboxes.list()},
         await store.interests.list(),
+        frozenset((row.name, row.digest) for row in await store.searches.list()),
     )
 
 

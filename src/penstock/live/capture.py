@@ -9,6 +9,7 @@ from penstock.schema.table import TableDefinition
 def live_interest(definition: TableDefinition) -> Interest:
     """The interest of all live queries in a table."""
     orders = [definition.order_of(index) for index in (None, *definition.indexes.values())]
+    orders += [(one.column, *one.filters) for one in definition.searches.values()]
     columns = tuple(dict.fromkeys(name for order in orders for name in order))
     return Interest(
         name=f"live {definition.name}",

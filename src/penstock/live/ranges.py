@@ -1,8 +1,8 @@
 """The index of ranges that watched queries have read, to find the queries that a change concerns.
 
-Owns the match: a change concerns a query if the row, before or after it, lies in a range that the query read. It costs
-    one look-up for each set of columns by which queries read the table. Each range with bounds and its prefix costs a
-    comparison. Values are in the form of `reactive.evaluate`.
+Owns the match: a change concerns a query if the row, before or after it, lies in a range that the query read, or fits
+    its search. It costs one look-up for each set of columns by which queries read the table. Each range with bounds and
+    its prefix costs a comparison, and so does each search. Values are in the form of `reactive.evaluate`.
 
 Where a value cannot be compared for certain, the match is too wide, and never too narrow.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.changes.readset import Bound, RangeRead, above, below
+from penstock.changes.readset import Bound, RangeRead, SearchRead, above, below
 from penstock.schema.fields import Kind
+from penstock.search.encoding import encode
+from penstock.search.rank import Score, scorer
 
 E = TypeVar("E")
 Read = Callable[[Kind, Any], Any]  # a value as the store holds it, in the form of `reactive.evaluate`
@@ -66,22 +68,35 @@ class TableRanges(Generic[E]):
         self._wide = frozenset(wide)
         self._read = read
         self._shapes: dict[_Shape, dict[tuple[Any, ...], set[tuple[Range, E]]]] = {}
+        self._searches: dict[SearchRead, tuple[Callable[[str], Score | None], set[E]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._shapes)
+        return bool(self._shapes or self._searches)
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns whose values tell which ranges a row lies in."""
-        return frozenset(name for shape in self._shapes for name in shape.columns)
+        ranges = {name for shape in self._shapes for name in shape.columns}
+        return frozenset(ranges.union(*(one.columns for one in self._searches)))
 
-    def add(self, reader: E, read: RangeRead) -> None:
-        """Note a range that a reader has read."""
+    def add(self, reader: E, read: RangeRead | SearchRead) -> None:
+        """Note a range that a reader has read, or a search."""
+        if isinstance(read, SearchRead):
+            if read not in self._searches:
+                self._searches[read] = scorer(read.query), set()
+            self._searches[read][1].add(reader)
+            return
         one = self._range(read)
         self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, set()).add((one, reader))
 
-    def remove(self, reader: E, read: RangeRead) -> None:
-        """Forget a range that a reader has read."""
+    def remove(self, reader: E, read: RangeRead | SearchRead) -> None:
+        """Forget a range that a reader has read, or a search."""
+        if isinstance(read, SearchRead):
+            _, readers = self._searches.get(read, (None, set[E]()))
+            readers.discard(reader)
+            if not readers:
+                self._searches.pop(read, None)
+            return
         one = self._range(read)
         prefixes = self._shapes.get(one.shape, {})
         found = prefixes.get(one.prefix, set())
@@ -91,8 +106,8 @@ class TableRanges(Generic[E]):
         if not prefixes:
             self._shapes.pop(one.shape, None)
 
-    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range]]:
-        """The readers of ranges in which a row lies, each with the range; none if there is no row."""
+    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range | SearchRead]]:
+        """The readers of ranges in which a row lies, or of searches that it fits, each with that; none of no row."""
         if row is None:
             return
         for shape, prefixes in self._shapes.items():
@@ -100,10 +115,19 @@ class TableRanges(Generic[E]):
             for one, reader in prefixes.get(tuple(row[name] for name in shape.columns[:length]), ()):
                 if not shape.bounded or one.holds(row[shape.columns[-1]]):
                     yield reader, one
+        tokens = dict[str, str]()
+        for read, (score, readers) in self._searches.items():
+            if any(row[name] != value for name, value in read.filters if name not in self._wide):
+                continue
+            if read.column not in tokens:
+                tokens[read.column] = encode(row[read.column])
+            if score(tokens[read.column]) is not None:
+                yield from ((reader, read) for reader in readers)
 
     def all(self) -> set[E]:
-        """The readers of any range."""
-        return {reader for prefixes in self._shapes.values() for found in prefixes.values() for _, reader in found}
+        """The readers of any range, and of any search."""
+        ranges = {reader for prefixes in self._shapes.values() for found in prefixes.values() for _, reader in found}
+        return ranges.union(*(readers for _, readers in self._searches.values()))
 
     def _range(self, read: RangeRead) -> Range:
         bounded = read.lower is not None or read.upper is not None or not read.nulls

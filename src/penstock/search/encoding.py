@@ -21,6 +21,7 @@ from penstock.search.tokenizer import tokens
 
 MAX_REPEATS = 16  # of a token in a row that are stored, and count for the order
 MAX_BYTES = 1_000_000  # of a row's different tokens, in UTF-8; a tsvector holds 1,048,576
+_SHORT = 4_096  # characters; a text of this length has fewer bytes of tokens
 _FILTER = "\ue000"  # begins the tokens of filters: a character for private use, which no word has
 _FILTER_BYTES = 6
 
@@ -34,7 +35,13 @@ def encode(text: str | None) -> str:
     A token that is repeated is stored 16 times at most. The text behind the first megabyte of different tokens is not
     indexed.
     """
-    return " ".join(_limit(text)) if text else ""
+    if not text:
+        return ""
+    if len(text) <= _SHORT:
+        found = [*tokens(text)]
+        if len(found) <= MAX_REPEATS or max(Counter(found).values()) <= MAX_REPEATS:
+            return " ".join(found)
+    return " ".join(_limit(text))
 
 
 def _limit(text: str) -> Iterator[str]:

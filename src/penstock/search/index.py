@@ -42,6 +42,11 @@ class SearchIndex:
             )
         if len({column, *given}) <= len(given):
             raise DeclarationError(f"SearchIndex({column!r}, filters={given!r}) names a column twice.")
+        if "match" in given:
+            raise DeclarationError(
+                f"SearchIndex({column!r}): a filter cannot be named match, which says how many words a row needs.",
+                fix="Give the field another name.",
+            )
         if len(given) > MAX_FILTERS:
             raise DeclarationError(
                 f"SearchIndex({column!r}) has {len(given)} filters, more than {MAX_FILTERS}.",

@@ -65,6 +65,7 @@ _AGAIN: dict[type[errors.TryAgain], tuple[str, int]] = {
     errors.DatabaseFull: ("The database has no space left.", 60),
     errors.CallTimeout: ("The call took longer than it may.", 1),
     errors.LockTaken: ("Somebody else holds a lock that the call needs.", 1),
+    errors.SearchNotReady: ("The search index has still to catch up.", 2),
     errors.ProviderUnavailable: ("The provider of identities cannot be reached.", 5),
     errors.Overloaded: ("This server has too much to do.", 1),
     OutOfRetention: (

@@ -37,6 +37,7 @@ from penstock.store.nouns.programs import Programs
 from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
+from penstock.store.nouns.searches import Searches
 from penstock.store.nouns.statistics import DatabaseStatistics
 from penstock.store.nouns.tasks import TaskEnds, Tasks
 from penstock.store.nouns.tokens import Tokens
@@ -100,6 +101,7 @@ class Store(ABC):
     pools: Pools
     interests: Interests[Any]
     changes: Changes
+    searches: Searches
     tasks: Tasks
     leases: Leases
     catalog: Catalog

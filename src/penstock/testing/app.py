@@ -25,6 +25,7 @@ from penstock.jobs.job import Job, JobStatus
 from penstock.observe.practices import Finding
 from penstock.outbox.trouble import Trouble
 from penstock.server.asgi import asgi_app
+from penstock.services.indexer import Indexer
 from penstock.services.planner.planner import Planner
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
@@ -101,6 +102,7 @@ class TestApp(Backend):
         cron_scheduler: The scheduler whose ticks `run_until` makes.
         planner: The planner of reactive tasks whose ticks `plan` makes.
         relay: The relay of outboxes, whose ``drain`` hands over all messages that there are.
+        indexer: The indexer of search indexes. Searches find all rows without its ticks.
     """
 
     __test__ = False
@@ -110,6 +112,7 @@ class TestApp(Backend):
     cron_scheduler: CronScheduler
     planner: Planner
     relay: Relay
+    indexer: Indexer
 
     def __init__(
         self, app: App, database: str | None = None, *, clock: TestClock | None = None, **settings: Any
@@ -143,6 +146,9 @@ class TestApp(Backend):
         planner, relay = self.make_service("planner"), self.make_service("relay")
         assert isinstance(worker, Worker) and isinstance(scheduler, CronScheduler)  # noqa: PT018, S101 - for type checkers
         assert isinstance(planner, Planner) and isinstance(relay, Relay)  # noqa: PT018, S101 - for type checkers
+        indexer = self.make_service("indexer")
+        assert isinstance(indexer, Indexer)  # noqa: S101 - for type checkers
+        self.indexer = indexer
         self.worker, self.cron_scheduler, self.planner, self.relay = worker, scheduler, planner, relay
         self.worker.on_claimed = self._on_claim
         for outbox in relay.outboxes:
@@ -161,6 +167,7 @@ class TestApp(Backend):
             await self.worker.finish()
         await self.planner.finish()
         await self.relay.finish()
+        await self.indexer.finish()
         if self._http is not None:
             await self._http.aclose()
         await self.stop()

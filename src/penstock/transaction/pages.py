@@ -23,9 +23,7 @@ from pydantic_core import to_json
 
 from penstock.errors import CursorInvalid, ValueInvalid
 from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
-from penstock.schema.index import Index
 from penstock.store.sql.dialect import UNFIT, Dialect
-from penstock.transaction.segments import Segment
 
 T = TypeVar("T")
 
@@ -92,9 +90,21 @@ class Page(BaseModel, Generic[T]):
     page_status: Literal["SplitRecommended", "SplitRequired"] | None = None
 
 
-def fingerprint(table: str, index: Index | None, segment: Segment, direction: str) -> str:
-    text = repr((table, index and index.name, segment, direction))
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+def page_options(options: PaginationOptions | None, cursor: str | None, num_items: int) -> PaginationOptions:
+    """The options of `paginate`, which takes them whole or one by one."""
+    if options is not None:
+        if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
+            raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
+        return options
+    try:
+        return PaginationOptions(cursor=cursor, num_items=num_items)
+    except ValidationError as error:
+        raise ValueInvalid(f"There is no such page: {error}.") from error
+
+
+def fingerprint(*query: object) -> str:
+    """The mark of a query in its cursors: its table, its index and all that chooses or orders rows."""
+    return hashlib.blake2b(repr(query).encode(errors="replace"), digest_size=6).hexdigest()
 
 
 def encode_cursor(mark: str, place: Place) -> str:

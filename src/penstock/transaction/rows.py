@@ -112,3 +112,11 @@ async def advance_numbers(transaction: Transaction, statements: TableStatements)
         statement = statements.advance(column.name) if column.kind is Kind.INTEGER else None
         if statement is not None and not statements.definition.managed:
             await transaction.fetch(statement, (statements.table, column.name))
+
+
+def check_count(count: int, what: str) -> int:
+    """Refuse a number of rows that is none."""
+    given: object = count
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ValueInvalid(f"{what} needs a number of rows, not {given!r}.")
+    return count

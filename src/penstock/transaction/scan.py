@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import ValidationError
-
 from penstock.changes.readset import Bound, RangeRead
 from penstock.errors import NotUnique, ValueInvalid
 from penstock.observe import practices
 from penstock.reactive.expression import Condition
 from penstock.schema.index import Index
 from penstock.schema.table import Table
+from penstock.search.index import SearchIndex
+from penstock.search.query import Match, parse_query
 from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate
+from penstock.transaction.bounds import segment_of
 from penstock.transaction.pages import (
     BEGINNING,
     END,
@@ -31,10 +32,12 @@ from penstock.transaction.pages import (
     decode_cursor,
     encode_cursor,
     fingerprint,
+    page_options,
 )
-from penstock.transaction.rows import read_rows
+from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import CallersRule, rule_of
-from penstock.transaction.segments import Direction, Range, Segment, after, after_until, until
+from penstock.transaction.search import Search, make_search
+from penstock.transaction.segments import Direction, Segment, after, after_until, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -53,8 +56,8 @@ _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 class Scan(Generic[T]):
     """A query over one table; each step gives a new one, and nothing is read until a last step is awaited.
 
-    Steps: `with_index`, `order`, `filter`. Last steps: `take`, `first`, `unique`, `collect`, `paginate`, `count`,
-    `sum`, `min`, `max`, `group_by`, and ``async for``.
+    Steps: `with_index`, `with_search_index`, `order`, `filter`. Last steps: `take`, `first`, `unique`, `collect`,
+    `paginate`, `count`, `sum`, `min`, `max`, `group_by`, and ``async for``.
     """
 
     __slots__ = (
@@ -109,6 +112,27 @@ class Scan(Generic[T]):
         segment = segment_of(self._statements, index, columns)
         return Scan(self._scope, self._table, index, segment, self._direction, self._filters)
 
+    def with_search_index(self, index: SearchIndex, text: str, /, *, match: Match = "any", **filters: Any) -> Search[T]:
+        """Look for rows by their words, best first.
+
+        ``with_search_index(Message.by_body, "hello wor", channel=channel)``
+
+        Args:
+            index: A search index of the table.
+            text: What a user typed: its first 16 words count, and the last one also finds words that begin with it.
+            match: Whether a row needs ``"any"`` word or ``"all"``.
+            **filters: Values that filters of the index equal.
+
+        Raises:
+            ValueInvalid: The index is another table's, or a filter is not the index's or no value of its column.
+        """
+        if self._index is not None or self._direction != "asc":
+            raise ValueInvalid("A search has an index and an order of its own.", fix="Leave out with_index and order.")
+        found = make_search(self._scope, self._table, index, parse_query(text, match), filters)
+        for predicate in self._filters:
+            found = found.filter(predicate)
+        return found
+
     def order(self, direction: Direction) -> Scan[T]:
         """Read in ascending (``"asc"``, the default) or descending (``"desc"``) order of the index, or of creation."""
         if direction not in {"asc", "desc"}:
@@ -127,7 +151,7 @@ class Scan(Generic[T]):
 
     def take(self, count: int) -> Coroutine[Any, Any, list[T]]:
         """The first `count` rows, or fewer."""
-        return self._last(Scan._take, _natural(count, "take"))
+        return self._last(Scan._take, check_count(count, "take"))
 
     def first(self) -> Coroutine[Any, Any, T | None]:
         """The first row, or None."""
@@ -163,15 +187,8 @@ class Scan(Generic[T]):
             CursorInvalid: A cursor is malformed, or of another query.
             ValueInvalid: `num_items` is no such number, or is given together with `options`, as is `cursor`.
         """
-        if options is not None:
-            if cursor is not None or num_items != 100:  # noqa: PLR2004 - the default
-                raise ValueInvalid("paginate takes options, or cursor and num_items, and not both.")
-            return self._last(Scan._paginate, options, self._transaction.begin_page())
-        try:
-            options = PaginationOptions(cursor=cursor, num_items=num_items)
-        except ValidationError as error:
-            raise ValueInvalid(f"There is no such page: {error}.") from error
-        return self._last(Scan._paginate, options, None)
+        number = None if options is None else self._transaction.begin_page()
+        return self._last(Scan._paginate, page_options(options, cursor, num_items), number)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """All rows, read piece by piece."""
@@ -417,7 +434,7 @@ class Scan(Generic[T]):
     async def _paginate(self, options: PaginationOptions, number: int | None) -> Page[T]:
         """A page; its number is None if it does not keep its end."""
         transaction, statements = self._transaction, self._statements
-        mark = fingerprint(statements.definition.name, self._index, self._segment, self._direction)
+        mark = fingerprint(statements.definition.name, self._index and self._index.name, self._segment, self._direction)
         cursor, end_cursor = options.cursor, options.end_cursor
         if end_cursor is None and number is not None:
             end_cursor = transaction.end_of_page(number)
@@ -529,68 +546,3 @@ class Scan(Generic[T]):
                 f"{what} runs in the database, which cannot run a Python filter.",
                 fix="Narrow with with_index, or count in an async for.",
             )
-
-
-def _natural(count: int, what: str) -> int:
-    given: object = count
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ValueInvalid(f"{what} needs a number of rows, not {given!r}.")
-    return count
-
-
-def segment_of(statements: TableStatements, index: Index, columns: dict[str, Any]) -> Segment:
-    names = index.columns[: len(columns)]
-    for name in names:
-        if name not in columns:
-            raise _misfit(index, name, columns)
-    prefix: list[Any] = []
-    for name in names:
-        value = columns[name]
-        if not isinstance(value, Range):
-            least, greatest = statements.ends_of(name, neutral := _operand(statements, name, value))
-            if least != greatest and name == names[-1]:
-                return Segment(tuple(prefix), Bound(least, inclusive=True), Bound(greatest, inclusive=True))
-            prefix.append(statements.encode_one(name, neutral))
-            continue
-        if name != names[-1]:
-            following = names[len(prefix) + 1]
-            raise ValueInvalid(f"Index {index.name}: {following} follows a range.", fix="A range may only stand last.")
-        if value == Range():
-            raise ValueInvalid(f"Index {index.name}: the range of {name} has no bound.")
-        lower, upper = _make_bound(statements, name, value.lower, 0), _make_bound(statements, name, value.upper, 1)
-        return Segment(tuple(prefix), lower, upper)
-    return Segment(tuple(prefix))
-
-
-def _misfit(index: Index, name: str, columns: dict[str, Any]) -> ValueInvalid:
-    unknown = columns.keys() - set(index.columns)
-    if unknown:
-        return ValueInvalid(
-            f"Index {index.name} has no column {', '.join(sorted(unknown))}.",
-            fix=f"Its columns are {', '.join(index.columns)}, in this order.",
-        )
-    return ValueInvalid(
-        f"Index {index.name}: {name} is left out, but a later column is given.",
-        fix=f"Its columns are {', '.join(index.columns)}; name them from the first one on.",
-    )
-
-
-def _make_bound(statements: TableStatements, name: str, given: tuple[Any, bool] | None, end: int) -> Bound | None:
-    if given is None:
-        return None
-    value, inclusive = given
-    if value is None:
-        raise ValueInvalid(f"{statements.definition.name}.{name}: a bound cannot be None.")
-    ends = statements.ends_of(name, _operand(statements, name, value))
-    return Bound(ends[end if inclusive else 1 - end], inclusive)
-
-
-def _operand(statements: TableStatements, name: str, value: Any) -> Any:
-    column = statements.definition.column(name)
-    if value is None:
-        return None
-    try:
-        return column.encode(column.check(value))
-    except (ValueError, TypeError) as error:
-        kind = type(value).__name__
-        raise ValueInvalid(f"{statements.definition.name}.{name}: this {kind} is not a value of its column.") from error

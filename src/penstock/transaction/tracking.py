@@ -16,6 +16,7 @@ _ROOMS = {
     "DatabaseWriter": "db.",
     "DatabaseReader": "db.",
     "Scan": "db.query(…).",
+    "Search": "db.query(…).with_search_index(…).",
     "Groups": "db.query(…).group_by(…).",
     "Scheduler": "scheduler.",
     "Sender": "outbox.",

@@ -28,6 +28,20 @@ async def last_steps(ctx: QueryCtx, customer: Id[Customer]) -> list[Booking]:
 
 
 @app.query
+async def searches(ctx: QueryCtx, customer: Id[Customer]) -> Booking | None:
+    search = ctx.db.query(Booking).with_search_index(Booking.by_note, "late", match="all", customer=customer)
+    assert_type(await search.take(5), list[Booking])
+    assert_type(await search.filter(lambda booking: booking.seats > 1).collect(), list[Booking])
+    assert_type(await search.paginate(num_items=10), Page[Booking])
+    async for booking in search:
+        assert_type(booking, Booking)
+    search.order("desc")  # refused: attr-defined
+    ctx.db.query(Booking).with_search_index(Booking.by_customer, "late")  # refused: arg-type
+    ctx.db.query(Booking).with_search_index(Booking.by_note, "late", match="some")  # refused: arg-type
+    return await search.first()
+
+
+@app.query
 async def wrong_steps(ctx: QueryCtx) -> list[Customer]:
     query = ctx.db.query(Booking)
     ctx.db.query(int)  # refused: type-var

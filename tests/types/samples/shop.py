@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from penstock import ActionCtx, App, Id, Index, JobId, MutationCtx, QueryCtx, Table, sync
+from penstock import ActionCtx, App, Id, Index, JobId, MutationCtx, QueryCtx, SearchIndex, Table, sync
 
 app = App()
 
@@ -16,7 +16,9 @@ class Booking(Table):
     starts_at: datetime
     seats: int = 1
     reminder: JobId | None = None
+    note: str = ""
 
+    by_note = SearchIndex("note", filters=("customer",))
     by_customer = Index("customer", "starts_at")
 
 

@@ -20,6 +20,7 @@ from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.scan import Scan
+from penstock.transaction.search import Search
 
 T = TypeVar("T", bound=Table)
 
@@ -29,6 +30,10 @@ FACES[LockBlock] = SyncLockBlock
 
 class SyncGroups(Face, of=Groups):
     """`Groups` for code that does not await."""
+
+
+class SyncSearch(Face, Generic[T], of=Search):
+    """`Search` for code that does not await."""
 
 
 class SyncScan(Face, Generic[T], of=Scan):

@@ -16,6 +16,7 @@ from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Rows, Scan
 
 _FEW = 100  # rows
+_FOLDS, _TEXTS = {"lower", "casefold"}, {"str", "str | None"}
 _RANGES = {  # as it is written with the column on the left, and on the right
     ast.Lt: ("lt(…)", "gt(…)"), ast.LtE: ("lte(…)", "gte(…)"),
     ast.Gt: ("gt(…)", "lt(…)"), ast.GtE: ("gte(…)", "lte(…)"),
@@ -32,9 +33,9 @@ def slow_filter(facts: Facts, rule: Rule) -> Places:
         for node, scan, end, whole in _filters(body):
             equal, ranged = _columns(body, node, scan.table)
             wanted = [one for one in (*equal, *ranged) if one not in scan.equal]
-            if not wanted or end == "paginate":
+            if end == "paginate":
                 continue
-            message, fix = _index_for(scan, equal, ranged)
+            message, fix = _index_for(scan, equal, ranged) if wanted else _search_for(scan, _text_in(body, node, scan))
             if fix:
                 found = rule.at(body, node.iter if isinstance(node, Loop) else node, message, fix)
                 yield replace(found, lines=(whole.lineno, whole.end_lineno or whole.lineno)) if whole else found
@@ -191,6 +192,31 @@ def _index_for(scan: Scan, equal: list[str], ranged: dict[str, str]) -> tuple[st
     message = f"This filter reads all rows of {table.name} to drop most of them."
     make = "" if table.is_managed else "create an index on these columns in the database, "
     return message, f"Declare {name} = Index({quoted}) in {table.name}, {make}and {read}."
+
+
+def _text_in(body: Body, node: Over, scan: Scan) -> str:
+    """The column of text in which a condition looks for a part, ``word in row.body.lower()``."""
+    row, conditions = _conditions(body, node)
+    for one in _all_of(conditions):
+        if scan.table is None or not isinstance(one, ast.Compare) or not isinstance(one.ops[0], ast.In):
+            continue
+        inside = one.comparators[0]
+        if isinstance(inside, ast.Call) and isinstance(inside.func, ast.Attribute) and inside.func.attr in _FOLDS:
+            inside = inside.func.value
+        column = _column(inside, row, scan.table)
+        if column and ast.unparse(scan.table.columns[column]) in _TEXTS and row not in names_in(one.left):
+            return column
+    return ""
+
+
+def _search_for(scan: Scan, column: str) -> tuple[str, str]:
+    """The fault of a filter that looks for a text, and the fix; nothing if an index has chosen the rows."""
+    table = scan.table
+    if table is None or not column or scan.is_bounded:
+        return "", ""
+    name, read = f"by_{column}", f".with_search_index({table.name}.by_{column}, …)"
+    fix = f'Declare {name} = SearchIndex("{column}") in {table.name}, and read with {read}.'
+    return f"This filter reads all rows of {table.name} to look for a text in {column}.", fix
 
 
 def _index_arguments(columns: Iterable[str], equal: set[str], ranged: dict[str, str]) -> str:

@@ -6,16 +6,21 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.changes.searches import searches_of
 from penstock.dashboard.page import Page, View
 from penstock.errors import DeclarationError, SchemaMismatch
 from penstock.schema.fields import Column
 from penstock.schema.index import redundant_indexes
 from penstock.schema.stored import StoredColumn, StoredIndex, StoredTable, index_name
 from penstock.schema.table import TableDefinition
+from penstock.store.nouns.searches import SearchRow
 from penstock.store.push.migrate import load_migrations, push
 
 _EVERY = 10.0  # seconds
 _KEY = "key"
+
+
+Searches = Mapping[tuple[str, str], SearchRow]  # by name and digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ async def _load(view: View) -> Mapping[str, Any]:
     names = [one.name for one in definitions]
     stored = await store.catalog.read_tables(names) if names else {}
     applied = await store.catalog.list_migrations()
+    rows = await store.searches.list() if any(one.searches for one in definitions) else []
+    searches = {(row.name, row.digest): row for row in rows}
     plan, trouble = None, ""
     try:
         plan = await push(store, definitions, apply=False)
@@ -62,7 +69,9 @@ async def _load(view: View) -> Mapping[str, Any]:
     counted = await store.statistics.list_unused(names)
     unused = {one.name for one in counted or ()}
     return {
-        "tables": [_table(one, stored.get(one.name), unused) for one in sorted(definitions, key=lambda one: one.name)],
+        "tables": [
+            _table(one, stored.get(one.name), unused, searches) for one in sorted(definitions, key=lambda one: one.name)
+        ],
         "counts_use": counted is not None,
         "files": await store.migration_files.list(),
         "applied": sorted(applied),
@@ -72,7 +81,9 @@ async def _load(view: View) -> Mapping[str, Any]:
     }
 
 
-def _table(definition: TableDefinition, stored: StoredTable | None, unused: Collection[str]) -> TableLine:
+def _table(
+    definition: TableDefinition, stored: StoredTable | None, unused: Collection[str], searches: Searches
+) -> TableLine:
     has = stored or StoredTable(definition.name, {})
     fields = [_field(one, definition, has.columns.get(one.name)) for one in definition.columns]
     declared = {one.name for one in fields}
@@ -82,7 +93,7 @@ def _table(definition: TableDefinition, stored: StoredTable | None, unused: Coll
         if definition.managed and name not in declared
     ]
     owner = "penstock" if definition.managed else "another program"
-    return TableLine(definition.name, owner, tuple(fields), tuple(_indexes(definition, has.indexes, unused)))
+    return TableLine(definition.name, owner, tuple(fields), tuple(_indexes(definition, has.indexes, unused, searches)))
 
 
 def _field(column: Column, definition: TableDefinition, found: StoredColumn | None) -> FieldLine:
@@ -91,7 +102,7 @@ def _field(column: Column, definition: TableDefinition, found: StoredColumn | No
 
 
 def _indexes(
-    definition: TableDefinition, stored: Mapping[str, StoredIndex], unused: Collection[str]
+    definition: TableDefinition, stored: Mapping[str, StoredIndex], unused: Collection[str], searches: Searches
 ) -> Iterator[IndexLine]:
     declared = {index_name(definition.name, name): index for name, index in definition.indexes.items()}
     redundant = {one.name: other.name for one, other in redundant_indexes([*declared.values()] * definition.managed)}
@@ -103,6 +114,10 @@ def _indexes(
             notes.append(f"redundant: {redundant[index.name]} begins with its columns")
         notes += ["unused"] * (full in unused)
         yield IndexLine(index.name, ", ".join(index.columns), index.unique, tuple(notes))
+    for search in searches_of([definition]):
+        state = searches.get((search.name, search.digest))
+        notes = ["not in the database"] if state is None else ["being filled"] * (state.cursor is not None)
+        yield IndexLine(search.index.name, f"words of {', '.join(search.columns)}", False, tuple(notes))
     for one in stored.values():
         if one.name not in declared:
             notes = ["not declared"] * definition.managed + ["unused"] * (one.name in unused)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from penstock.changes.change import CapturedChange
+from penstock.changes.change import CapturedChange, is_lost
 from penstock.changes.demand import Demand
 from penstock.changes.lag import ReaderLag
 from penstock.changes.position import NOTHING, Position, Snapshot
+from penstock.errors import Conflict
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Session
 
@@ -194,12 +195,28 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
     async def after(self, session: OpenTransaction, position: Position, interest: int, limit: int) -> set[str] | None:
         """The keys of rows with changes after a position, as a session sees them; None if there are more than `limit`.
 
-        Changes of whole tables have no keys, and count as more.
+        Changes of whole tables have no keys, and count as more. Raises the errors of `list_unread`.
+        """
+        found = await self.list_unread(session, position, interest, limit)
+        return None if found is None or None in found else {key for key in found if key is not None}
+
+    async def list_unread(
+        self, session: OpenTransaction, position: Position, interest: int, limit: int
+    ) -> set[str | None] | None:
+        """The keys of rows with changes after a position, as a session sees them, and None if tables were truncated.
+
+        None of all if there are more than `limit`, or changes were lost.
+
+        Raises:
+            Conflict: Some were dropped since the session's snapshot was taken.
         """
         values = position.bounds() | {"high": position.high, "interests": [interest], "limit": limit + 1}
-        keys = [row["key"] for row in await self._fetch(session, "unread", **values)]
-        if len(keys) > limit or None in keys:
+        first, *rows = await self._fetch(session, "unread", **values)
+        if not first["whole"]:
+            raise Conflict("Changes that this transaction has to see were dropped since it began.", fix="Run it again.")
+        if len(rows) > limit or any(row["key"] is None and is_lost(interest, *row[1:3]) for row in rows):
             return None
+        keys = (row["key"] for row in rows)
         return {key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys}
 
     async def size(self) -> int:

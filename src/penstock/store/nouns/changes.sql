@@ -103,11 +103,16 @@ select count(*) as rows, min(changed_at) as oldest_at from (
 -- PostgreSQL: as in begin.
 select count(*) as rows, min(changed_at) as oldest_at from (select changed_at from ({unread}) unread where {left} limit :most) counted;
 
--- unread: the keys of rows with unread changes.
--- SQLite: numbers say it all.
-select key from penstock.change where seq > :high and {wanted} limit :limit;
--- PostgreSQL: as in begin.
-select key from ({unread}) unread where {left} limit :limit;
+-- unread: whether the session sees all that was not read, then the unread changes, with the keys of their rows.
+-- SQLite: numbers say it all, and a snapshot shows what was deleted since.
+select null as key, null as interests, null as kinds, true as whole
+union all select key, interests, kinds, null from (
+    select key, interests, kinds from penstock.change where seq > :high and {wanted} limit :limit
+) unread;
+-- PostgreSQL: as in begin. A snapshot that does not show the last emptying of a slot was taken before it.
+select null as key, null as interests, null as kinds, coalesce(txid_visible_in_snapshot(
+    pg_sequence_last_value('penstock.change_emptied'), txid_current_snapshot()), true) as whole
+union all (select key, interests, kinds, null from ({unread}) unread where {left} limit :limit);
 
 -- first_since: the beginning of the changes written at a time or later: a transaction and the greatest number given, or a
 -- number.
@@ -219,6 +224,7 @@ select s.origin, penstock.origin() from penstock.change_slot s;
 -- settle_in: write the server that the feed is on.
 -- PostgreSQL: SQLite's numbers move with the file.
 update penstock.change_slot set origin = penstock.origin();
+select setval('penstock.change_emptied', 1);
 
 -- lock_readers: hold all readers.
 -- PostgreSQL: SQLite's numbers move with the file.

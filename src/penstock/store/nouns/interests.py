@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -231,16 +231,20 @@ class Interests(Noun, ABC, Generic[Right], queries=("interests",)):
         names = {self._name(table): table for table in tables}
         return frozenset(names[row["source"]] for row in await self._ask(session, "each_of", tables=[*names]))
 
-    async def source(self, number: int, only: ConditionSql | None = None) -> Source | None:
+    async def source(
+        self, number: int, only: ConditionSql | None = None, columns: Sequence[str] | None = None
+    ) -> Source | None:
         """The statements that read the rows of an interest; None if there is no such interest, or no such table.
 
         With `only` they read a part of its rows, with its columns as they were. These rows are kept from being changed
-        until the transaction ends in which they are read.
+        until the transaction ends in which they are read. With `columns` they are read in place of the captured ones.
         """
         one = next((one for one in (await self._read_stored()).values() if one.id == number), None)
         if one is None or one.found is None:
             return None
         interest = one.interest if only is None else one.interest.narrow(only.sql, only.columns)
+        if columns is not None:
+            interest = replace(interest, after=tuple(columns))
         return self._source(interest, one, held=only is not None)
 
     async def mend(self, id_: int) -> bool:

@@ -12,7 +12,7 @@ from penstock.store.nouns.noun import Access, Noun
 from penstock.store.session import Session
 
 OUTSIDE = 0  # the lease, which never ends, of a job that an outside system is to complete, and of its slot
-_OTHERS = ("planner ", "relay ", "rebuild ")  # who reads the change feed under a lease
+_OTHERS = ("planner ", "relay ", "rebuild ", "indexer ")  # who reads the change feed under a lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _YOUNG = (
     "from penstock.change_{slot} order by seq desc limit 1"
 )
 _DROPPED = "update penstock.change_slot set dropped = greatest(dropped, (select max(xid) from penstock.change_{slot}))"
+_EMPTIED = "select setval('penstock.change_emptied', txid_current())"
 _BOUNDS = ("seen_end", "seen_open", "last", "batch_end", "batch_open")
 _IMPATIENT = Statement("set local lock_timeout = '100ms'")
 
@@ -141,6 +142,7 @@ class PostgresChanges(Changes):
                 if held[0] == slot or await self._is_young(session, slot) or await self._is_wanted(session, slot):
                     return False
                 await session.execute(self._own(_DROPPED.format(slot=slot)))
+                await session.execute(self._own(_EMPTIED))
                 await session.execute(self._own(_TRUNCATE.format(slot=slot)))
         except (DatabaseBusy, Conflict):  # somebody uses it, or waits for this transaction while this one waits
             return False

@@ -23,6 +23,7 @@ from penstock.store.postgres.interests import PostgresInterests
 from penstock.store.postgres.jobs import PostgresGates, PostgresJobs
 from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
+from penstock.store.postgres.searches import PostgresSearches
 from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
 from penstock.store.postgres.signals import PostgresSignals
 from penstock.store.postgres.single import SingleStatement
@@ -67,6 +68,7 @@ class PostgresStore(Store):
         self.pools = Pools(access, heads.after)
         self.leases = Leases(access, self.jobs)
         self.catalog = PostgresCatalog(self._connections, self._direct)
+        self.searches = PostgresSearches(access)
         self.interests = PostgresInterests(access, self.catalog)
         self.changes = PostgresChanges(access)
         self.tasks = PostgresTasks(access, self.changes, self.jobs, ends, clock)

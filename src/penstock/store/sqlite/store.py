@@ -30,6 +30,7 @@ from penstock.store.sqlite.errors import translate
 from penstock.store.sqlite.interests import SqliteInterests
 from penstock.store.sqlite.jobs import SqliteGates, SqliteJobs
 from penstock.store.sqlite.leases import Extensions, SqliteLeases
+from penstock.store.sqlite.searches import SqliteSearches
 from penstock.store.sqlite.session import SqliteSession
 from penstock.store.sqlite.signals import SqliteSignals
 from penstock.store.sqlite.tasks import SqliteTaskEnds, SqliteTasks
@@ -67,6 +68,7 @@ class SqliteStore(Store):
         gates, ends = SqliteGates(access, self.rates), SqliteTaskEnds(access)
         self.jobs = SqliteJobs(access, self._write_alone, gates, ends)
         self.pools = Pools(access)
+        self.searches = SqliteSearches(access)
         self.interests = SqliteInterests(access)
         self.changes = SqliteChanges(access)
         self.tasks = SqliteTasks(access, self.changes, self.jobs, ends, clock)

@@ -50,6 +50,17 @@ async def newest_of(ctx: Query, author: str) -> list[Entry]:
 
 
 @app.query(access=public)
+async def about(ctx: Query, word: str) -> list[Entry]:
+    return await ctx.db.query(Entry).filter(lambda row: word in row.text.lower()).take(20)  # expect: PEN002
+
+
+@app.query(access=public)
+async def those_by(ctx: Query, author: str, word: str) -> list[Entry]:
+    entries = ctx.db.query(Entry).with_index(Entry.by_author, author=author)
+    return await entries.filter(lambda row: word in row.text).take(20)
+
+
+@app.query(access=public)
 async def everything(ctx: Query) -> t.List[Entry]:
     if (entries := await ctx.db.query(Entry).collect()):  # expect: PEN003
         return sorted(entries, key=operator.attrgetter("likes"))
