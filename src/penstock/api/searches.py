@@ -20,6 +20,7 @@ from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.interests import Source
 from penstock.store.nouns.searches import Indexed, SearchRow
 from penstock.store.session import Row, reading
+from penstock.store.sql.conditions import column_sql
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.values import decode_captures
 from penstock.store.store import Store
@@ -114,14 +115,9 @@ async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batc
 
 
 def _interest(search: TableSearch, dialect: Dialect) -> Interest:
-    """The changes that concern a search index. Columns of other programs, and long decimals, may have no equality."""
-    definition, watches = search.definition, list[str]()
-    for name in search.columns:
-        column = definition.column(name)
-        if definition.managed and not column.long:
-            watches.append(f"{ROW}.{dialect.quote(name)}")
-        else:
-            watches.append(dialect.spelling(definition, dialect, ROW, own=False).raw((name,)))
+    """The changes that concern a search index."""
+    definition = search.definition
+    watches = [column_sql(name, definition, dialect, ROW) for name in search.columns]
     return Interest(name=search.interest_name, table=definition.name, key=definition.key, watches=watches)
 
 

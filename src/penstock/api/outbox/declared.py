@@ -11,7 +11,7 @@ from penstock.functions.function import AnyFunction
 from penstock.outbox.outbox import MessageCriteria, Outbox
 from penstock.schema.encoder import MASKED
 from penstock.store.nouns.outboxes import OutboxPlan
-from penstock.store.sql.conditions import condition_sql
+from penstock.store.sql.conditions import column_sql, condition_sql
 from penstock.store.sql.dialect import Dialect
 
 _ROW = "{row}"
@@ -48,7 +48,7 @@ class DeclaredOutbox:
             table=definition.name,
             key=definition.key,
             matches=None if asked is None else asked.sql,
-            watches=None if all_columns else tuple(f"{_ROW}.{dialect.quote(name)}" for name in watched),
+            watches=None if all_columns else tuple(column_sql(name, definition, dialect, _ROW) for name in watched),
             kinds=tuple(dict.fromkeys((*outbox.kinds, "change"))) if ordered else outbox.kinds,
             before=after if wants_before else (),
             after=after,

@@ -105,6 +105,13 @@ def query_sql(condition: Condition, definition: TableDefinition, dialect: Dialec
     return Where((sql, *rest[1::2]), tuple(spelling.texts[int(place)] for place in rest[::2])), writer.exact
 
 
+def column_sql(name: str, definition: TableDefinition, dialect: Dialect, alias: str) -> str:
+    """A column to compare with what it was: as text where it may have no equality, as those of other programs."""
+    if definition.managed and not definition.column(name).long:
+        return f"{alias}.{dialect.quote(name)}"
+    return dialect.spelling(definition, dialect, alias, own=False).raw((name,))
+
+
 def watch_sql(watch: Watch, definition: TableDefinition, dialect: Dialect, alias: str) -> WatchSql:
     """A watch as SQL expressions over one row, to be compared with those over the row as it was before."""
     writer = _Writer(dialect.spelling(definition, dialect, alias, own=False))
