@@ -25,6 +25,11 @@ T = TypeVar("T")
 Values = Mapping[str, Any]
 
 
+def keep(value: Any) -> Any:
+    """Leave a value as the driver gives it."""
+    return value
+
+
 class Access(ABC):
     """The database of one store, as nouns reach it."""
 
@@ -53,8 +58,8 @@ class Access(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        given = {datetime: cls.time, UUID: cls.uuid, timedelta: cls.duration, tuple: cls.items}
-        cls.forms = {bool: bool, **given, **FORMS}
+        given: dict[type, Convert] = {datetime: cls.time, UUID: cls.uuid, timedelta: cls.duration, tuple: cls.items}
+        cls.forms = {bool: bool, **{kind: one for kind, one in given.items() if one is not keep}, **FORMS}
 
     @abstractmethod
     async def look(self, query: Query, values: Values) -> Sequence[Row]:

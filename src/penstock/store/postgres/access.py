@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 
 from penstock.schema.table import TableDefinition
-from penstock.store.nouns.noun import Access, Values
+from penstock.store.nouns.noun import Access, Values, keep
 from penstock.store.postgres.connections import Connections
 from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import had_no_effect, is_connection_lost, translate, uncertain
@@ -24,8 +23,7 @@ class PostgresAccess(Access):
     """See `store.nouns.Access`."""
 
     looks_first = False
-    time = items = duration = staticmethod(lambda value: value)
-    uuid = staticmethod(lambda value: UUID(int=value.int))  # the driver's own class is another one
+    time = items = duration = uuid = staticmethod(keep)
 
     def __init__(self, connections: Connections) -> None:
         self._connections, self.dialect = connections, connections.dialect

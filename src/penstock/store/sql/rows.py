@@ -70,7 +70,7 @@ def _conversion(kind: Any, store: type[Store]) -> Convert | None:
     found = store.forms.get(kind) or getattr(kind, "parse", None)
     if found is not None or get_origin(kind) is not tuple:
         return found
-    items = store.forms[tuple]
+    items = store.forms.get(tuple, tuple)
     return lambda value: tuple(items(value))
 
 
