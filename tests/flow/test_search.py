@@ -80,7 +80,7 @@ POSTS = "create table posts (blog varchar(20), number integer, text text, primar
 
 @app.query
 async def found(ctx: QueryCtx, text: str, channel: str | None = None) -> list[str | None]:
-    given = {} if channel is None else {"channel": channel}
+    given: dict[str, Any] = {} if channel is None else {"channel": channel}
     return [note.body for note in await ctx.db.query(Note).with_search_index(Note.by_body, text, **given).collect()]
 
 

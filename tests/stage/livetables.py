@@ -286,7 +286,7 @@ def _where(dice: Random, made: Made, index: Index) -> dict[str, Any]:
 
 def scan_of(ctx: QueryCtx, plan: Plan, *, filtered: bool = True) -> Any:
     """The rows of a plan."""
-    scan = ctx.db.query(plan.made.table)
+    scan: Any = ctx.db.query(plan.made.table)
     if plan.words is not None:
         scan = scan.with_search_index(
             plan.made.table.by_words, plan.words, match="all" if plan.size % 2 else "any", **plan.where
