@@ -121,6 +121,20 @@ async def test_a_journal_of_another_query_is_refused_and_one_outlives_an_error(d
 # ----- pages that read much
 
 
+async def test_a_page_that_a_limit_has_ended_says_so_each_time(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        await add(backend, 1, 2, 3)
+        live = LiveQueries(backend.runner, app.definitions())
+        cut = album(num_items=3, maximum_rows_read=2)
+        first = await ask(live, listed, cut)
+        again = await ask(live, listed, cut, first.journal)
+        assert (first.result.page_status, ranks(first.result)) == ("SplitRequired", [1, 2])
+        assert (again.digest, again.journal) == (first.digest, first.journal)
+        await sql(backend, "delete from song")
+        gone = await ask(live, listed, cut, first.journal)
+        assert (gone.result.page_status, gone.result.page) == (None, [])
+
+
 async def test_a_page_that_may_read_no_more_ends_early_or_asks_to_be_split(database_url: str) -> None:
     async with TestApp(app, database_url, max_rows_read=21) as backend:
         await add(backend, *range(20))

@@ -48,6 +48,7 @@ P = ParamSpec("P")
 _EVERYTHING = Segment()
 _FIRST_PIECE = 64
 _LARGEST_PIECE = 1024
+_SHORT = "!"  # in a journal: a limit ended the page there, and no cursor has this
 _FEW = 16  # rows, which a mutation may change next
 _SPLIT_ABOVE = 0.75  # of the rows or bytes that a page may read
 
@@ -435,9 +436,9 @@ class Scan(Generic[T]):
         """A page; its number is None if it does not keep its end."""
         transaction, statements = self._transaction, self._statements
         mark = fingerprint(statements.definition.name, self._index and self._index.name, self._segment, self._direction)
-        cursor, end_cursor = options.cursor, options.end_cursor
-        if end_cursor is None and number is not None:
-            end_cursor = transaction.end_of_page(number)
+        cursor, end_cursor, was_short = options.cursor, options.end_cursor, False
+        if end_cursor is None and number is not None and (before := transaction.end_of_page(number)) is not None:
+            end_cursor, was_short = before.removesuffix(_SHORT), before.endswith(_SHORT)
         first = BEGINNING if cursor is None else self._place(cursor, mark)
         last = END if end_cursor is None else self._place(end_cursor, mark)
         # one row less than the transaction may read: another one tells whether rows follow
@@ -453,12 +454,12 @@ class Scan(Generic[T]):
             self._note(part)
             raise
         cut = following is not None and end_cursor is not None
-        short = following is not None and len(page) != wanted  # a limit has ended it
+        short = (was_short and bool(seen)) or (following is not None and len(page) != wanted)  # a limit has ended it
         if end_cursor is None:
             last = END if following is None else self._place_of(seen[-1])
             end_cursor = self._cursor(mark, last)
         if number is not None:
-            transaction.page_ends[number] = end_cursor
+            transaction.page_ends[number] = end_cursor + (_SHORT if short and not cut else "")
         # without the row that follows, this page would be the last one if it were asked for without its end
         known = last if following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
