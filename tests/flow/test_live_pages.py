@@ -125,7 +125,7 @@ async def test_a_page_that_a_limit_has_ended_says_so_each_time(database_url: str
     async with TestApp(app, database_url) as backend:
         await add(backend, 1, 2, 3)
         live = LiveQueries(backend.runner, app.definitions())
-        cut = album(num_items=3, maximum_rows_read=2)
+        cut = {**album(num_items=3), "most": 2}
         first = await ask(live, listed, cut)
         again = await ask(live, listed, cut, first.journal)
         assert (first.result.page_status, ranks(first.result)) == ("SplitRequired", [1, 2])
