@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.codec import Codec
 from penstock.errors import DeclarationError
-from penstock.functions.function import AnyFunction
+from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
 from penstock.observe.places import place_of_handler
@@ -66,7 +66,12 @@ class Registry:
         return found[0] if len(found) == 1 and ":" not in name else name
 
     def kinds(self) -> dict[str, str]:
-        return {function.name: function.kind.value for function in self}
+        return {function.name: function.kind.stored for function in self}
+
+    @property
+    def has_workflows(self) -> bool:
+        """Whether one of them is a workflow."""
+        return any(function.kind is FunctionKind.WORKFLOW for function in self)
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())

@@ -1,4 +1,4 @@
-"""Housekeeping that any worker does for all: ends overdue jobs, carries out cancels.
+"""Housekeeping that any worker does for all: ends overdue jobs, carries out cancels, wakes runs of workflows.
 
 The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
 worker, so any worker ends overdue or canceled ones.
@@ -49,6 +49,11 @@ class Housekeeping:
             ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)
             self._tell_of_free_slots(ended)
         return bool(canceled) or ended > 0
+
+    async def wake(self) -> None:
+        """Let runs of workflows go on for which something new is there."""
+        if self._runner.engine.registry.has_workflows:
+            self._executor.wake(await self._store.workflows.wake(self._runner.now()))
 
     def _tell_of_free_slots(self, ended: int) -> None:
         if ended:
