@@ -45,7 +45,7 @@ class FunctionKind(enum.Enum):
 
         Workers of all releases let a lost mutation run again, and so a lost run of a workflow.
         """
-        return "mutation" if self is FunctionKind.WORKFLOW else self.value  # type: ignore[return-value]
+        return "mutation" if self is FunctionKind.WORKFLOW else self.value
 
 
 _NO_HELPERS = {

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended
+from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, LimitExceeded, PenstockError, ResultInvalid, UnawaitedCall
 from penstock.functions.function import AnyFunction
@@ -103,7 +103,7 @@ class Body:
 
     def begin(self, at: datetime, ctx: Any, arguments: Mapping[str, Any]) -> None:
         """Begin at a time."""
-        self.now, self._loop = at, BodyLoop(at.timestamp(), self.function.name)
+        self.now, self._loop = at, make_loop(at.timestamp(), self.function.name)
         self._main = self._loop.create_task(self._run(ctx, arguments), name="main")
         self._run_dry()
 

@@ -233,7 +233,8 @@ class WorkflowCtx(OfCall):
     # ----- steps
 
     async def _wait_for(self, events: tuple[Event[Any], ...], timeout: timedelta | None) -> Any:  # noqa: ASYNC109 - a word of the field
-        known = {event.name: event for event in events if isinstance(event, Event)}
+        given: tuple[object, ...] = events
+        known = {event.name: event for event in given if isinstance(event, Event)}
         if not events or len(known) < len(events):
             raise UsageError("wait_for takes events, each once.", fix='Declare them with app.event("name", type).')
         names = tuple(known)

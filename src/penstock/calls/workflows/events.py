@@ -31,7 +31,8 @@ class Event(Generic[T]):
     """
 
     def __init__(self, name: str, kind: Any) -> None:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        given: object = name
+        if not isinstance(given, str) or not NAME.fullmatch(given):
             raise DeclarationError(
                 f"An event cannot be called {name!r}.",
                 fix="Use letters, digits, dot, dash and underscore, at most 63, a letter first.",

@@ -139,19 +139,19 @@ class BodyLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._time
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._time + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -198,10 +198,18 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
 
 
 # Sockets, threads, processes and signals: by them libraries reach the outside world.
-for _name in sorted(asyncio.AbstractEventLoop.__dict__.keys() - BodyLoop.__dict__.keys()):
-    if not _name.startswith("_"):
-        setattr(BodyLoop, _name, _refuse(_name))
-BodyLoop.__abstractmethods__ = frozenset()
+_REFUSED = {
+    name: _refuse(name)
+    for name in sorted(asyncio.AbstractEventLoop.__dict__.keys() - BodyLoop.__dict__.keys())
+    if not name.startswith("_")
+}
+_Loop: Any = type("BodyLoop", (BodyLoop,), _REFUSED)
+
+
+def make_loop(time: float, function: str) -> BodyLoop:
+    """Make the loop of a body at a time."""
+    loop: BodyLoop = _Loop(time, function)
+    return loop
 
 
 def _drop(coroutine: Coroutine[Any, Any, Any] | Any) -> None:

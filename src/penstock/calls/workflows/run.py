@@ -25,7 +25,7 @@ from penstock.jobs.settle import suspend
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival, Write
+from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
@@ -179,8 +179,8 @@ class _Run:
                 return await self._learn_of_cancel()
             if self._looks or self._run.woken:
                 await self._look()
-            if await self._receive():
-                continue
+            if await self._receive() or (self._steps.has_ended and not self._steps.running):
+                continue  # a step may have ended meanwhile
             timer, now = self._body.next_timer, self._engine.clock.now()
             if timer is not None and timer <= now:
                 return self._learn(RecordKind.TIMER, timer)

@@ -102,6 +102,11 @@ class Steps:
         """Whether steps run."""
         return bool(self._tasks)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether steps have ended of which the body has not learned."""
+        return bool(self._ready) or self._urgent or self._failure is not None
+
     async def begin(self, calls: Sequence[OpenCall]) -> None:
         """Begin steps. What the body knows is stored before, or with the only effect."""
         effects = [call for call in calls if call.kind is not RecordKind.QUERY]
@@ -186,8 +191,9 @@ class Steps:
     ) -> None:
         """Store what is known, with these writes."""
         await self._await_carrier()
-        write = self._write(self._take_buffered(), received, jobs, cancels, cancelled)
-        if write.records or received or jobs or cancels or cancelled:
+        others = {"received": received, "jobs": jobs, "cancels": cancels, "cancelled": cancelled}
+        write = self._write(self._take_buffered(), **others)
+        if write.records or any(others.values()):
             run, lease, now = self._id, self._run.lease, self._engine.clock.now()
             await self._runner.attempt(lambda: self._store.write(run, lease, write, now), for_ever=True)
             self._note_stored(write)
@@ -377,8 +383,8 @@ class Steps:
         taken, self._buffered, self._urgent = self._buffered, [], False
         return [*{record.number: record for record in taken}.values()]  # of one number the last
 
-    def _write(self, records: Sequence[Record], *others: Any) -> Write:
-        return Write(records, *others, restarts=self._run.job.attempt > 1 and bool(records))
+    def _write(self, records: Sequence[Record], **others: Any) -> Write:
+        return Write(records, **others, restarts=self._run.job.attempt > 1 and bool(records))
 
     def _note_stored(self, write: Write) -> None:
         self._unsafe -= {record.place for record in write.records if record.place is not None}
@@ -388,5 +394,6 @@ class Steps:
 
 def _is_ours(error: Exception) -> bool:
     """Whether an error says nothing about the step: the database is away, or the lease is lost."""
-    ours = isinstance(error, (TryAgain, LeaseLost)) and not isinstance(error, CallTimeout)
-    return ours and not error.from_function
+    if not isinstance(error, (TryAgain, LeaseLost)) or isinstance(error, CallTimeout):
+        return False
+    return not error.from_function
