@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from stage.flows import run_with_crashes
 
 from penstock import (
@@ -15,6 +16,7 @@ from penstock import (
     App,
     ApplicationError,
     Conflict,
+    DataError,
     JobId,
     MutationCtx,
     PenstockError,
@@ -22,9 +24,11 @@ from penstock import (
     Retry,
     Success,
     Table,
+    ValueInvalid,
     WorkResult,
 )
 from penstock.calls.workflows.context import WorkflowCtx
+from penstock.errors import EventTimeout
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
@@ -279,3 +283,201 @@ async def test_a_sleeping_run_holds_no_slot_and_wakes_before_newer_jobs(database
         found = await pool.result(backend, job)
         assert found == Success("rested")
         assert sorted(await backend.run_query(effects)) == ["late", *["tick"] * 6]
+
+
+class Card(BaseModel):
+    number: int
+
+
+card_added = app.event("card_added", Card)
+called_off = app.event("called_off", str)
+
+
+@app.internal_mutation
+async def add_card(ctx: MutationCtx, run: JobId, number: int, key: str | None = None, fails: bool = False) -> None:
+    await card_added.send(ctx, run, Card(number=number), key=key)
+    if fails:
+        raise ValueError("rolled back")
+
+
+@app.internal_mutation
+async def call_off(ctx: MutationCtx, run: JobId, why: str) -> None:
+    await called_off.send(ctx, run, why)
+
+
+@app.workflow
+async def receive(ctx: WorkflowCtx, many: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(many):
+        try:
+            found.append((await ctx.wait_for(card_added, timeout=timedelta(days=2))).number)
+        except EventTimeout:
+            found.append("late")
+    event, payload = await ctx.wait_for(card_added, called_off)
+    return [*found, event.name, payload if isinstance(payload, str) else payload.number]
+
+
+async def test_events_are_kept_received_once_and_in_order(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, receive, 4)
+        await backend.run_mutation(add_card, job, 1)  # before it has begun
+        await backend.run_mutation(add_card, job, 2, "k")
+        await backend.run_mutation(add_card, job, 2, "k")
+        with pytest.raises(ValueError, match="rolled back"):
+            await backend.run_mutation(add_card, job, 3, fails=True)
+        await backend.run_until_idle(advance=False)
+        await backend.run_mutation(add_card, job, 2, "k")
+        backend.clock.advance(timedelta(days=3))  # no worker looks meanwhile
+        await backend.run_until_idle(advance=False)
+        await backend.run_mutation(add_card, job, 4)
+        await backend.run_mutation(call_off, job, "rain")
+        await backend.run_until_idle(advance=False)
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == [1, 2, "late", 4, "called_off", "rain"], status
+        with pytest.raises(DataError, match="has ended"):
+            await backend.run_mutation(add_card, job, 5)
+        with pytest.raises(ValueInvalid):
+            await card_added.send(backend, job, "no card")  # type: ignore[arg-type]
+
+
+async def test_an_event_by_the_deadline_wins_though_nobody_looked(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, receive, 2)
+        await backend.run_until_idle(advance=False)
+        backend.clock.advance(timedelta(days=2))
+        await backend.run_mutation(add_card, job, 1)
+        backend.clock.advance(timedelta(days=2, seconds=1))
+        await backend.run_mutation(add_card, job, 2)  # after the second deadline, which begins with the first event
+        await backend.run_until_idle(advance=False)
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == [1, "late", "card_added", 2], status
+
+
+@app.workflow
+async def child(ctx: WorkflowCtx, what: str) -> str:
+    if what == "fails":
+        raise CardDeclined("child")
+    if what == "sleeps":
+        try:
+            await ctx.sleep(timedelta(days=1000))
+        finally:
+            await ctx.run_mutation(do, "child ended")
+    return await ctx.with_options(pool=steps_pool).run_mutation(do, what)
+
+
+@app.workflow
+async def parent(ctx: WorkflowCtx) -> list[Any]:
+    found: list[Any] = await asyncio.gather(*(ctx.run_workflow(child, f"c{number}") for number in range(5)))
+    try:
+        await ctx.run_workflow(child, "fails")
+    except CardDeclined as error:
+        found.append(str(error))
+    try:
+        async with asyncio.timeout(3600):
+            await ctx.run_workflow(child, "sleeps")
+    except TimeoutError:
+        found.append("late")
+    found.append(await ctx.with_options(pool=steps_pool, retry=True).run_action(fail_twice, "pooled"))
+    return found
+
+
+failures: list[str] = []
+
+
+@app.internal_action
+async def fail_twice(ctx: ActionCtx, what: str) -> str:
+    failures.append(ctx.work.key)
+    if len(failures) % 3:
+        raise ConnectionError("not yet")
+    return what
+
+
+async def test_children_and_steps_in_pools(database_url: str) -> None:
+    """All in pools of one: nobody holds a slot while it waits."""
+    async with TestApp(app, database_url) as backend:
+        failures.clear()
+        job = await pool.enqueue(backend, parent)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        backend.clock.advance(timedelta(hours=2))
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        backend.clock.advance(timedelta(minutes=1))
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        backend.clock.advance(timedelta(minutes=1))
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        found = await pool.result(backend, job)
+        assert found == Success(["C0", "C1", "C2", "C3", "C4", "child", "late", "pooled"])
+        assert sorted(await backend.run_query(effects)) == ["c0", "c1", "c2", "c3", "c4", "child ended"]
+        counts = await backend.job_counts()
+        assert counts.get("running", 0) == counts.get("ready", 0) == counts.get("scheduled", 0) == 0, counts
+
+
+@app.workflow
+async def clean_up(ctx: WorkflowCtx, how: str) -> str:
+    await ctx.run_mutation(do, "booked")
+    ctx.compensate(do, "unbook")
+    await ctx.run_action(act, "paid")
+    ctx.compensate(refund, "refund")
+    ctx.compensate(fail_once_more)
+    try:
+        if how == "fails":
+            raise CardDeclined("late")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ctx.sleep(timedelta(days=1)))
+            tasks.create_task(ctx.wait_for(card_added))
+    except Exception as error:
+        raise AssertionError from error if how == "cancels" else error
+    except asyncio.CancelledError:
+        if how == "swallows":
+            return "went on"
+        raise
+    finally:
+        await ctx.run_mutation(do, "finally")
+        await ctx.sleep(timedelta(hours=1))
+        await ctx.run_mutation(do, "rested")
+    return "unreachable"
+
+
+@app.internal_action
+async def refund(ctx: ActionCtx, what: str) -> None:
+    await ctx.run_mutation(do, what)
+
+
+@app.internal_action
+async def fail_once_more(ctx: ActionCtx) -> None:
+    raise ConnectionError("no bank")
+
+
+@pytest.mark.parametrize("how", ["fails", "cancels", "swallows"])
+async def test_clean_up_and_compensations_run_as_steps(database_url: str, how: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, clean_up, how)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        if how != "fails":
+            await backend.scheduler.cancel(job)
+            await backend.scheduler.cancel(job)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        if how != "fails":
+            await backend.scheduler.cancel(job)  # it is on its way already
+        backend.clock.advance(timedelta(hours=2))
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        status = await backend.job(job)
+        assert status is not None
+        expected = {"fails": "failed", "cancels": "canceled", "swallows": "success"}
+        assert status.state.value == expected[how], status
+        undone = [] if how == "swallows" else ["refund", "unbook"]
+        assert await backend.run_query(effects) == ["booked", "paid", "finally", "rested", *undone]
+        if how == "fails":
+            assert "A compensation failed: ConnectionError: no bank" in (status.traceback or "")
+
+
+async def test_a_cancel_before_the_start_runs_no_code(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(timedelta(hours=1), clean_up, "cancels")
+        await backend.scheduler.cancel(job)
+        await backend.run_until_idle()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.state.value == "canceled"
+        assert await backend.run_query(effects) == []

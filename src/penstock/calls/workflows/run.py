@@ -244,7 +244,7 @@ class _Run:
                 self._drop([arrival])
                 payload = decode_json(self._decrypt(arrival.payload))
                 text = encode_json({"name": arrival.name, "payload": payload}, "A payload")
-                self._steps.settle(call, result_outcome(encode_json(text, "A payload")), at=arrival.sent_at)
+                self._steps.settle(call, result_outcome(text), at=arrival.sent_at)
                 await self._steps.flush(received=[arrival.id])
                 return True
         return False

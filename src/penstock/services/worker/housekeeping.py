@@ -48,12 +48,15 @@ class Housekeeping:
             settle = partial(settle_held, self._runner, "canceled")
             ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)
             self._tell_of_free_slots(ended)
-        return bool(canceled) or ended > 0
+        return bool(canceled) or ended > 0 or await self.wake()
 
-    async def wake(self) -> None:
-        """Let runs of workflows go on for which something new is there."""
-        if self._runner.engine.registry.has_workflows:
-            self._executor.wake(await self._store.workflows.wake(self._runner.now()))
+    async def wake(self) -> bool:
+        """Let runs of workflows go on for which something new is there; whether any of them slept."""
+        if not self._runner.engine.registry.has_workflows:
+            return False
+        moved, running = await self._store.workflows.wake(self._runner.now())
+        self._executor.wake(running)
+        return moved > 0
 
     def _tell_of_free_slots(self, ended: int) -> None:
         if ended:

@@ -102,11 +102,13 @@ class Workflows(Noun, queries=("workflows",)):
         await self._execute(transaction, "send", **values)
         await self._execute(transaction, "wake", run=run)
 
-    async def wake(self, now: datetime) -> list[UUID]:
-        """Let runs go on that sleep and have something new; the running ones that have."""
+    async def wake(self, now: datetime) -> tuple[int, list[UUID]]:
+        """Let runs go on that sleep and have something new; the number of these, and the running ones that have."""
         if self._access.looks_first and not await self._look("any_wakes"):
-            return []
-        return [self._access.uuid(row["run"]) for row in await self._run("let_go_on", now=now)]
+            return 0, []
+        rows = await self._run("let_go_on", now=now)
+        running = [self._access.uuid(row["run"]) for row in rows if row["runs"]]
+        return len(rows) - len(running), running
 
     async def prune(self, now: datetime, limit: int) -> int:  # noqa: ARG002 - a run goes with its job
         """Forget runs whose status has expired, in one bounded step; their number."""

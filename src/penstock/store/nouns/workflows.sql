@@ -59,22 +59,25 @@ insert into penstock.workflow_wake (run) values (:run);
 -- any_wakes: whether anybody has something new.
 select 1 from penstock.workflow_wake limit 1;
 
--- let_go_on: let runs go on that sleep and have something new; the running ones that have.
--- SQLite: the one that sleep first.
-update penstock.scheduled_job set run_at = :now
-where not waiting and run_at > :now and id in (select run from penstock.workflow_wake)
-  and exists (select 1 from penstock.workflow_record r where r.run = id and r.number = 0);
+-- let_go_on: let runs go on that sleep and have something new; these, and the running ones that have.
+-- SQLite: the ones that sleep first.
+update penstock.scheduled_job set run_at = least(run_at, :now)
+where not waiting and id in (select run from penstock.workflow_wake)
+  and exists (select 1 from penstock.workflow_record r where r.run = id and r.number = 0)
+returning id as run, 0 as runs;
 delete from penstock.workflow_wake where run not in (select id from penstock.running_job);
-select distinct run from penstock.workflow_wake;
+select distinct run, 1 as runs from penstock.workflow_wake;
 -- PostgreSQL: one statement for all.
 with gone as (
-    update penstock.scheduled_job s set run_at = :now
-    where not s.waiting and s.run_at > :now and s.id in (select w.run from penstock.workflow_wake w)
+    update penstock.scheduled_job s set run_at = least(s.run_at, :now::timestamptz)
+    where not s.waiting and s.id in (select w.run from penstock.workflow_wake w)
       and exists (select from penstock.workflow_record r where r.run = s.id and r.number = 0)
+    returning s.id as run
 ), heard as (
     delete from penstock.workflow_wake w where not exists (select from penstock.running_job j where j.id = w.run)
 )
-select distinct w.run from penstock.workflow_wake w join penstock.running_job j on j.id = w.run;
+select run, false as runs from gone
+union select w.run, true from penstock.workflow_wake w join penstock.running_job j on j.id = w.run;
 
 -- cancel_begun: take back the requests to cancel runs that have begun and sleep: they learn of it in their inbox.
 delete from penstock.cancel_request as c
