@@ -6,10 +6,10 @@ Owns the state of the body between two deliveries. It does no I/O: `run` carries
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,6 +23,8 @@ from penstock.transaction.tracking import Calls
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import read_outcome
 from penstock.workflows.record import MOST_RECORDS, Record, RecordKind, digest_of
+
+T = TypeVar("T")
 
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
@@ -72,6 +74,22 @@ class OpenCall:
         return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **others)
 
 
+class BodyCalls(Calls):
+    """The calls of a body. Once the run has let go of it, none begins."""
+
+    __slots__ = ("dropped_body",)
+
+    def __init__(self, function: str) -> None:
+        super().__init__(function)
+        self.dropped_body = False
+
+    def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        if self.dropped_body:
+            call.close()
+            raise WorkflowSuspended
+        return super().track(call)
+
+
 class Body:
     """The body of one run.
 
@@ -87,7 +105,7 @@ class Body:
         self.history = history
         self.open: dict[int, OpenCall] = {}  # calls that have no outcome, by number, in their order
         self.patches: list[Record] = []  # that it has taken up since the run looked
-        self.calls = Calls(function.name)
+        self.calls = BodyCalls(function.name)
         self.random: Random = random_of(seed)
         self.now: datetime
         self.replaying = True
@@ -171,10 +189,10 @@ class Body:
 
     def drop(self) -> None:
         """Let go of the body as it is. No call of its ctx does anything from now on."""
-        self._dropped = True
-        self.calls.abandon()
+        self._dropped = self.calls.dropped_body = True
         if hasattr(self, "_loop"):
             self._loop.drop()
+        self.calls.abandon()
 
     # ----- for the ctx
 
