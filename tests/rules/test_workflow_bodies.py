@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from penstock.calls.workflows.body import Body
 from penstock.calls.workflows.context import WorkflowCtx
-from penstock.calls.workflows.loop import WorkflowSuspended
 from penstock.clock import random_of
 from penstock.errors import ContextError, PenstockError, StepFailed, UnawaitedCall
 from penstock.functions.function import ActionFunction, WorkflowFunction
@@ -23,7 +22,7 @@ from penstock.functions.registry import Registry
 from penstock.jobs.job import job_id
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, read_outcome, result_outcome
-from penstock.workflows.record import BEGINNING, Record, RecordKind
+from penstock.workflows.record import BEGINNING, Record, RecordKind, digest_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 REGISTRY = Registry()
@@ -120,7 +119,6 @@ class World:
     """What decides in which order a body learns things: the outside world, drawn from a seed."""
 
     seed: int
-    seen: list[list[tuple[int, str]]] = field(default_factory=list)  # after each delivery, the calls that are open
 
     def start(self, program: Any, records: list[Record]) -> Body:
         """Begin a body and let it learn what is recorded."""
@@ -132,7 +130,6 @@ class World:
         body.begin(first.at, ctx, {"program": program})
         for record in others:
             body.deliver(record)
-        body.replaying = False
         return body
 
     def go_on(self, body: Body, records: list[Record], most: int) -> None:
@@ -188,8 +185,206 @@ def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: 
     assert body.done
 
 
-async def _run_alone(handler: Callable[..., Awaitable[Any]]) -> Body:
+def begin(handler: Callable[..., Awaitable[Any]], records: Sequence[Record] = ()) -> Body:
     function: Any = WorkflowFunction(handler, public=False)
-    body = Body(function, History([]), 7, lambda text: text)
+    body = Body(function, History(records), 7, lambda text: text)
     body.begin(START, WorkflowCtx(body, REGISTRY, RUN), {})
+    for record in body.history.deliveries:
+        body.deliver(record)
     return body
+
+
+def learn(body: Body, number: int, result: str = "null") -> None:
+    place = body.history.next_place()
+    record = body.open[number].recorded(place, START, result_outcome(result))
+    body.history.note(record)
+    body.deliver(record)
+
+
+def recorded(number: int, what: str, place: int | None = None, kind: RecordKind = RecordKind.ACTION) -> Record:
+    text, name = f'{{"what":"{what}"}}', ACT.name
+    return Record(number, kind, number if place is None else place, START, name, digest_of(text), text, '{"result":""}')
+
+
+def test_a_run_that_lets_go_of_its_body_begins_no_step() -> None:
+    seen = []
+
+    async def stubborn(ctx: WorkflowCtx) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.run_action(ACT, "beside"))
+                try:
+                    await ctx.run_action(ACT, "first")
+                except Exception:
+                    seen.append("caught")
+                finally:
+                    seen.append("plain code runs")
+                    await ctx.run_action(ACT, "refund")
+                    seen.append("refunded")
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            try:
+                await asyncio.sleep(5)
+                seen.append("slept")
+            finally:
+                try:
+                    ctx.now()
+                    await ctx.wait_for()
+                except Exception:
+                    seen.append("caught")
+                finally:
+                    ctx.patched("never")
+
+    body = begin(stubborn)
+    before = list(body.open)
+    body.drop()
+    assert seen == ["plain code runs", "WorkflowSuspended"]
+    assert list(body.open) == before
+    assert not body.patches
+
+
+async def use_a_thread(ctx: WorkflowCtx) -> None:
+    await asyncio.to_thread(print)
+
+
+async def open_a_connection(ctx: WorkflowCtx) -> None:
+    await asyncio.open_connection("127.0.0.1", 1)
+
+
+async def complete_in_no_order(ctx: WorkflowCtx) -> None:
+    sleeps = [asyncio.sleep(1), asyncio.sleep(2)]
+    try:
+        for one in asyncio.as_completed(sleeps):
+            await one
+    finally:
+        for sleep in sleeps:
+            sleep.close()
+
+
+async def spin(ctx: WorkflowCtx) -> None:
+    while True:
+        await asyncio.sleep(0)
+
+
+async def leave_a_task(ctx: WorkflowCtx) -> None:
+    ctx_task = asyncio.create_task(ctx.run_action(ACT, "left"))
+    assert ctx_task
+
+
+async def leave_a_call(ctx: WorkflowCtx) -> None:
+    ctx.run_action(ACT, "left")  # type: ignore[unused-coroutine]
+
+
+async def wait_for_nothing(ctx: WorkflowCtx) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "said"),
+    [
+        (use_a_thread, ContextError, "used run_in_executor of the event loop"),
+        (open_a_connection, ContextError, "used create_connection of the event loop"),
+        (complete_in_no_order, ContextError, "as_completed, which begins them in no fixed order"),
+        (spin, ContextError, "goes on without waiting"),
+        (leave_a_task, UnawaitedCall, "these tasks of it did not: branch-"),
+        (leave_a_call, UnawaitedCall, "ctx.run_action"),
+        (wait_for_nothing, ContextError, "in line .* of wait_for_nothing for something that is not recorded"),
+    ],
+)
+def test_what_no_replay_can_repeat_is_refused_by_name(handler: Any, kind: Any, said: str) -> None:
+    with pytest.raises(kind, match=said):
+        body = begin(handler)
+        if body.done:
+            body.result()
+        assert body.is_stuck
+        raise body.tell_stuck()
+
+
+async def test_an_await_of_another_loop_is_an_error_at_once_and_steps_cannot_use_the_ctx() -> None:
+    other, found = asyncio.get_running_loop().create_future(), list[WorkflowCtx]()
+
+    async def wait_elsewhere(ctx: WorkflowCtx) -> None:
+        found.append(ctx)
+        await other
+
+    body = begin(wait_elsewhere)
+    with pytest.raises(RuntimeError, match="attached to a different loop"):
+        body.result()
+    with pytest.raises(ContextError, match=r"outside of its body|has ended"):
+        await found[0].run_action(ACT, "from a step")
+
+
+async def ab(ctx: WorkflowCtx) -> None:
+    await ctx.run_action(ACT, "a")
+    await ctx.run_action(ACT, "b")
+
+
+async def ac(ctx: WorkflowCtx) -> None:
+    await ctx.run_action(ACT, "a")
+    if ctx.patched("c"):
+        await ctx.run_action(ACT, "c")
+    await ctx.run_action(ACT, "b")
+
+
+async def a(ctx: WorkflowCtx) -> None:
+    await ctx.run_action(ACT, "a")
+
+
+def test_code_that_does_not_fit_is_shown_with_both_sides() -> None:
+    history = [recorded(1, "a"), recorded(2, "c")]
+    with pytest.raises(Mismatch, match=r'call 2 was action .*act\("what":"c"\), and the code now makes .*"what":"b"'):
+        begin(ab, history)
+    with pytest.raises(Mismatch, match="call 2 was .*, and the code now does not make it"):
+        begin(a, history)
+    with pytest.raises(Mismatch, match="call 1 was mutation"):
+        begin(ab, [recorded(1, "a", kind=RecordKind.MUTATION)])
+    with pytest.raises(Mismatch, match="a timer was due"):
+        begin(ab, [Record(-1, RecordKind.TIMER, 1, START)])
+    unreadable = replace(recorded(1, "a"), outcome='{"result":7}')
+    with pytest.raises(Mismatch, match="the outcome of call 1, .*, cannot be read"):
+        begin(ab, [unreadable])
+
+
+def test_a_patch_holds_for_each_run_at_each_place_as_it_was_when_it_passed() -> None:
+    new = begin(ac)
+    learn(new, 1, '""')
+    assert [(one.number, one.function) for one in new.patches] == [(2, "c")]
+    assert [call.args for call in new.open.values()] == ['{"what":"c"}']
+    again = begin(ac, [recorded(1, "a"), *new.patches])
+    assert [(call.number, call.args) for call in again.open.values()] == [(3, '{"what":"c"}')]
+    old = begin(ac, [recorded(1, "a"), recorded(2, "b")])
+    assert old.done
+    waiting = begin(ac, [recorded(1, "a")])
+    assert [call.args for call in waiting.open.values()] == ['{"what":"c"}']
+
+
+class OldError(PenstockError):
+    pass
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (KeyError("k"), KeyError, "'k'"),
+        (OldError("what", fix="Do.", part=1), OldError, "what Do."),
+        (UnicodeDecodeError("utf8", b"x", 0, 1, "bad"), StepFailed, "UnicodeDecodeError"),
+        (ExceptionGroup("many", [ValueError()]), StepFailed, "ExceptionGroup"),
+        (Unprintable(), Unprintable, ""),
+        (StopIteration(), StepFailed, "StopIteration"),
+        (ValueError("x" * 100_000), ValueError, "x" * 10_000),
+        (TypeError({1: object()}), TypeError, "object"),
+    ],
+)
+def test_errors_come_back_as_what_they_were(error: Exception, kind: Any, said: str) -> None:
+    text = error_outcome(error)
+    assert len(text) < 50_000
+    result, found = read_outcome(text, lambda _: None)
+    assert result is None
+    assert type(found) is kind
+    if kind is not Unprintable:
+        assert said in str(found)

@@ -24,7 +24,7 @@ class History:
         placed = [record for record in self._records.values() if record.place is not None]
         self.deliveries = sorted(placed, key=lambda record: record.place or 0)  # in the order in which they were made
         self._highest = max(self._records, default=BEGINNING)
-        self._place = max((record.place or 0 for record in placed), default=-1)
+        self.last_place = self._place = max((record.place or 0 for record in placed), default=-1)
 
     @property
     def began(self) -> bool:

@@ -57,6 +57,8 @@ def _error_of(form: dict[str, Any]) -> BaseException:
     kind = next((one for name in types if (one := _find(name)) is not None), None)
     if kind is not None and not (kind is PenstockError and len(types) > 1):
         try:
+            if kind.__module__ == "builtins":
+                return kind(*form["args"])
             error = kind.__new__(kind, *form["args"])  # its own __init__ may take anything
             error.args = tuple(form["args"])
             vars(error).update(form["kept"])

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -25,6 +27,8 @@ from penstock.workflows.outcome import read_outcome
 from penstock.workflows.record import MOST_RECORDS, Record, RecordKind, digest_of
 
 T = TypeVar("T")
+
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
@@ -108,7 +112,7 @@ class Body:
         self.calls = BodyCalls(function.name)
         self.random: Random = random_of(seed)
         self.now: datetime
-        self.replaying = True
+        self._replaying = history.last_place > 0
         self._decrypt = decrypt
         self._numbers = 0
         self._mismatch: Mismatch | None = None
@@ -134,6 +138,7 @@ class Body:
         """
         self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
+        self._replaying = (record.place or 0) < self.history.last_place
         if record.kind is RecordKind.TIMER:
             if self.next_timer != record.at:
                 raise Mismatch(f"a timer was due at {record.at}, and the code now has one at {self.next_timer}")
@@ -180,7 +185,7 @@ class Body:
 
     def tell_stuck(self) -> ContextError:
         """Give the error of a body that waits for nothing that could come, with the line."""
-        frame = next((stack[-1] for task in self._loop.left() if (stack := task.get_stack())), None)
+        frame = next((found for task in self._loop.left() if (found := _waiting_frame(task.get_coro()))), None)
         where = "" if frame is None else f" in line {frame.f_lineno} of {frame.f_code.co_name}"
         return ContextError(
             f"{self.function.name} waits{where} for something that is not recorded, and that never comes.",
@@ -233,7 +238,7 @@ class Body:
         """Take up a change of the code, unless the run has passed its place before."""
         self.check_inside()
         number = self._numbers + 1
-        if not self.history.takes_patch(number, name, replaying=self.replaying):
+        if not self.history.takes_patch(number, name, replaying=self._replaying):
             return False
         self._take_number()
         if self.history.find(number) is None:
@@ -303,6 +308,16 @@ class Body:
                 except Exception as failed:  # noqa: BLE001 - the others still run
                     error.add_note(f"A compensation failed: {error_text(failed)}")
             raise
+
+
+def _waiting_frame(coroutine: Any) -> FrameType | None:
+    """The innermost frame of a waiting coroutine that is none of asyncio's own."""
+    found: FrameType | None = None
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if not frame.f_code.co_filename.startswith(_ASYNCIO):
+            found = frame
+        coroutine = coroutine.cr_await
+    return found
 
 
 def _as_it_is(text: str) -> Any:

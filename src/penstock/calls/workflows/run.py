@@ -79,7 +79,6 @@ class _Run:
                 begun = Record(BEGINNING, RecordKind.BEGIN, self._history.next_place(), self._engine.clock.now())
                 self._steps.buffer(begun)
                 self._body.begin(begun.at, ctx, arguments)
-            self._body.replaying = False
             while not self._body.done:
                 await self._carry_out()
                 record = await self._next()
