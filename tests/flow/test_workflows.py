@@ -481,3 +481,81 @@ async def test_a_cancel_before_the_start_runs_no_code(database_url: str) -> None
         assert status is not None
         assert status.state.value == "canceled"
         assert await backend.run_query(effects) == []
+
+
+# ----- code that changes
+
+old_app, new_app, fixed_app = App(), App(), App()
+DO: dict[App, Any] = {}
+
+
+def deploy(release: App) -> None:
+    async def do(ctx: MutationCtx, what: str) -> None:
+        await ctx.db.insert(Effect(what=what))
+
+    DO[release] = release.internal_mutation(name="release:do")(do)
+
+
+for release in (old_app, new_app, fixed_app):
+    deploy(release)
+    release.registry.fingerprint = f"code {len(DO)}"  # they are of one module here
+
+
+@old_app.workflow(name="release:flow")
+async def old_flow(ctx: WorkflowCtx) -> str:
+    await ctx.run_mutation(DO[old_app], "a")
+    await ctx.sleep(timedelta(hours=1))
+    await ctx.run_mutation(DO[old_app], "b")
+    await ctx.sleep(timedelta(hours=1))
+    return "old"
+
+
+@new_app.workflow(name="release:flow")
+async def new_flow(ctx: WorkflowCtx) -> str:
+    await ctx.run_mutation(DO[new_app], "new a")
+    await ctx.sleep(timedelta(hours=1))
+    return "new"
+
+
+@fixed_app.workflow(name="release:flow")
+async def fixed_flow(ctx: WorkflowCtx) -> str:
+    await ctx.run_mutation(DO[fixed_app], "a")
+    await ctx.sleep(timedelta(hours=1))
+    if ctx.patched("check"):
+        await ctx.run_mutation(DO[fixed_app], "checked")
+    await ctx.run_mutation(DO[fixed_app], "b")
+    await ctx.sleep(timedelta(hours=1))
+    return "fixed"
+
+
+@pytest.mark.parametrize("then", ["reverted", "fixed"])
+async def test_a_bad_deploy_loses_nothing_and_heals_with_the_next(database_url: str, then: str) -> None:
+    async with TestApp(old_app, database_url) as old:
+        early = await old.scheduler.run_after(NOW, old_flow)
+        await old.run_until_idle(advance=False)
+        old.clock.advance(timedelta(minutes=90))
+        await old.run_until_idle(advance=False)
+        late = await old.scheduler.run_after(NOW, old_flow)
+        await old.run_until_idle(advance=False)
+        async with TestApp(new_app, database_url, clock=old.clock) as new:
+            old.clock.advance(timedelta(minutes=90))
+            assert await new.run_until_idle(advance=False) == 2
+            status = await new.job(late)
+            assert status is not None
+            assert status.error == (
+                "WorkflowMismatch: the code of release:flow does not fit this run: call 1 was mutation "
+                'release:do("what":"a"), and the code now makes mutation release:do("what":"new a")'
+            )
+            for _ in range(3):  # nobody tries again what this code has refused
+                new.clock.advance(timedelta(minutes=1))
+                assert await new.run_until_idle(advance=False) == 0
+            assert (status.state.value, status.attempt) == ("pending", 0)
+        async with TestApp(old_app if then == "reverted" else fixed_app, database_url, clock=old.clock) as last:
+            await last.run_until_idle()
+            results = [(await last.job(one)).result for one in (early, late)]  # type: ignore[union-attr]
+            async with TestApp(app, database_url, clock=old.clock) as reader:
+                done = await reader.run_query(effects)
+        if then == "reverted":
+            assert (results, done) == (["old", "old"], ["a", "b", "a", "b"])
+        else:
+            assert (results, done) == (["fixed", "fixed"], ["a", "b", "a", "checked", "b"])

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
+from functools import cached_property
+from hashlib import blake2b
+from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.codec import Codec
@@ -69,12 +71,43 @@ class Registry:
         return {function.name: function.kind.stored for function in self}
 
     @property
-    def has_workflows(self) -> bool:
-        """Whether one of them is a workflow."""
-        return any(function.kind is FunctionKind.WORKFLOW for function in self)
+    def workflows(self) -> list[str]:
+        """The names of the workflows."""
+        return [name for name, function in self._functions.items() if function.kind is FunctionKind.WORKFLOW]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the code in the modules of its functions: another one after a deploy that changed any."""
+        digest = blake2b(digest_size=8)
+        for name in sorted({function.declared.__module__ for function in self}):
+            for code in _codes_of(vars(sys.modules[name]), name):
+                digest.update(code)
+        return digest.hexdigest()
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def _codes_of(names: Mapping[str, Any], module: str) -> Iterator[bytes]:
+    """The code of the functions and methods of a module, in a fixed order."""
+    for name in sorted(names):
+        found = getattr(names[name], "declared", names[name])
+        if getattr(found, "__module__", None) != module:
+            continue
+        if isinstance(found, type):
+            yield from _codes_of({key: one for key, one in vars(found).items() if not key.startswith("__")}, module)
+        elif isinstance(code := getattr(found, "__code__", None), CodeType):
+            yield from _parts_of(code)
+
+
+def _parts_of(code: CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts_of(constant)
+        elif not isinstance(constant, frozenset):  # whose order differs
+            yield repr(constant).encode()
 
 
 def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:

@@ -25,14 +25,14 @@ from penstock.jobs.settle import suspend
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.logs import event as log_event
-from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival
+from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival, Write
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
 from penstock.workflows.record import BEGINNING, Record, RecordKind
 
 _SHORT = timedelta(seconds=1)  # a wait up to this is made in memory
-_AWAY, _PARKED = timedelta(seconds=1), timedelta(minutes=1)
+_AWAY = timedelta(seconds=1)
 _LONGEST_REASON = 4_000
 
 
@@ -47,13 +47,24 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
         records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
         return await _Run(runner, run, function, History(records)).drive()
     except Mismatch as error:
-        reason = f"WorkflowMismatch: the code of {function.name} does not fit this run: {error}"
-        log_event("workflow.parked", logging.WARNING, job=job_id(run.job.id), function=function.name, reason=reason)
-        return Outcome(JobEvent.SNOOZED, delay=_PARKED, error=storable(reason)[:_LONGEST_REASON])
+        await _park(runner, run, function, error)
+        return None
     except TryAgain as error:
         if error.from_function:
             raise
         return Outcome(JobEvent.SNOOZED, delay=_AWAY, error=storable(f"{type(error).__name__}: {error}"))
+
+
+async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error: Mismatch) -> None:
+    """Put a run aside until there is other code. Nothing of it is lost."""
+    reason = storable(f"WorkflowMismatch: the code of {function.name} does not fit this run: {error}")[:_LONGEST_REASON]
+    log_event("workflow.parked", logging.ERROR, job=job_id(run.job.id), function=function.name, reason=reason)
+    engine, job = runner.engine, run.job
+    now, write = engine.clock.now(), Write(refused=(function.name, engine.registry.fingerprint))
+    settlement = suspend(job, now + FARTHEST, now, reason)
+    store = engine.store.workflows
+    await runner.attempt(lambda: store.suspend(job.id, run.lease, write, settlement, now), for_ever=True)
+    run.asleep = True
 
 
 class _Run:

@@ -6,6 +6,7 @@ worker, so any worker ends overdue or canceled ones.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from penstock.calls.enqueue.tokens import settle_held
@@ -17,6 +18,7 @@ from penstock.services.worker.executor import Executor
 
 _CANCELS_AT_ONCE = 1000
 _EXTERNAL_AT_ONCE = 100
+_REFUSED_EVERY = 30.0
 
 
 class Housekeeping:
@@ -26,6 +28,7 @@ class Housekeeping:
         self._runner = runner
         self._store = runner.engine.store
         self._executor = executor
+        self._retry_at = -math.inf
 
     async def end_overdue(self) -> None:
         """End jobs that no external system has completed in time."""
@@ -52,10 +55,14 @@ class Housekeeping:
 
     async def wake(self) -> bool:
         """Let runs of workflows go on for which something new is there; whether any of them slept."""
-        if not self._runner.engine.registry.has_workflows:
+        if not self._runner.engine.registry.workflows:
             return False
-        moved, running = await self._store.workflows.wake(self._runner.now())
+        store, registry, now = self._store.workflows, self._runner.engine.registry, self._runner.now()
+        moved, running = await store.wake(now)
         self._executor.wake(running)
+        if (second := self._runner.engine.clock.monotonic()) >= self._retry_at:
+            self._retry_at = second + _REFUSED_EVERY
+            moved += await store.let_retry(registry.workflows, registry.fingerprint, now)
         return moved > 0
 
     def _tell_of_free_slots(self, ended: int) -> None:

@@ -45,3 +45,11 @@ create table penstock.workflow_wake (
     run uuid not null
 );
 create index workflow_wake_run on penstock.workflow_wake (run);
+
+-- A row says which code does not fit the history of a run: the fingerprints of the programs that refused it. Workers insert
+-- and update it, and let the run go on once they have other code. The pruner deletes it after the run.
+create table penstock.workflow_refusal (
+    run uuid primary key,
+    function text not null,
+    refused text not null
+);

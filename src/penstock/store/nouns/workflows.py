@@ -40,6 +40,7 @@ class Write:
     received: Sequence[int] = ()  # ids of events
     jobs: Sequence[NewJob] = ()
     cancels: Sequence[UUID] = ()  # jobs that are to be canceled
+    refused: tuple[str, str] | None = None  # the function and the code, if that does not fit the run
     cancelled: bool = False  # whether the run has learned that it is to be canceled
     restarts: bool = False  # whether the attempts at the run are counted from 1 again
 
@@ -110,6 +111,13 @@ class Workflows(Noun, queries=("workflows",)):
         running = [self._access.uuid(row["run"]) for row in rows if row["runs"]]
         return len(rows) - len(running), running
 
+    async def let_retry(self, functions: Sequence[str], fingerprint: str, now: datetime) -> int:
+        """Let runs of these functions go on that other code has refused, and this has not; their number."""
+        values = {"functions": list(functions), "fingerprint": fingerprint}
+        if not await self._look("any_refused", **values):
+            return 0
+        return len(await self._run("let_retry", **values, now=now))
+
     async def prune(self, now: datetime, limit: int) -> int:  # noqa: ARG002 - a run goes with its job
         """Forget runs whose status has expired, in one bounded step; their number."""
         runs = [self._access.uuid(row["run"]) for row in await self._look("over", limit=limit)]
@@ -128,6 +136,9 @@ class Workflows(Noun, queries=("workflows",)):
             await self._jobs.enqueue(session, write.jobs, now)
         if write.cancels:
             await self._jobs.request_cancel(session, write.cancels, now)
+        if write.refused is not None:
+            function, refused = write.refused
+            await self._execute(session, "refuse", run=run, function=function, refused=refused)
         if write.cancelled:
             await self._execute(session, "cancelled", run=run)
 

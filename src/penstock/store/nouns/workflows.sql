@@ -89,6 +89,21 @@ returning job_id as run;
 -- cancelled: forget the requests to cancel a run that has learned of it.
 delete from penstock.cancel_request where job_id = :run;
 
+-- refuse: note that the code of a program does not fit a run.
+insert into penstock.workflow_refusal as w (run, function, refused) values (:run, :function, :refused)
+on conflict (run) do update
+set refused = case when strpos(w.refused, excluded.refused) > 0 then w.refused else w.refused || ' ' || excluded.refused end;
+
+-- any_refused: whether code has refused a run that this program has not.
+select 1 from penstock.workflow_refusal where function = any(:functions::text[]) and strpos(refused, :fingerprint) = 0 limit 1;
+
+-- let_retry: let runs go on that other code has refused.
+update penstock.scheduled_job set run_at = least(run_at, :now::timestamptz)
+where not waiting and id in (
+    select run from penstock.workflow_refusal where function = any(:functions::text[]) and strpos(refused, :fingerprint) = 0
+)
+returning id;
+
 -- {over}: runs that are nowhere any more.
 select b.run from penstock.workflow_record b
 where b.number = 0 and not exists (select from penstock.ready_job j where j.id = b.run)
@@ -103,3 +118,4 @@ where b.number = 0 and not exists (select from penstock.ready_job j where j.id =
 -- forget: forget a run.
 delete from penstock.workflow_record where run = :run;
 delete from penstock.workflow_event where run = :run;
+delete from penstock.workflow_refusal where run = :run;
