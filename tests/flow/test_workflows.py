@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from stage.flows import run_with_crashes
+from stage.waits import until
 
 from penstock import (
     ActionCtx,
     App,
     ApplicationError,
+    CallTimeout,
     Conflict,
     DataError,
     JobId,
@@ -28,8 +30,9 @@ from penstock import (
     WorkResult,
 )
 from penstock.calls.workflows.context import WorkflowCtx
-from penstock.errors import EventTimeout
-from penstock.testing import TestApp
+from penstock.errors import EventTimeout, StepLost
+from penstock.jobs.job import job_uuid
+from penstock.testing import TestApp, gate
 
 pytestmark = pytest.mark.both_stores
 
@@ -559,3 +562,134 @@ async def test_a_bad_deploy_loses_nothing_and_heals_with_the_next(database_url: 
             assert (results, done) == (["old", "old"], ["a", "b", "a", "b"])
         else:
             assert (results, done) == (["fixed", "fixed"], ["a", "b", "a", "checked", "b"])
+
+
+# ----- steps that fail, and workers that die
+
+
+@app.workflow
+async def retry_and_lose(ctx: WorkflowCtx) -> list[Any]:
+    found: list[Any] = []
+    patient = ctx.with_options(retry=Retry(max_attempts=3, initial_backoff=600, base=1))
+    found.append(await patient.run_action(fail_twice, "third time"))
+    try:
+        await ctx.with_options(timeout=timedelta(milliseconds=10)).run_action(hang)
+    except CallTimeout as error:
+        found.append(error.code)
+    for retry in (False, None):
+        try:
+            found.append(await ctx.with_options(retry=retry).run_action(act, f"once {retry}"))
+        except StepLost as error:
+            found.append(error.code)
+    return found
+
+
+hanging: list[str] = []
+
+
+@app.internal_action
+async def hang(ctx: ActionCtx) -> None:
+    hanging.append("begun")
+    try:
+        await ctx.wait_cancelled()
+    finally:
+        hanging.append("stopped" if ctx.cancelled else "cut off")
+
+
+async def test_steps_are_retried_time_out_and_are_lost_as_declared(database_url: str) -> None:
+    """The third action must not run twice; its worker dies each time it has run, and before it is recorded."""
+    async with TestApp(app, database_url) as backend:
+        failures.clear()
+        job = await backend.scheduler.run_after(NOW, retry_and_lose)
+        await backend.run_until_idle(advance=False)
+        assert not backend.worker.running  # the wait between attempts holds no slot
+        backend.clock.advance(timedelta(minutes=20))
+        await run_with_crashes(backend, [1], advance=False)  # once the second attempt has failed, which is recorded
+        with gate("workflow.step_ran", when=lambda number, **_: number == 3) as held:
+            backend.clock.advance(timedelta(minutes=20))
+            work = asyncio.ensure_future(backend.run_until_idle())
+            await held.arrived()
+            await backend.worker.kill()
+            work.cancel()
+            await asyncio.wait([work])
+        backend.clock.advance(timedelta(seconds=31))
+        await backend.run_until_idle()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == ["third time", "call_timeout", "step_lost", "ONCE NONE"], status
+        assert len(set(failures)) == 1, failures
+        assert failures[0] == f"{job}/1"
+        assert len(failures) == 3
+        assert await backend.run_query(effects) == ["once False", "once None"]
+
+
+@app.workflow
+async def cancel_while_acting(ctx: WorkflowCtx) -> str:
+    try:
+        await ctx.run_action(hang)
+    except asyncio.CancelledError:
+        await ctx.run_mutation(do, "cleaned")
+        raise
+    return "unreachable"
+
+
+async def test_a_cancel_stops_the_action_that_runs(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        hanging.clear()
+        job = await backend.scheduler.run_after(NOW, cancel_while_acting)
+        work = asyncio.ensure_future(backend.run_until_idle())
+        await until(lambda: bool(hanging))
+        await backend.scheduler.cancel(job)
+        await backend.worker.tick()
+        await work
+        status = await backend.job(job)
+        assert status is not None
+        assert status.state.value == "canceled"
+        assert hanging == ["begun", "stopped"]
+        assert await backend.run_query(effects) == ["cleaned"]
+
+
+@app.workflow
+async def many_steps(ctx: WorkflowCtx, number: int) -> int:
+    for step in range(number):
+        await ctx.run_mutation(do, f"{step}")
+    return number
+
+
+async def test_crashes_with_progress_between_them_end_nothing_and_five_without_do(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, many_steps, 12)
+        moments = await run_with_crashes(backend, [4] * 8)
+        assert len(moments) == 8
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == 12, status
+        assert await backend.run_query(effects) == [str(step) for step in range(12)]
+        job = await backend.scheduler.run_after(NOW, many_steps, 3)
+        await run_with_crashes(backend, [1] * 10)
+        status = await backend.job(job)
+        assert status is not None
+        assert (status.state.value, status.error) == ("failed", LOST)
+
+
+LOST = "WorkerLost: the worker that ran this job died or lost its lease"
+
+
+async def test_a_worker_that_lost_the_run_writes_nothing(database_url: str) -> None:
+    """It is frozen once an action has run, and goes on when another worker has ended the run."""
+    async with TestApp(app, database_url) as first, TestApp(app, database_url, clock=first.clock) as second:
+        job = await first.scheduler.run_after(NOW, three_steps, "a")
+        with gate("workflow.step_ran", most=1, when=lambda number, **_: number == 3) as held:
+            work = asyncio.ensure_future(first.worker.tick())
+            await held.arrived()
+            (running,) = first.worker.running.values()
+            first.clock.advance(timedelta(seconds=31))
+            await second.run_until_idle()
+            held.open()
+            await asyncio.wait([work, running.task])
+        status = await second.job(job)
+        assert status is not None
+        assert status.result == ["A 1", 1, "A 2", "A 3"], status
+        assert await second.run_query(effects) == ["a 1", "a 2", "a 2", "a 3"]
+        records = await second.engine.store.workflows.read_history(job_uuid(job))
+        assert sorted(record.number for record in records) == [0, 1, 2, 3, 4]

@@ -55,12 +55,12 @@ def crash(at: int) -> Iterator[Crash]:
             points.disarm(moment)
 
 
-async def run_with_crashes(backend: TestApp, crashes: list[int]) -> list[str]:
+async def run_with_crashes(backend: TestApp, crashes: list[int], *, advance: bool = True) -> list[str]:
     """Run until idle, with a crash at each of these numbers of moments, one after another; where they came."""
     found = []
     for at in crashes:
         with crash(at) as made:
-            work = asyncio.ensure_future(backend.run_until_idle(raise_errors=False))
+            work = asyncio.ensure_future(backend.run_until_idle(advance=advance, raise_errors=False))
             came = asyncio.ensure_future(made.came.wait())
             await asyncio.wait([work, came], return_when=asyncio.FIRST_COMPLETED)
             came.cancel()
@@ -72,5 +72,5 @@ async def run_with_crashes(backend: TestApp, crashes: list[int]) -> list[str]:
             work.cancel()
             await asyncio.wait([work])
         backend.clock.advance(EXPIRED)
-    await backend.run_until_idle(raise_errors=False)
+    await backend.run_until_idle(advance=advance, raise_errors=False)
     return found
