@@ -1,4 +1,4 @@
-"""Bodies of workflows repeat themselves: whatever they do side by side, a replay makes the same calls in the same order."""
+"""Bodies of workflows repeat themselves: whatever runs side by side, a replay makes the same calls in the same order."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def open_calls(body: Body) -> list[tuple[int, str, bool]]:
 def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: int, lives: list[int]) -> None:
     world = World(seed)
     records = [Record(BEGINNING, RecordKind.BEGIN, 0, START)]
-    for most in [*lives, 10_000]:
+    for most in (*lives, 10_000):
         body = world.start(program, records)
         world.go_on(body, records, most)
         again = world.start(program, records)
@@ -180,9 +180,9 @@ def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: 
         assert (again.done, again.now, again.next_timer) == (body.done, body.now, body.next_timer)
         if body.done:
             assert outcome_of(again) == outcome_of(body)
+        assert body.done or most < 10_000
         body.drop()
         again.drop()
-    assert body.done
 
 
 def begin(handler: Callable[..., Awaitable[Any]], records: Sequence[Record] = ()) -> Body:
@@ -229,7 +229,7 @@ def test_a_run_that_lets_go_of_its_body_begins_no_step() -> None:
             finally:
                 try:
                     ctx.now()
-                    await ctx.wait_for()
+                    await ctx.wait_for()  # type: ignore[call-overload]
                 except Exception:
                     seen.append("caught")
                 finally:
@@ -262,13 +262,15 @@ async def complete_in_no_order(ctx: WorkflowCtx) -> None:
 
 
 async def spin(ctx: WorkflowCtx) -> None:
-    while True:
+    while True:  # noqa: ASYNC110 - that is the fault
         await asyncio.sleep(0)
 
 
+LEFT: list[asyncio.Task[str]] = []
+
+
 async def leave_a_task(ctx: WorkflowCtx) -> None:
-    ctx_task = asyncio.create_task(ctx.run_action(ACT, "left"))
-    assert ctx_task
+    LEFT.append(asyncio.create_task(ctx.run_action(ACT, "left")))
 
 
 async def leave_a_call(ctx: WorkflowCtx) -> None:
@@ -277,6 +279,14 @@ async def leave_a_call(ctx: WorkflowCtx) -> None:
 
 async def wait_for_nothing(ctx: WorkflowCtx) -> None:
     await asyncio.Event().wait()
+
+
+def end_of(handler: Any) -> None:
+    body = begin(handler)
+    if body.done:
+        body.result()
+    assert body.is_stuck
+    raise body.tell_stuck()
 
 
 @pytest.mark.parametrize(
@@ -293,11 +303,7 @@ async def wait_for_nothing(ctx: WorkflowCtx) -> None:
 )
 def test_what_no_replay_can_repeat_is_refused_by_name(handler: Any, kind: Any, said: str) -> None:
     with pytest.raises(kind, match=said):
-        body = begin(handler)
-        if body.done:
-            body.result()
-        assert body.is_stuck
-        raise body.tell_stuck()
+        end_of(handler)
 
 
 async def test_an_await_of_another_loop_is_an_error_at_once_and_steps_cannot_use_the_ctx() -> None:
@@ -334,14 +340,14 @@ def test_code_that_does_not_fit_is_shown_with_both_sides() -> None:
     history = [recorded(1, "a"), recorded(2, "c")]
     with pytest.raises(Mismatch, match=r'call 2 was action .*act\("what":"c"\), and the code now makes .*"what":"b"'):
         begin(ab, history)
-    with pytest.raises(Mismatch, match="call 2 was .*, and the code now does not make it"):
+    with pytest.raises(Mismatch, match=r"call 2 was .*, and the code now does not make it"):
         begin(a, history)
     with pytest.raises(Mismatch, match="call 1 was mutation"):
         begin(ab, [recorded(1, "a", kind=RecordKind.MUTATION)])
     with pytest.raises(Mismatch, match="a timer was due"):
         begin(ab, [Record(-1, RecordKind.TIMER, 1, START)])
     unreadable = replace(recorded(1, "a"), outcome='{"result":7}')
-    with pytest.raises(Mismatch, match="the outcome of call 1, .*, cannot be read"):
+    with pytest.raises(Mismatch, match=r"the outcome of call 1, .*, cannot be read"):
         begin(ab, [unreadable])
 
 

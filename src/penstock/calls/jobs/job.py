@@ -130,10 +130,9 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
                 result = await run_workflow(runner, run, function)
             else:
                 result = await runner.start(call)
-        if function.kind is FunctionKind.WORKFLOW and run.asleep:  # which has settled itself
-            return None
-        if function.kind is FunctionKind.MUTATION:  # which has settled its job
+        if function.kind is FunctionKind.MUTATION:
             call.note_end(result)
+        if function.kind is FunctionKind.MUTATION or run.asleep:  # which has settled its job
             return None
         return _hold(function, run, result) if run.issued else outcome_of_result(runner.engine, function, result)
     except Exception as error:

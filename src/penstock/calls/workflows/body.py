@@ -1,4 +1,4 @@
-"""The body of a workflow as it runs: its calls, its time, and what it learns, one delivery at a time.
+"""The body of a workflow as it runs: its calls, its time, and the deliveries from which it learns.
 
 Owns the state of the body between two deliveries. It does no I/O: `run` carries out the calls, and says what comes next.
 """
@@ -88,6 +88,11 @@ class BodyCalls(Calls):
         self.dropped_body = False
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Remember a call.
+
+        Raises:
+            WorkflowSuspended: The run has let go of the body.
+        """
         if self.dropped_body:
             call.close()
             raise WorkflowSuspended

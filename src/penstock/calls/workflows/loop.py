@@ -43,12 +43,16 @@ class _Numbered:
 
 
 class BodyFuture(_Numbered, asyncio.Future[Any]):
+    """A future of a body."""
+
     def __init__(self, loop: BodyLoop) -> None:
         self._number = loop.count()
         super().__init__(loop=loop)
 
 
 class BodyTask(_Numbered, asyncio.Task[Any]):
+    """A task of a body."""
+
     def __init__(self, coroutine: Any, loop: BodyLoop, name: str | None, context: Any) -> None:
         self._number = loop.count()
         super().__init__(coroutine, loop=loop, name=name or f"branch-{self._number}", context=context)
