@@ -1,4 +1,4 @@
-"""Bodies of workflows repeat themselves: whatever runs side by side, a replay makes the same calls in the same order."""
+"""Bodies of workflows repeat themselves: whatever runs side by side, a replay makes the same calls in that order."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ class World:
         """Let the body learn up to `most` new things."""
         chance = random_of(self.seed + len(records))
         for _ in range(most):
-            if body.done:
+            if body.has_ended:
                 return
-            calls = [call for call in body.open.values() if not call.abandoned]
+            calls = [call for call in body.open.values() if not call.is_abandoned]
             timer, now = body.next_timer, body.now + timedelta(seconds=chance.randrange(8))
             place = body.history.next_place()
             if timer is not None and (timer <= now or not calls):
@@ -151,7 +151,7 @@ class World:
                 call = chance.choice(calls)
                 name = call.args.rpartition(':"')[2].rstrip('"}')
                 outcome = error_outcome(StepFailed(name)) if name.startswith("fail") else result_outcome(f'"{name}"')
-                record = call.recorded(place, now, outcome)
+                record = call.make_record(place, now, outcome)
             body.history.note(record)
             records.append(record)
             body.deliver(record)
@@ -165,7 +165,7 @@ def outcome_of(body: Body) -> str:
 
 
 def open_calls(body: Body) -> list[tuple[int, str, bool]]:
-    return [(call.number, call.args, call.abandoned) for call in body.open.values()]
+    return [(call.number, call.args, call.is_abandoned) for call in body.open.values()]
 
 
 @given(PROGRAMS, st.integers(0, 10**6), st.lists(st.integers(0, 6), max_size=6))
@@ -177,10 +177,10 @@ def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: 
         world.go_on(body, records, most)
         again = world.start(program, records)
         assert open_calls(again) == open_calls(body)
-        assert (again.done, again.now, again.next_timer) == (body.done, body.now, body.next_timer)
-        if body.done:
+        assert (again.has_ended, again.now, again.next_timer) == (body.has_ended, body.now, body.next_timer)
+        if body.has_ended:
             assert outcome_of(again) == outcome_of(body)
-        assert body.done or most < 10_000
+        assert body.has_ended or most < 10_000
         body.drop()
         again.drop()
 
@@ -196,7 +196,7 @@ def begin(handler: Callable[..., Awaitable[Any]], records: Sequence[Record] = ()
 
 def learn(body: Body, number: int, result: str = "null") -> None:
     place = body.history.next_place()
-    record = body.open[number].recorded(place, START, result_outcome(result))
+    record = body.open[number].make_record(place, START, result_outcome(result))
     body.history.note(record)
     body.deliver(record)
 
@@ -283,7 +283,7 @@ async def wait_for_nothing(ctx: WorkflowCtx) -> None:
 
 def end_of(handler: Any) -> None:
     body = begin(handler)
-    if body.done:
+    if body.has_ended:
         body.result()
     assert body.is_stuck
     raise body.tell_stuck()
@@ -359,7 +359,7 @@ def test_a_patch_holds_for_each_run_at_each_place_as_it_was_when_it_passed() -> 
     again = begin(ac, [recorded(1, "a"), *new.patches])
     assert [(call.number, call.args) for call in again.open.values()] == [(3, '{"what":"c"}')]
     old = begin(ac, [recorded(1, "a"), recorded(2, "b")])
-    assert old.done
+    assert old.has_ended
     waiting = begin(ac, [recorded(1, "a")])
     assert [call.args for call in waiting.open.values()] == ['{"what":"c"}']
 

@@ -40,7 +40,7 @@ class FunctionKind(enum.Enum):
         return "an action" if self is FunctionKind.ACTION else f"a {self.value}"
 
     @property
-    def stored(self) -> Literal["query", "mutation", "action"]:
+    def job_kind(self) -> Literal["query", "mutation", "action"]:
         """The kind of its jobs, as the database knows it.
 
         Workers of all releases let a lost mutation run again, and so a lost run of a workflow.

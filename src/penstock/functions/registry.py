@@ -68,7 +68,7 @@ class Registry:
         return found[0] if len(found) == 1 and ":" not in name else name
 
     def kinds(self) -> dict[str, str]:
-        return {function.name: function.kind.stored for function in self}
+        return {function.name: function.kind.job_kind for function in self}
 
     @property
     def workflows(self) -> list[str]:

@@ -7,7 +7,6 @@ code that fits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from penstock.workflows.record import BEGINNING, IS_CALL, Record, RecordKind, describe
 
@@ -84,12 +83,3 @@ class History:
         """
         if record.kind in IS_CALL and record.number not in open_calls:
             raise Mismatch(f"call {record.number} was {record}, and the code now does not make it")
-
-    def started(self, number: int) -> Record | None:
-        """The record of a call that has begun, and whose outcome is not known."""
-        record = self._records.get(number)
-        return record if record is not None and record.outcome is None else None
-
-    def end(self, number: int, outcome: str) -> None:
-        """Note the outcome of a call that has begun."""
-        self._records[number] = replace(self._records[number], outcome=outcome)

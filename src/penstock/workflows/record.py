@@ -13,11 +13,11 @@ from uuid import UUID
 
 BEGINNING = 0  # the number of the record with which a run begins
 MOST_RECORDS = 10_000  # of one run
-LONGEST_ARGUMENTS = 2_000  # characters, of those that are shown with a record; their digest is of all
+LONGEST_ARGUMENTS = 2_000  # characters that are shown with a record; their digest is of all
 
 
 class RecordKind(enum.Enum):
-    """What a record is about."""
+    """The subject of a record."""
 
     BEGIN = "begin"
     QUERY = "query"

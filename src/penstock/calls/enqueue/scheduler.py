@@ -46,7 +46,7 @@ class Scheduler:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> JobId[R]:
-        """Run a mutation, an action or a workflow with these arguments, this long after ``ctx.now()``; the id of its job.
+        """Run a function that is no query with these arguments, this long after ``ctx.now()``; the id of its job.
 
         In a mutation the job exists if and only if the transaction commits.
 

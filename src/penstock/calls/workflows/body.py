@@ -1,6 +1,6 @@
 """The body of a workflow as it runs: its calls, its time, and the deliveries from which it learns.
 
-Owns the state of the body between two deliveries. It does no I/O: `run` carries out the calls, and says what comes next.
+Owns the state of the body between two deliveries. It does no I/O: `run` carries out the calls and says what comes next.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class OpenCall:
     record: Record | None = None  # of its beginning, if that was recorded
 
     @property
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether the body waits for it no more."""
         return self.future.cancelled()
 
-    def recorded(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
+    def make_record(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
         """The record of this call."""
         return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **others)
 
@@ -155,7 +155,7 @@ class Body:
         self._run_dry()
 
     @property
-    def done(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended."""
         return self._main.done()
 
@@ -167,7 +167,7 @@ class Body:
     @property
     def is_stuck(self) -> bool:
         """Whether it waits for nothing that could come."""
-        return self.next_timer is None and all(call.abandoned for call in self.open.values())
+        return self.next_timer is None and all(call.is_abandoned for call in self.open.values())
 
     def result(self) -> Any:
         """The result of the body that has ended, or its error.
@@ -179,7 +179,7 @@ class Body:
         if self._main.cancelled() or error is not None:
             self.calls.abandon()
             raise error or asyncio.CancelledError
-        if left := [task for task in self._loop.left() if not task.cancelling()]:
+        if left := [task for task in self._loop.list_tasks() if not task.cancelling()]:
             names = ", ".join(sorted(task.get_name() for task in left))
             raise UnawaitedCall(
                 f"{self.function.name} ended, but these tasks of it did not: {names}.",
@@ -190,7 +190,7 @@ class Body:
 
     def tell_stuck(self) -> ContextError:
         """Give the error of a body that waits for nothing that could come, with the line."""
-        frame = next((found for task in self._loop.left() if (found := _waiting_frame(task.get_coro()))), None)
+        frame = next((found for task in self._loop.list_tasks() if (found := _waiting_frame(task.get_coro()))), None)
         where = "" if frame is None else f" in line {frame.f_lineno} of {frame.f_code.co_name}"
         return ContextError(
             f"{self.function.name} waits{where} for something that is not recorded, and that never comes.",

@@ -77,12 +77,12 @@ class BodyLoop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def run_dry(self) -> None:
-        """Run all callbacks that are ready, and those that they make ready.
+        """Run all callbacks that are ready, and more that they make ready.
 
         Raises:
             ContextError: There is no end of them.
         """
-        with self._entered():
+        with self._enter():
             for _ in range(_MOST_STEPS):
                 self._take_due()
                 if not self._ready:
@@ -105,7 +105,7 @@ class BodyLoop(asyncio.AbstractEventLoop):
         """Move the time on; it never goes back."""
         self._time = max(self._time, time)
 
-    def left(self) -> list[BodyTask]:
+    def list_tasks(self) -> list[BodyTask]:
         """The tasks that have not ended, the oldest first."""
         self._tasks = [task for task in self._tasks if not task.done()]
         return list(self._tasks)
@@ -113,15 +113,15 @@ class BodyLoop(asyncio.AbstractEventLoop):
     def drop(self) -> None:
         """Drop all tasks as they are: their code may clean up, but waits for nothing any more."""
         self._ready.clear()
-        with self._entered():
-            for task in self.left():
+        with self._enter():
+            for task in self.list_tasks():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio's gather does
                 _drop(task.get_coro())
         self._ready.clear()
         self._timers.clear()
 
     @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _enter(self) -> Iterator[None]:
         """Be the running loop in a block, in place of the worker's, whose task is on hold."""
         outer = asyncio._get_running_loop()  # noqa: SLF001 - the one that raises nothing
         task, hooks = None if outer is None else asyncio.current_task(), sys.get_asyncgen_hooks()

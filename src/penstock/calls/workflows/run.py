@@ -90,7 +90,7 @@ class _Run:
                 begun = Record(BEGINNING, RecordKind.BEGIN, self._history.next_place(), self._engine.clock.now())
                 self._steps.buffer(begun)
                 self._body.begin(begun.at, ctx, arguments)
-            while not self._body.done:
+            while not self._body.has_ended:
                 await self._carry_out()
                 record = await self._next()
                 if record is None:
@@ -113,7 +113,7 @@ class _Run:
         began, *others = self._history.deliveries
         self._body.begin(began.at, ctx, arguments)
         for number, record in enumerate(others):
-            if self._body.done:
+            if self._body.has_ended:
                 raise Mismatch(f"the code ends where call {record.number} was {record}")
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
@@ -137,7 +137,7 @@ class _Run:
         jobs, fresh, abandoned = list[OpenCall](), list[OpenCall](), list[OpenCall]()
         now = self._engine.clock.now()
         for call in self._body.open.values():
-            if call.abandoned:
+            if call.is_abandoned:
                 abandoned.append(call)
             elif call.kind is RecordKind.EVENT:
                 self._looks = self._looks or call.number not in self._steps.seen
@@ -179,7 +179,7 @@ class _Run:
     # ----- what comes next
 
     async def _next(self) -> Record | None:
-        """What the body learns next; None if the run has been put to sleep until there is something."""
+        """Give the record that the body learns next; None if the run has been put to sleep until there is something."""
         while True:
             self._steps.raise_failure()
             await self._steps.flush_urgent()
@@ -218,7 +218,7 @@ class _Run:
 
     def _next_attempt(self) -> datetime | None:
         """The time at which a step is tried again."""
-        waiting = (call for call in self._body.open.values() if not call.abandoned and call.record is not None)
+        waiting = (call for call in self._body.open.values() if not call.is_abandoned and call.record is not None)
         return min((call.record.due_at for call in waiting if call.record and call.record.due_at), default=None)
 
     # ----- the inbox
@@ -260,7 +260,7 @@ class _Run:
         return False
 
     def _waiting_for(self, event: str) -> OpenCall | None:
-        calls = (call for call in self._body.open.values() if event in call.events and not call.abandoned)
+        calls = (call for call in self._body.open.values() if event in call.events and not call.is_abandoned)
         return next(calls, None)
 
     def _drop(self, arrivals: list[Arrival]) -> None:
@@ -284,7 +284,7 @@ class _Run:
     async def _sleep(self, due: datetime | None) -> None:
         """Let go of the run's slot and worker until a time, or until something comes."""
         now = self._engine.clock.now()
-        waits = [call.name for call in self._body.open.values() if not call.abandoned]
+        waits = [call.name for call in self._body.open.values() if not call.is_abandoned]
         until = "" if due is None else f" until {due.isoformat(timespec='seconds')}"
         reason = f"Waits{until}{' for ' + ', '.join(waits[:5]) if waits else ''}"
         settlement = suspend(self._job, now if due is None else due, now, reason)

@@ -1,7 +1,7 @@
 """Runs the steps of one run of a workflow on the worker's loop, and writes what came of them under the run's lease.
 
-Owns what is known and not yet stored. A mutation commits with its record. Outcomes of other steps that end beside each
-other share a transaction; results of queries wait for the next effect, and are written before or with it.
+Owns what is known and not yet stored. A mutation commits with its record. Outcomes of other steps that end at the same
+time share a transaction; results of queries wait for the next effect, and are written before or with it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Steps:
 
     @property
     def has_ended(self) -> bool:
-        """Whether steps have ended of which the body has not learned."""
+        """Whether steps have ended, and the body has still to learn it."""
         return bool(self._ready) or self._urgent or self._failure is not None
 
     async def begin(self, calls: Sequence[OpenCall]) -> None:
@@ -112,7 +112,7 @@ class Steps:
         effects = [call for call in calls if call.kind is not RecordKind.QUERY]
         for call in effects:
             if call.options.once:
-                call.record = call.recorded(None, self._engine.clock.now(), attempts=1)
+                call.record = call.make_record(None, self._engine.clock.now(), attempts=1)
                 self.buffer(call.record)
         carries = len(effects) == 1 and effects[0].kind is RecordKind.MUTATION and not self.running
         if effects and not carries:
@@ -133,7 +133,7 @@ class Steps:
         for call in calls:
             self.seen.add(call.number)
             jobs.append(job := self._job_of(call, now))
-            call.record = call.recorded(None, now, job=job.id)
+            call.record = call.make_record(None, now, job=job.id)
             self._history.note(call.record)
             self.buffer(call.record)
         await self.flush(jobs=jobs)
@@ -160,7 +160,7 @@ class Steps:
 
     def settle(self, call: OpenCall, outcome: str, *, at: datetime | None = None) -> None:
         """Take the outcome of a call, which the body learns once it is stored."""
-        record = self._placed(call, self._engine.store.encryption.encrypt(outcome), at)
+        record = self._place(call, self._engine.store.encryption.encrypt(outcome), at)
         self._unsafe.add(record.place or 0)
         self._urgent = True
         self.buffer(record)
@@ -229,7 +229,7 @@ class Steps:
 
     def reserve(self, call: OpenCall, outcome: str) -> Record:
         """Make the record of a mutation that is about to commit. Nothing of a later place is learned before that."""
-        record = self._reserved[call.number] = call.recorded(
+        record = self._reserved[call.number] = call.make_record(
             self._history.next_place(), self._engine.clock.now(), outcome
         )
         return record
@@ -318,7 +318,7 @@ class Steps:
             return
         if points.armed:
             await points.reach("workflow.step_ran", job=self._run.job, number=call.number)
-        record = self._placed(call, outcome)
+        record = self._place(call, outcome)
         if not is_query:
             self._unsafe.add(record.place or 0)
             self._urgent = True
@@ -334,7 +334,7 @@ class Steps:
         wait = wait_after(policy, attempts, None, now, self._engine.clock.random())
         if wait is None:
             return False
-        call.record = call.recorded(None, now, attempts=attempts, due_at=now + wait)
+        call.record = call.make_record(None, now, attempts=attempts, due_at=now + wait)
         self.buffer(call.record)
         self._urgent = True
         self.seen.discard(call.number)
@@ -359,10 +359,10 @@ class Steps:
         )
         return found
 
-    def _placed(self, call: OpenCall, outcome: str, at: datetime | None = None) -> Record:
+    def _place(self, call: OpenCall, outcome: str, at: datetime | None = None) -> Record:
         attempts, job = (0, None) if call.record is None else (call.record.attempts, call.record.job)
         now, place = at or self._engine.clock.now(), self._history.next_place()
-        record = call.recorded(place, now, outcome, attempts=attempts, job=job)
+        record = call.make_record(place, now, outcome, attempts=attempts, job=job)
         self._put(record)
         return record
 

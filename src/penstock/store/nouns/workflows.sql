@@ -10,7 +10,7 @@ select {record} from penstock.workflow_record where run = :run and number = :num
 -- hold: keep a run from being taken from its lease until this transaction ends; nothing if it was taken before.
 select 1 as held from penstock.running_job where id = :run and lease = :lease for key share;
 
--- record: add records of a run, or the outcomes of those that are there.
+-- record: add records of a run, or the outcomes of calls that have begun.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
 values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job)
