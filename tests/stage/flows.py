@@ -68,9 +68,9 @@ async def run_with_crashes(backend: TestApp, crashes: list[int], *, advance: boo
                 await work
                 break
             found.append(made.moment)
-            await backend.worker.kill()
-            work.cancel()
+            work.cancel()  # or it would have the worker go on
             await asyncio.wait([work])
+            await backend.worker.kill()
         backend.clock.advance(EXPIRED)
     await backend.run_until_idle(advance=advance, raise_errors=False)
     return found
