@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from pydantic import BaseModel
 from stage.flows import run_with_crashes
 from stage.waits import until
@@ -19,6 +20,7 @@ from penstock import (
     CallTimeout,
     Conflict,
     DataError,
+    FernetCodec,
     JobId,
     MutationCtx,
     PenstockError,
@@ -32,6 +34,7 @@ from penstock import (
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import EventTimeout, StepLost
 from penstock.jobs.job import job_uuid
+from penstock.store.session import reading
 from penstock.testing import TestApp, gate
 
 pytestmark = pytest.mark.both_stores
@@ -696,3 +699,68 @@ async def test_a_worker_that_lost_the_run_writes_nothing(database_url: str) -> N
         assert await second.run_query(effects) == ["a 1", "a 2", "a 2", "a 3"]
         records = await second.engine.store.workflows.read_history(job_uuid(job))
         assert sorted(record.number for record in records) == [0, 1, 2, 3, 4]
+
+
+@app.workflow
+async def let_pass(ctx: WorkflowCtx, how: str) -> None:
+    if how == "timeout":
+        await ctx.with_options(timeout=timedelta(milliseconds=1)).run_action(hang)
+    await ctx.run_mutation(refuse, how)
+
+
+@pytest.mark.parametrize("how", ["timeout", "conflict", "application"])
+async def test_an_error_that_the_body_lets_pass_ends_the_run(database_url: str, how: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, let_pass, how)
+        await backend.run_until_idle(raise_errors=False)
+        status = await backend.job(job)
+        assert status is not None
+        assert status.state.value == "failed"
+
+
+secret_app = App(codec=FernetCodec(Fernet.generate_key().decode()))
+
+
+@secret_app.internal_action
+async def keep(ctx: ActionCtx, what: str) -> str:
+    return f"{what} kept"
+
+
+word = secret_app.event("word", str)
+
+
+@secret_app.internal_mutation
+async def tell_word(ctx: MutationCtx, run: JobId, what: str) -> None:
+    await word.send(ctx, run, what)
+
+
+@secret_app.workflow
+async def keep_secret(ctx: WorkflowCtx, what: str) -> list[str]:
+    kept = await ctx.run_action(keep, what)
+    return [kept, await ctx.wait_for(word), await ctx.with_options(pool=secrets).run_action(keep, what)]
+
+
+secrets = secret_app.workpool("secrets")
+
+
+async def test_records_and_events_are_encrypted(database_url: str) -> None:
+    async with TestApp(secret_app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, keep_secret, "plaintext")
+        await backend.run_until_idle(advance=False)
+        await backend.run_mutation(tell_word, job, "plaintext")
+        await backend.run_until_idle()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == ["plaintext kept", "plaintext", "plaintext kept"], status
+        names = ("workflow_record", "workflow_event", "finished_job")
+        stored = [await rows_of(backend, name) for name in names]
+        assert all(len(rows) > 1 for rows in stored)
+        assert "plaintext" not in repr(stored)
+
+
+async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
+    store = backend.engine.store
+    sql = store.dialect.translate(f"select * from penstock.{table}")
+    async with reading(store.begin_read) as session:
+        _, rows = await session.fetch_read_only(sql, [], 100, 10**6)
+        return [list(row) for row in rows]

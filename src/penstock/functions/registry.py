@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from penstock.codec import Codec
 from penstock.errors import DeclarationError
-from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
 from penstock.observe.places import place_of_handler
@@ -80,7 +80,7 @@ class Registry:
         """A digest of the code in the modules of its functions: another one after a deploy that changed any."""
         digest = blake2b(digest_size=8)
         for name in sorted({function.declared.__module__ for function in self}):
-            for code in _codes_of(vars(sys.modules[name]), name):
+            for code in _codes_of(vars(sys.modules[name]) if name in sys.modules else {}, name):
                 digest.update(code)
         return digest.hexdigest()
 
@@ -91,13 +91,12 @@ class Registry:
 def _codes_of(names: Mapping[str, Any], module: str) -> Iterator[bytes]:
     """The code of the functions and methods of a module, in a fixed order."""
     for name in sorted(names):
-        found = getattr(names[name], "declared", names[name])
-        if getattr(found, "__module__", None) != module:
-            continue
-        if isinstance(found, type):
-            yield from _codes_of({key: one for key, one in vars(found).items() if not key.startswith("__")}, module)
-        elif isinstance(code := getattr(found, "__code__", None), CodeType):
-            yield from _parts_of(code)
+        found = names[name].declared if issubclass(type(names[name]), Function) else names[name]
+        kind = type(found)  # other objects may do anything when they are asked
+        if issubclass(kind, FunctionType) and found.__module__ == module:
+            yield from _parts_of(found.__code__)
+        elif issubclass(kind, type) and found.__module__ == module:
+            yield from _codes_of({key: one for key, one in vars(found).items() if key != "__dict__"}, module)
 
 
 def _parts_of(code: CodeType) -> Iterator[bytes]:

@@ -11,13 +11,13 @@ import logging
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.calls.run.jobrun import JobRun
+from penstock.calls.run.jobrun import Cancellation, JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.workflows.body import Body, OpenCall
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.steps import Steps
-from penstock.errors import JobError, StepFailed, StepLost, TryAgain
+from penstock.errors import ContextError, JobError, PenstockError, Snooze, StepFailed, StepLost, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.order import FARTHEST
@@ -128,6 +128,13 @@ class _Run:
             if self._history.cancelled:
                 return Outcome(JobEvent.CANCELED)
             raise JobError(f"{self._function.name} cancelled itself.") from error
+        except Snooze as error:
+            raise ContextError(f"{self._function.name} raised Snooze.", fix="Write await ctx.sleep(…).") from error
+        except Exception as error:
+            if isinstance(error, PenstockError):
+                error.from_function = True  # it says nothing about this worker's lease or database
+            self._run.cancelled = Cancellation()  # the error counts, not the cancel that came before it
+            raise
 
     # ----- the calls of the body
 

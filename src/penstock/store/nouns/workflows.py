@@ -15,7 +15,7 @@ from penstock.errors import LeaseLost
 from penstock.jobs.job import NewJob, Settlement
 from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
 from penstock.store.nouns.noun import Access, Noun
-from penstock.store.session import OpenTransaction, Session
+from penstock.store.session import OpenTransaction, Row, Session
 from penstock.workflows.record import Record
 
 __all__ = ["CANCEL_EVENT", "JOB_EVENT", "Arrival", "Workflows", "Write"]
@@ -55,11 +55,11 @@ class Workflows(Noun, queries=("workflows",)):
 
     async def read_history(self, run: UUID) -> list[Record]:
         """The records of a run."""
-        return self._read(Record, await self._look("history", run=run))
+        return self._records(await self._look("history", run=run))
 
     async def find(self, run: UUID, number: int) -> Record | None:
         """A record of a run."""
-        return self._one(Record, await self._look("find_record", run=run, number=number))
+        return next(iter(self._records(await self._look("find_record", run=run, number=number))), None)
 
     async def read_inbox(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received. It is woken again for what comes from now on."""
@@ -129,7 +129,8 @@ class Workflows(Noun, queries=("workflows",)):
 
     async def _write(self, session: Session, run: UUID, write: Write, now: datetime) -> None:
         if write.records:
-            await self._fetch_each(session, "record", [_row(record) for record in write.records], run=run)
+            rows = [self._row(record) for record in write.records]
+            await self._fetch_each(session, "record", rows, run=run)
         if write.received:
             await self._execute(session, "receive", run=run, ids=list(write.received))
         if write.jobs:
@@ -142,6 +143,10 @@ class Workflows(Noun, queries=("workflows",)):
         if write.cancelled:
             await self._execute(session, "cancelled", run=run)
 
+    def _row(self, record: Record) -> Mapping[str, Any]:
+        args = None if record.args is None else self._access.encryption.encrypt(record.args)
+        return asdict(record) | {"kind": record.kind.value, "args": args}
 
-def _row(record: Record) -> Mapping[str, Any]:
-    return asdict(record) | {"kind": record.kind.value}
+    def _records(self, rows: Sequence[Row]) -> list[Record]:
+        reveal = self._access.encryption.reveal
+        return self._read(Record, rows, args=lambda row: None if row["args"] is None else reveal(row["args"]))
