@@ -17,6 +17,7 @@ from penstock import (
     ActionCtx,
     App,
     ApplicationError,
+    Backend,
     CallTimeout,
     Conflict,
     DataError,
@@ -764,3 +765,40 @@ async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
     async with reading(store.begin_read) as session:
         _, rows = await session.fetch_read_only(sql, [], 100, 10**6)
         return [list(row) for row in rows]
+
+
+@app.workflow
+async def real(ctx: WorkflowCtx, number: int) -> list[Any]:
+    first = await ctx.run_mutation(do, f"real {number}")
+    await ctx.sleep(timedelta(milliseconds=200))  # in memory
+    both = await asyncio.gather(ctx.run_action(act, f"a {number}"), ctx.run_workflow(child, f"c {number}"))
+    await ctx.sleep(timedelta(seconds=1.2))
+    try:
+        await ctx.wait_for(card_added, timeout=timedelta(seconds=1.2))
+    except EventTimeout:
+        both.append("none")
+    return [first, *both, (await ctx.wait_for(card_added)).number]
+
+
+async def test_runs_on_two_workers_with_a_clock_that_goes_on_by_itself(database_url: str) -> None:
+    async with (
+        app.open(database_url, services=("worker",)) as one,
+        app.open(database_url, services=("worker",)) as other,
+    ):
+        jobs = [await one.scheduler.run_after(NOW, real, number) for number in range(8)]
+        await until(lambda: is_there(other, 16))
+        for number, job in enumerate(jobs):
+            await until(lambda job=job: waits_for_ever(one, job))  # type: ignore[misc]
+            await other.run_mutation(add_card, job, number)
+        for number, job in enumerate(jobs):
+            found = await pool.result(one, job)
+            assert found == Success([f"REAL {number}", f"A {number}", f"C {number}", "none", number])
+
+
+async def is_there(backend: Backend, count_: int) -> bool:
+    return await backend.run_query(count) >= count_
+
+
+async def waits_for_ever(backend: Backend, job: JobId) -> bool:
+    status = await backend.job(job)
+    return status is not None and status.error == "Waits for card_added"

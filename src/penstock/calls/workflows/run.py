@@ -156,7 +156,7 @@ class _Run:
                     self._lose(call)
             elif call.kind is RecordKind.JOB:
                 jobs.append(call)
-            elif call.number not in self._steps.seen and self._due_at(call) <= now:
+            elif call.number not in self._steps.seen and _is_due(call, now):
                 fresh.append(call)
         await self._steps.abandon(abandoned)
         if jobs:
@@ -168,11 +168,6 @@ class _Run:
         for patch in self._body.patches:
             self._steps.buffer(patch)
         self._body.patches.clear()
-
-    def _due_at(self, call: OpenCall) -> datetime:
-        """The time at which the next attempt at a step begins."""
-        due = None if call.record is None else call.record.due_at
-        return self._engine.clock.now() if due is None else due
 
     def _lose(self, call: OpenCall) -> None:
         """End a step that began under a worker that died, and must not begin again."""
@@ -301,6 +296,11 @@ class _Run:
             await points.reach("workflow.sleeps", job=self._job)
         await self._steps.suspend(settlement)
         self._run.asleep = True
+
+
+def _is_due(call: OpenCall, now: datetime) -> bool:
+    """Whether the next attempt at a step may begin."""
+    return call.record is None or call.record.due_at is None or call.record.due_at <= now
 
 
 def _nothing() -> None:
