@@ -141,4 +141,5 @@ from penstock.transaction.segments import gt as gt
 from penstock.transaction.segments import gte as gte
 from penstock.transaction.segments import lt as lt
 from penstock.transaction.segments import lte as lte
+from penstock.wire.integers import BigInt as BigInt
 from penstock.wire.integers import Int64 as Int64

@@ -67,6 +67,7 @@ class Config:
         grace: How long a stopping process may take, mostly for running calls and jobs to end.
         poll: How often an idle worker looks for jobs that nobody announced.
         job_status_ttl: How long the status of a finished job is kept.
+        http_port: Port of `penstock serve` and `penstock dev` that has nothing but HTTP actions; 0 for none.
         metrics_port: Port of this process that shows metrics without a token; 0 for none.
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
@@ -111,6 +112,7 @@ class Config:
     grace: float = 10.0
     poll: float = 1.0
     job_status_ttl: float = 7 * 86400.0
+    http_port: int = 0
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     metrics_token: str = field(default="", repr=False)
@@ -138,6 +140,7 @@ _WORDS_OF = {
     "grace": "a number of seconds, 0 or greater",
     "job_status_ttl": "a number of seconds greater than 0, and of at most 365,000 days",
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
+    "http_port": "a port from 1 to 65535, or 0 for none",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
     "schema": "1 to 30 letters from a to z, digits and _, a letter first; not public, pg_… or …_running",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
@@ -147,6 +150,7 @@ _RANGES: dict[type[Any], tuple[float, float]] = {int: (1, math.inf), float: (mat
 _RANGES_OF = {
     "grace": (0, sys.float_info.max),
     "job_status_ttl": (math.ulp(0.0), FOR_EVER.total_seconds()),
+    "http_port": (0, 65_535),
     "metrics_port": (0, 65_535),
     "statement_timeout": (0.001, 2_147_483),  # 31 bits of milliseconds; 0 would be no limit
 }

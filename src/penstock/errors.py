@@ -380,7 +380,12 @@ class LockTaken(TryAgain):
 
 
 class CallTimeout(TryAgain):
-    """The call took longer than allowed."""
+    """The call took longer than allowed. ``facts["limit"]`` has the allowed seconds, if one function took them."""
+
+    @classmethod
+    def of(cls, what: str, seconds: float) -> CallTimeout:
+        """An error in the words that Convex's clients know."""
+        return cls(f"{what} execution timed out (maximum duration {seconds:g} s).", limit=seconds)
 
 
 class ProviderUnavailable(TryAgain):

@@ -85,6 +85,7 @@ async def test_errors_and_values_that_json_does_not_have_reach_clients(database_
         found = await one.query("stage/tally:kinds", **given)
         assert found == {**given, "least": LEAST, "bytes": {"$bytes": b64encode(bytes(range(256))).decode()}}
         plain: list[Any] = [None, True, 0.5, -1e300, "☃\0", [], [[{}]], {"a": {"b": [1.5]}}]
+        plain += [{"$bytes": "AP8="}, [LARGE, {"a": {"$bytes": ""}, "b": LEAST, "c": "AP8="}], {"@bytes": "AP8"}]
         for value in plain:
             assert await one.query("stage/tally:same", value=value) == value
         if kind == "http":

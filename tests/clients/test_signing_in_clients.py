@@ -73,5 +73,5 @@ async def test_the_http_client_signs_in_and_says_why_not(sqlite_url: str) -> Non
         assert await user.mutation(f"{HOUSE}:write", text="x") == "ada"
         assert await user.consistent_query(f"{HOUSE}:papers") == ["x"]
         await user.sign(one.issuer.token(aud="another"))
-        with pytest.raises(ClientError, match=r"NoAuthProvider.*Configured: OIDC"):
+        with pytest.raises(ClientError, match=r"NoAuthProvider.*configured providers: OIDC"):
             await user.query(f"{HOUSE}:papers")

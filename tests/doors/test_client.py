@@ -141,6 +141,7 @@ def failed(**more: Any) -> httpx.Response:
 
 ANSWERS: tuple[tuple[httpx.Response | Exception, type[PenstockError], bool | None], ...] = (
     (refusal(503, "Conflict"), Conflict, False),
+    (refusal(503, "OptimisticConcurrencyControlFailure"), Conflict, False),
     (refusal(503, "DatabaseUnavailable"), DatabaseUnavailable, False),
     (refusal(503, "CommitUncertain"), DatabaseUnavailable, True),
     (refusal(503, "CallTimeout"), CallTimeout, False),

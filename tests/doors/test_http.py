@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.errors import DatabaseFull, DatabaseUnavailable
+from penstock.errors import Conflict, DatabaseFull, DatabaseUnavailable
 from penstock.testing import gate, raising
 
 INTERNAL = "call an internal one wrongly"
@@ -138,13 +138,12 @@ async def test_errors_for_callers_reach_them_with_their_data(near_door: Door) ->
     async with near_door() as api:
         found = await api.call("mutation", "sell", "convex_encoded_json", title="Emma")
         assert found["errorData"]["n"] == {"$integer": "AAAAAAAAABA="}
-        told = r'\[Request ID: .*\] Server Error\nUncaught ApplicationError: \{"kind":"unknown book".*'
+        told = r'\[Request ID: .*\] Server Error\nUncaught ConvexError: \{"kind":"unknown book".*'
         assert re.fullmatch(told, found["errorMessage"])
         data: Any
         for data in (None, False, 0, "", [], {}, {"code": 1, "raw": {"$bytes": "AP8="}}):
             found = await api.call("query", "raise_for_callers", "convex_encoded_json", data=data)
-            wanted = data if not isinstance(data, dict) or not data else {"code": 1, "raw": "AP8="}
-            assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": wanted}
+            assert found == {"status": "error", "errorMessage": found["errorMessage"], "errorData": data}
 
 
 async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
@@ -154,7 +153,7 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
             ({"title": "x", "added": "2001-02-03T00:00:00"}, "added: Input should have timezone info"),
         ):
             message = await api.error("mutation", "add", **args)
-            assert message.startswith("ArgumentsInvalid: doors.http_fixtures:add: invalid arguments:"), message
+            assert message.startswith("ArgumentValidationError: doors.http_fixtures:add: invalid arguments:"), message
             assert said in message
         assert (await api.error("mutation", "rate", stars=7)).endswith(
             "stars: Value error, a book has one to five stars."
@@ -216,6 +215,7 @@ async def test_what_may_succeed_later_is_no_answer_of_the_function(door: Door) -
         assert await told(api, DatabaseUnavailable(SECRET)) == ("DatabaseUnavailable", "2")
         assert await told(api, DatabaseUnavailable(SECRET, uncertain=True)) == ("CommitUncertain", "2")
         assert await told(api, DatabaseFull(SECRET)) == ("DatabaseFull", "60")
+        assert await told(api, Conflict(SECRET)) == ("OptimisticConcurrencyControlFailure", "1")
         assert await api.value("query", "count") == 0
 
 

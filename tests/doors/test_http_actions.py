@@ -8,13 +8,24 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from asgiref.wsgi import WsgiToAsgi
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path as django_path
+from django.views.decorators.csrf import csrf_exempt
 from doors.board_fixtures import board
 from fastapi import FastAPI
+from fastapi.openapi.models import OpenAPI
+from flask import Flask
+from flask import request as flask_request
+from stage.guests import django_connection
 from stage.sockets import listening
 from stage.waits import SOON, until
 from starlette.background import BackgroundTask
@@ -38,6 +49,7 @@ from penstock import (
 )
 from penstock.codegen.description import describe
 from penstock.codegen.functionspec import function_spec
+from penstock.codegen.openapi import openapi
 from penstock.errors import ContextError, DeclarationError
 from penstock.fastapi import install
 from penstock.testing import TestApp
@@ -292,10 +304,15 @@ async def test_what_a_handler_gives_or_raises(sqlite_url: str, caplog: pytest.Lo
                 assert (answer.status_code, answer.headers["x-request-id"]) == (status, "request-7"), by
                 assert "set-cookie" not in answer.headers
                 if status == 500:
-                    assert answer.json()["code"] == "InternalServerError"
+                    found, code = answer.json(), "[Request ID: request-7] Server Error"
+                    assert found["code"].startswith(f"{code}: Uncaught " if dev else code), by
                     assert ("Uncaught" in answer.text) is dev, by
+                    assert found.get("trace", "").startswith("Uncaught ") is dev, by
                     assert SECRET not in answer.text or (dev and by in {"raise", "exit"})
                     assert [one.levelname for one in caplog.records if getattr(one, "event", "") == "call.failed"]
+                if by == "conflict":
+                    code = """[Request ID: request-7] Server Error: Uncaught ConvexError: {"message":"taken"}"""
+                    assert answer.json() | {"trace": ""} == {"code": code, "data": {"message": "taken"}, "trace": ""}
             assert seen.pop() == "background"
             told = {
                 getattr(one, "event", "")
@@ -432,9 +449,37 @@ async def test_a_server_that_stops_ends_streams_of_events(sqlite_url: str) -> No
 # ----- declarations and mounts
 
 
+def in_flask() -> Any:
+    web = Flask("theirs")
+    web.post("/other")(lambda: f"theirs: {flask_request.get_data(as_text=True)}")
+    return WsgiToAsgi(web)  # type: ignore[no-untyped-call]  # asgiref has none here
+
+
+def in_django() -> Any:
+    django_connection("sqlite:///any.db")  # which configures Django
+    return ASGIHandler()
+
+
+other_page = csrf_exempt(lambda request: HttpResponse(f"theirs: {request.body.decode()}"))
+urlpatterns = [django_path("other", other_page)]  # of Django
+
+
+@pytest.mark.parametrize("make", [in_flask, in_django])
+async def test_http_actions_come_before_a_program_that_is_mounted(make: Callable[[], Any], sqlite_url: str) -> None:
+    asgi, theirs = asgi_app(app, config=app.config(database=sqlite_url)), make()
+    asgi.mount("/", theirs)
+    web = httpx.AsyncClient(base_url="http://web", transport=httpx.ASGITransport(asgi))
+    with override_settings(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"]) if make is in_django else nullcontext():
+        async with asgi.lifespan(), web as http:
+            assert (await http.post("/", content=b"ours")).content == b"ours"
+            assert (await http.get("/files/a")).text == "file a"
+            assert (await http.post("/other", content=b"body")).text == "theirs: body"
+            assert (await http.get("/nothing")).status_code == 404
+
+
 @pytest.mark.parametrize("root", ["", "/backend"])
 async def test_mounts(root: str, sqlite_url: str) -> None:
-    """In FastAPI, and before what an `asgi_app` mounts itself, such as Django's application."""
+    """In FastAPI, and before what an `asgi_app` mounts itself."""
     web = FastAPI()
     install(web, app, config=app.config(database=sqlite_url), path="/backend")
     asgi: Any = web
@@ -485,7 +530,13 @@ def test_declarations_are_checked() -> None:
         with pytest.raises(DeclarationError, match=said):
             other.http(method, path, **{"access": public, **asked})(handler)
     assert [str(action.place) for action in other.registry.http] == ["GET /a"]
-    spec = function_spec(describe(other.registry), "http://x", [one.place for one in app.registry.http])
+    described = describe(other.registry, http=app.registry.http)
+    spec, document = function_spec(described, "http://x"), openapi(described)
+    OpenAPI.model_validate(document)
+    files = document["paths"]["/files/{rest}"]
+    assert [one["operationId"].rpartition(".")[2] for one in files.values()] == ["file"]
+    assert files["get"]["parameters"][0]["name"] == "rest"
+    assert document["paths"]["/files/exact"]["delete"]["description"] == "An HTTP action. Access: signed_in."
     assert {"functionType": "HttpAction", "method": "GET", "path": "/files/*"} in spec["functions"]
     assert declared.place.path == "/a"
 

@@ -115,7 +115,7 @@ async def test_a_function_is_called_by_its_name(database_url: str) -> None:
         assert status is not None
         assert status.function == "cpu:double"
         async with backend.live(look) as watch:
-            with pytest.raises(CallTimeout, match=r"slow:look took longer than 0\.3"):
+            with pytest.raises(CallTimeout, match=r"Query `look` execution timed out \(maximum duration 0\.3 s\)"):
                 await anext(watch)
         assert await backend.dispatch.call("http:patient", None, "{}") == []
 

@@ -18,9 +18,11 @@ import pytest
 from doors.http_fixtures import app, count
 from stage.waits import SOON, until
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount
 
-from penstock import App, asgi_app
+from penstock import ActionCtx, App, asgi_app, public
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -155,6 +157,27 @@ async def served(database: str, app: App = app, **settings: Any) -> AsyncIterato
         if not signals:
             signal.raise_signal(signal.SIGTERM)
         await serving
+
+
+async def test_http_actions_have_a_port_of_their_own_if_asked_for(sqlite_url: str) -> None:
+    web = App()
+
+    @web.http("POST", "/hook", access=public)
+    async def hook(_ctx: ActionCtx, request: Request) -> Response:
+        return Response(await request.body(), headers={"x-url": str(request.url)})
+
+    with contextlib.closing(bind("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with served(sqlite_url, web, http_port=port) as url, httpx.AsyncClient(timeout=SOON) as http:
+        for base in (f"http://127.0.0.1:{port}", url, f"{url}/http"):
+            answer = await http.post(f"{base}/hook", content=b"hi")
+            assert (answer.text, answer.headers["x-url"]) == ("hi", f"{base}/hook")
+            answer = await http.post(f"{base}/hook", headers={"x-forwarded-proto": "https"})
+            assert answer.headers["x-url"] == f"{base}/hook".replace("http:", "https:")
+        found = [(await http.get(f"{base}/healthz")).status_code for base in (url, f"http://127.0.0.1:{port}")]
+        assert found == [200, 404]
+        with bind("127.0.0.1", 0, shared=True) as one, bind("127.0.0.1", one.getsockname()[1], shared=True):
+            pass
 
 
 async def refuses(url: str) -> bool:

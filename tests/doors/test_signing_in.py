@@ -127,7 +127,7 @@ async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database
                 await socket.until(0, [])
             one.test.clock.advance(66 * SECOND)
             await caller.call("Mutation", "write", 0, text="late")
-            assert await refused(caller) == ("The token has expired. Sign in again.", 1, False)
+            assert await refused(caller) == ("Token expired 6 seconds ago. Sign in again.", 1, False)
             await writer.call("Mutation", "write", 0, text="in time")
             while writer.answers[0] != ["in time"]:
                 await writer.receive()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from doors.http_fixtures import Api, Shop
+from doors.http_fixtures import SECRET, Api, Shop
 from stage.outboxes import sql
 from stage.sockets import PATIENCE, SocketClient, listening, socket_client
 from stage.waits import until
@@ -156,6 +156,28 @@ async def test_actions_run_beside_each_other_and_do_not_wait_for_mutations(far_s
         assert (response["type"], response["requestId"], response["result"]) == ("ActionResponse", 0, "done")
         mutation.may_go_on.set()
         assert (await client.receive())["requestId"] == 1
+
+
+async def test_an_administrator_sees_errors_and_what_calls_log(far_shop: Shop) -> None:
+    token = "the-admin-token"
+    shown = f"Server Error\nUncaught ValueError: cannot open the door with {SECRET}\n    at _raise ("
+    async with far_shop(admin_token=token) as (api, _), one(api) as client, one(api) as other:
+        said = {"type": "Authenticate", "baseVersion": 0, "tokenType": "Admin", "value": token}
+        client.identity += 1
+        await client.send(said)
+        for watching, is_admin in ((other, False), (client, True)):  # they share the runs of the query
+            await watching.modify([watching.added(0, "fail")])
+            changed: dict[int, Any] = {}
+            while 0 not in changed:
+                changed |= await watching.transition()
+            assert (shown in changed[0]["errorMessage"]) is is_admin
+            await watching.call("Action", "say_in_action")
+            while (answer := await watching.receive())["type"] != "ActionResponse":
+                pass
+            assert answer["logLines"] == ["[WARNING] from outside"] * is_admin
+        for headers, is_admin in (({}, False), ({"authorization": f"Convex {token}"}, True)):
+            answer = (await api.post("/api/query", {"path": "doors.http_fixtures:fail"}, headers=headers)).json()
+            assert (shown in answer["errorMessage"]) is is_admin
 
 
 async def test_what_functions_log_is_told_in_development(far_shop: Shop) -> None:

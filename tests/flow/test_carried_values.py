@@ -20,6 +20,7 @@ from stage.examples import LONG
 from penstock import (
     ActionCtx,
     App,
+    BigInt,
     Encrypted,
     FernetCodec,
     Id,
@@ -221,6 +222,26 @@ def test_a_value_comes_back_as_it_is_or_is_refused_on_both_stores(database_url: 
 
     asyncio.run(story())
     assert "row" in plain.got, "for want of a table all rows would be refused"
+
+
+def test_any_carries_bytes_and_big_integers_and_refuses_what_looks_like_their_tags(database_url: str) -> None:
+    app = App()
+    pool = app.workpool("carried", max_parallelism=10)
+    carried: list[Any] = [b"\xff", BigInt(2**60), {"a": [b"", BigInt(1), 1, "AA=="]}, {"@bytes": "!"}, {"@int64": "1"}]
+    roads = [Roads(app, next(_NUMBERS), annotation) for annotation in (Any, dict[str, Any], Any)]
+
+    async def story() -> None:
+        async with TestApp(app, database_url) as test:
+            for value in carried:
+                await try_together(test, [roads[0].try_all(test, pool, value)])
+                await try_together(test, [roads[1].try_all(test, pool, {"a": value})])
+                assert alike(roads[0].got["row"], value)
+                assert alike(roads[1].got["row"], {"a": value})
+            for value in ({"@bytes": "AA=="}, {"@int64": 1}):
+                await try_together(test, [roads[2].try_all(test, pool, value)])
+                assert "row" not in roads[2].got
+
+    asyncio.run(story())
 
 
 class Login(BaseModel):

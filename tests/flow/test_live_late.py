@@ -284,7 +284,7 @@ async def test_a_run_that_takes_too_long_ends_as_the_answer_of_its_query(databas
         await settle(stage.live)
         found = view.step()
         assert found is not None
-        assert "slow took longer than 0.5 seconds" in str(found.answers[0].error)
+        assert "`slow` execution timed out (maximum duration 0.5 s)" in str(found.answers[0].error)
         assert taken(other) == {0: 50}
         stage.let_end(all_of_them=True)
         test.clock.advance(LATER)

@@ -134,7 +134,7 @@ async def test_a_page_that_may_read_no_more_ends_early_or_asks_to_be_split(datab
         few = await page()
         assert (ranks(few), few.page_status) == ([0, 1, 2, 3, 4], None)
         short = await backend.run_query(listed, **album(num_items=5), most=3)
-        assert (ranks(short), short.is_done, short.page_status) == ([0, 1, 2], False, "SplitRecommended")
+        assert (ranks(short), short.is_done, short.page_status) == ([0, 1, 2], False, "SplitRequired")
         whole = await page(end_cursor=(await page(num_items=20)).continue_cursor)
         assert (len(whole.page), whole.is_done, whole.page_status) == (20, True, "SplitRecommended")
         await add(backend, *range(20, 30))

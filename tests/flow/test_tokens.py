@@ -91,7 +91,7 @@ async def test_forged_and_foreign_tokens_are_refused() -> None:
 
         for wrong, said in {
             issuer.token(aud="another"): "for 'another'",
-            issuer.token(aud=None): "Configured: OIDC(domain=",
+            issuer.token(aud=None): "configured providers: OIDC(domain=",
             issuer.token(iss="https://evil.example"): "issuer 'https://evil.example'",
             issuer.token(key="second", sub=5): "Subject",
             issuer.token(key="second", exp=None): "exp",
@@ -179,7 +179,7 @@ async def test_a_custom_issuer_brings_its_keys_as_data() -> None:
         verified = await test.tokens.verify(issuer.token(key="mine", aud=None, properties={"plan": {"id": 3}}))
         assert verified.identity.claims == {"properties.plan.id": 3}
         foreign = await refusal(test, issuer.token(key="mine", iss="https://else.example"))
-        assert "Configured: CustomJWT(issuer='shop.example', algorithm='ES256', application_id=None)." in foreign
+        assert "configured providers: CustomJWT(issuer=shop.example, app_id=none)." in foreign
         assert "has no key 'other'" in await refusal(test, issuer.token(key="other"))
         test.clock.advance(timedelta(minutes=59))
         assert test.tokens.holds(verified)

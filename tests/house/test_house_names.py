@@ -13,7 +13,7 @@ import penstock
 from penstock import client
 
 PUBLIC = """
-Access AccessDenied ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend CallTimeout
+Access AccessDenied ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend BigInt CallTimeout
 CallerBackend Canceled CircuitBreaker Codec Completion Config ConfigError Conflict ConstraintViolation ContextError
 CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy DatabaseFull DatabaseUnavailable
 DeclarationError DuplicateJob Encrypted Failed FernetCodec Finished FixedWindow FunctionNotFound Id IdInvalid

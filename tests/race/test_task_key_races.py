@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 import pytest
 from stage.logs import events
@@ -27,7 +28,7 @@ from penstock import (
     TaskCtx,
     TaskFilter,
 )
-from penstock.errors import TryAgain
+from penstock.errors import Conflict, TryAgain
 from penstock.jobs.job import job_uuid
 from penstock.services.planner.planner import Planner
 from penstock.testing import TestApp, gate
@@ -252,3 +253,33 @@ async def self_consistent(backend: TestApp) -> None:
         found = await backend.engine.store.records.backlog(10)
         assert all((one.ready, one.scheduled, one.running) == (0, 0, 0) for one in found)
         assert await backend.job(record.job) is not None
+
+
+@pytest.mark.parametrize(
+    ("noun", "verb", "act"),
+    [
+        ("jobs", "retry", lambda one: one.job_calls.retry([UUID(int=one.engine.clock.uuid7())])),
+        ("jobs", "recall", lambda one: one.job_calls.retry([UUID(int=one.engine.clock.uuid7())], on_complete=True)),
+        ("tasks", "pause", lambda one: app.tasks.pause(one, "carry")),
+        ("tasks", "release", lambda one: app.tasks.resume(one, "carry")),
+        ("records", "rerun", lambda one: app.tasks.retry(one, TaskFilter(task=("carry",)))),
+    ],
+)
+async def test_a_verb_that_meets_a_deadlock_is_tried_again(
+    database_url: str, noun: str, verb: str, act: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestApp(app, database_url) as backend:
+        await backend.run_mutation(put)
+        await backend.run_until_idle(raise_errors=False)
+        owner = type(getattr(backend.engine.store, noun))
+        does, calls = getattr(owner, verb), list[int]()
+
+        async def deadlocked(self: Any, *args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise Conflict("deadlock detected")
+            return await does(self, *args, **options)
+
+        monkeypatch.setattr(owner, verb, deadlocked)
+        await act(backend)
+        assert len(calls) == 2

@@ -41,6 +41,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypeAliasType, TypedDict
 
+from penstock import BigInt
+
 T = TypeVar("T")
 Chance = Any  # a random.Random, as hypothesis gives it
 Make = Callable[[Chance], Any]
@@ -234,6 +236,14 @@ MOMENTS = [
     datetime(1850, 5, 1, 12, 0, 0, 1, tzinfo=BERLIN),
     datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
 ]
+TAGGED: list[Any] = [
+    b"",
+    BigInt(2**60),
+    {"a": [b"\xff", BigInt(1), 1]},
+    {"@bytes": "AA=="},
+    {"@int64": 1},
+    {"@int64": True},
+]
 ODD_ONES: list[Any] = [
     (1, 2),
     b"x",
@@ -278,7 +288,7 @@ PLAIN: list[tuple[Any, Make]] = [
     (Fraction, lambda _: Fraction(1, 3)),
     (complex, lambda r: complex(r.choice([1, -0.0]), -2)),
     (AnyUrl, lambda _: AnyUrl("https://example.org/a?b=c")),
-    (Any, lambda r: r.choice([None, 1, 1.0, "a", True, [1, "x"], {"a": [None, 2.5]}, *ODD_ONES])),
+    (Any, lambda r: r.choice([None, 1, 1.0, "a", True, [1, "x"], {"a": [None, 2.5]}, *TAGGED, *ODD_ONES])),
     (Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)], lambda r: r.choice([" A ", "b"])),
     (Annotated[str, AfterValidator(lambda text: text + "!")], lambda _: "a"),
     (Annotated[int, AfterValidator(abs)], lambda r: r.choice([-1, 1])),

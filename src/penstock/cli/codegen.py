@@ -76,8 +76,7 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
 def function_spec_command(options: Options, url: str) -> None:
     """Print the functions as Convex's function spec, in JSON, for tools such as convex-helpers."""
     registry = open_app(options).registry
-    places = [action.place for action in registry.http]
-    print_json(function_spec(describe(registry), url, places), pretty=True)
+    print_json(function_spec(describe(registry, http=registry.http), url), pretty=True)
 
 
 def project_places() -> dict[str, Path]:
@@ -107,7 +106,7 @@ def stale_files(app: App, places: Places) -> dict[Path, str]:
     if not places:
         return {}
     description = describe((one for one in app.registry if one.public), app.definitions())
-    public = describe(one for one in app.registry if one.public)  # whose rows callers see
+    public = describe((one for one in app.registry if one.public), http=app.registry.http)  # whose rows callers see
     files = {
         place / name: text
         for language, place in places.items()

@@ -33,7 +33,8 @@ def command(options: Options, host: str, port: int, services: bool, dashboard: b
     if place is None and processes > 1:
         with closing(listener):
             return supervise(processes, listener)
-    where = partial(serve, listener=listener, services=SERVICES if services else (), dashboard=dashboard)
+    chosen = SERVICES if services else ()
+    where = partial(serve, listener=listener, services=chosen, dashboard=dashboard, shares_ports=place is not None)
     ready = None if place is None else place.ready
     complete_serving(where(app, config, ready=ready, stopping=lambda _calls, _jobs: end_within(config.grace)))
     end_process()

@@ -44,7 +44,7 @@ class ServerError(errors.PenstockError):
 
 _AGAIN: dict[str, type[errors.TryAgain]] = {
     name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.TryAgain)
-} | {"CommitUncertain": errors.DatabaseUnavailable}
+} | {"CommitUncertain": errors.DatabaseUnavailable, "OptimisticConcurrencyControlFailure": errors.Conflict}
 _UNCERTAIN = frozenset({"CommitUncertain", "ShuttingDown"})
 
 

@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from penstock.functions.function import AnyFunction
+from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
 from penstock.schema.ids import ID_OF, is_several
 from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
@@ -46,10 +47,11 @@ class FunctionDescription:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Functions by module and name, and the types that schemas refer to: rows of tables among them."""
+    """Functions by module and name, the types that schemas refer to, rows of tables among them, and HTTP actions."""
 
     functions: tuple[FunctionDescription, ...]
     types: Mapping[str, Schema]
+    http: tuple[HttpAction[Any, ..., Any, Any], ...] = ()
 
     def resolve(self, schema: Schema) -> tuple[str, Schema] | None:
         """The type that a schema refers to, by its name; None if it stands for itself."""
@@ -64,8 +66,12 @@ class Description:
         return found
 
 
-def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition] = ()) -> Description:
-    """Describe functions, the rows that they take or return, and the rows of these tables."""
+def describe(
+    functions: Iterable[AnyFunction],
+    tables: Iterable[TableDefinition] = (),
+    http: Iterable[HttpAction[Any, ..., Any, Any]] = (),
+) -> Description:
+    """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions."""
     chosen = sorted(functions, key=lambda function: function.name)
     inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
     for function in chosen:
@@ -76,7 +82,8 @@ def describe(functions: Iterable[AnyFunction], tables: Iterable[TableDefinition]
     types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
     taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
     described = [_describe(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
-    return Description(tuple(described), {name: schema for name, schema in types.items() if name not in taken.values()})
+    own = {name: schema for name, schema in types.items() if name not in taken.values()}
+    return Description(tuple(described), own, tuple(http))
 
 
 def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
@@ -134,9 +141,20 @@ class _Schemas(GenerateJsonSchema):
         return {"type": "string", "format": "decimal"}
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """Results have all their fields, also those with a default."""
+        """Results have all their fields, also those with a default, unless they leave some out."""
         outgoing = self.mode == "serialization" and field["type"] != "typed-dict-field"
-        return outgoing or super().field_is_required(field, total)
+        return (outgoing or super().field_is_required(field, total)) and not self._leaves_out(field)
+
+    def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
+        found = super().model_field_schema(schema)
+        if not self._leaves_out(schema) or not schema["serialization_exclude_if"](None):
+            return found
+        rest = [one for one in found.get("anyOf", ()) if one != {"type": "null"}]
+        others = {name: value for name, value in found.items() if name not in {"anyOf", "default"}}
+        return others | rest[0] if len(rest) == 1 else others | {"anyOf": rest} if rest else found
+
+    def _leaves_out(self, field: Any) -> bool:
+        return self.mode == "serialization" and "serialization_exclude_if" in field
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - likewise
         return False

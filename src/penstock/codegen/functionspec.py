@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from penstock.codegen.description import SAME, Description, FunctionDescription, Schema, literals, options, plain_type
@@ -11,10 +11,11 @@ from penstock.functions.httpaction import Place
 _PLAIN = {"integer": "number", "int64": "bigint", "base64": "bytes"} | {same: same for same in SAME}
 
 
-def function_spec(description: Description, url: str, actions: Iterable[Place] = ()) -> dict[str, Any]:
-    """The spec of the functions of a server at an URL, with the places of its HTTP actions."""
+def function_spec(description: Description, url: str) -> dict[str, Any]:
+    """The spec of the functions of a server at an URL, with its HTTP actions."""
     functions = [_function(description, function) for function in description.functions]
-    http = [{"functionType": "HttpAction", "method": one.method, "path": _path(one)} for one in actions]
+    places = [action.place for action in description.http]
+    http = [{"functionType": "HttpAction", "method": one.method, "path": _path(one)} for one in places]
     return {"url": url, "functions": functions + http}
 
 

@@ -130,6 +130,11 @@ class Function(Generic[C, P, R, X]):
         return by_default if self.timeout is None else self.timeout.total_seconds()
 
     @property
+    def title(self) -> str:
+        """Its kind and its name in its module, for its callers."""
+        return f"{self.kind.value.title()} `{self.name.rpartition(':')[2]}`"
+
+    @property
     def access_text(self) -> str:
         """Its access, as the program says it: ``signed_in``; empty if it says nothing."""
         return "" if self.access is None else str(self.access)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from types import CoroutineType
 from typing import Annotated, Any, NotRequired
@@ -29,6 +30,7 @@ from penstock.schema.tighten import (
     schema_of,
     strict_validator,
     take_tagged_bytes,
+    take_tags,
     take_text_integers,
 )
 from penstock.wire.incoming import Arguments
@@ -111,8 +113,12 @@ class Signature:
 
     def check_json(self, text: str | bytes) -> dict[str, Any]:
         """Arguments from JSON text, checked. JSON has one kind of number: ``1.0`` may be an integer."""
-        if self.encoder.takes_tags and isinstance(text, Arguments):
-            text = text.with_tags()
+        if isinstance(text, Arguments):
+            if self._tag_reader is not None:
+                with suppress(ValidationError):  # the plain text tells what is wrong
+                    return self._tag_reader.validate_json(text.with_tags(bytes, int))  # type: ignore[no-any-return]
+            if self.encoder.takes_tags:
+                text = text.with_tags(bytes)
         try:
             return self.encoder.validator.validate_json(text)  # type: ignore[no-any-return]
         except ValidationError as error:
@@ -211,6 +217,13 @@ class Signature:
         schema = self.encoder.schema
         return _encoder_of(schema, take_text_integers).validator if INT64 in repr(schema) else self.encoder.validator
 
+    @cached_property
+    def _tag_reader(self) -> SchemaValidator | None:
+        """Take tagged values too, where `Any` alone would not tell bytes from text; None if nothing is `Any`."""
+        kinds = set[Any]()
+        change_schema(self.encoder.schema, lambda node: kinds.add(node.get("type")))
+        return _encoder_of(self.encoder.schema, take_tags).validator if "any" in kinds else None
+
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)
         return ArgumentsInvalid(
@@ -299,7 +312,7 @@ def _encoder_of(schema: CoreSchema, *changes: Change) -> Encoder:
     mixes = mixes_bytes(schema)
 
     def read(stored: CoreSchema) -> SchemaValidator:
-        for change in (*changes, *[take_tagged_bytes] * mixes):
+        for change in (*changes, *[take_tagged_bytes] * (mixes and take_tags not in changes)):
             stored = change_schema(stored, change)
         return strict_validator(stored)
 

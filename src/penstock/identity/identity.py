@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic.alias_generators import to_camel
 
+_absent = Field(exclude_if=lambda claim: not claim and claim is not False)  # as Convex's clients expect
+_Text = Annotated[str | None, _absent]
+_Flag = Annotated[bool | None, _absent]
+
 
 class Identity(BaseModel):
     """The identity of a caller, as a provider's token says. Its names on the wire are those of Convex, in camelCase.
+
+    On the wire it has only the claims that the token has.
 
     Attributes:
         subject: The caller's name at the issuer; it never changes.
@@ -25,25 +31,25 @@ class Identity(BaseModel):
 
     subject: str
     issuer: str
-    name: str | None = None
-    given_name: str | None = None
-    family_name: str | None = None
-    nickname: str | None = None
-    preferred_username: str | None = None
-    profile_url: str | None = None
-    picture_url: str | None = None
-    website_url: str | None = None
-    email: str | None = None
-    email_verified: bool | None = None
-    gender: str | None = None
-    birthday: str | None = None
-    timezone: str | None = None
-    language: str | None = None
-    phone_number: str | None = None
-    phone_number_verified: bool | None = None
-    address: str | None = None
-    updated_at: str | None = None
-    claims: Mapping[str, Any] = Field(default_factory=dict)
+    name: _Text = None
+    given_name: _Text = None
+    family_name: _Text = None
+    nickname: _Text = None
+    preferred_username: _Text = None
+    profile_url: _Text = None
+    picture_url: _Text = None
+    website_url: _Text = None
+    email: _Text = None
+    email_verified: _Flag = None
+    gender: _Text = None
+    birthday: _Text = None
+    timezone: _Text = None
+    language: _Text = None
+    phone_number: _Text = None
+    phone_number_verified: _Flag = None
+    address: _Text = None
+    updated_at: _Text = None
+    claims: Annotated[Mapping[str, Any], _absent] = Field(default_factory=dict)
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own spelling
     @property

@@ -55,6 +55,10 @@ class OIDC:
         return self.domain
 
     @property
+    def summary(self) -> str:
+        return f"OIDC(domain={self.domain}, app_id={self.application_id})"
+
+    @property
     def keys_url(self) -> str:
         """The address of its keys, or of the document that names it."""
         return f"{issuer_url(self.domain)}/.well-known/openid-configuration"
@@ -113,6 +117,10 @@ class CustomJWT:
                 f"CustomJWT: the secret of {self.issuer!r} is no text or bytes of {_SHORTEST} bytes or more.",
                 fix="A public key is none. Make one with python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
             )
+
+    @property
+    def summary(self) -> str:
+        return f"CustomJWT(issuer={self.issuer}, app_id={self.application_id or 'none'})"
 
     @property
     def keys_url(self) -> str:

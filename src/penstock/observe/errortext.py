@@ -9,6 +9,7 @@ import os
 import re
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 _MACHINERY = (
@@ -38,6 +39,19 @@ def trace_text(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - notes and causes have code of their own, too
         return error_text(error)
+
+
+def frames_text(error: BaseException) -> str:
+    """The frames of the program that an error went through, the innermost first, as JavaScript lists them."""
+    found = [frame for frame in traceback.extract_tb(error.__traceback__) if is_program(frame.filename)]
+    places = [(one.name, _shorten(one.filename), one.lineno, (one.colno or 0) + 1) for one in reversed(found)]
+    return "".join(f"\n    at {name} ({file}:{line}:{column})" for name, file, line, column in places)
+
+
+def _shorten(file: str) -> str:
+    with suppress(OSError, ValueError):  # there may be no way to it from here
+        return os.path.relpath(file)
+    return file
 
 
 def trim(trace: str) -> str:

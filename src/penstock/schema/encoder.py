@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import marshal
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -34,7 +35,9 @@ from penstock.schema.ids import Id
 from penstock.schema.proofs import proof_of
 from penstock.schema.tighten import make_from
 from penstock.values import encode_json
+from penstock.wire.integers import BigInt
 from penstock.wire.schemas import change_schema, fields_of, replace
+from penstock.wire.tags import AT_REST
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -52,6 +55,7 @@ _AS_TEXT = {"str", "bytes", "date", "datetime", "time", "timedelta", "uuid", "ur
 _KINDS = {name: {"text"} for name in _AS_TEXT} | {name: {"array"} for name in ("list", "tuple", "set", "frozenset")}
 _KINDS |= {name: {"object"} for name in ("dict", "model", "typed-dict", "dataclass")}
 _KINDS |= {"none": {"null"}, "bool": {"bool"}, "int": {"number"}, "float": {"number"}, "decimal": {"text", "number"}}
+_CONTAINERS = frozenset({dict, list})
 _NO_REFERENCES = 2  # the version of marshal that writes equal values alike
 _ALL = {"text", "array", "object", "null", "bool", "number"}
 
@@ -230,6 +234,8 @@ def _store(node: dict[str, Any], config: Any, *, tagging: bool) -> None:
         node["config"] = {**node["config"], **config}
     if kind == "union":
         _tag(node, tagging=tagging)
+    elif kind == "any" and "serialization" not in node:
+        _tag_any(node, tagging=tagging)
     elif (change := _CHANGES.get(str(kind))) is not None:
         change(node)
     function = node.get("serialization", {}).get("function")
@@ -298,6 +304,48 @@ def _tag(node: dict[str, Any], *, tagging: bool) -> None:
     plain: Any = {**node, "choices": list(map(_with_tag, names, choices)) if tagging else choices}
     read = core_schema.union_schema([*((one, TAGGED) for one in either), (plain, "")], mode="left_to_right")
     replace(node, core_schema.json_or_python_schema(read, plain, ref=ref, metadata=metadata))
+
+
+def _tag_any(node: dict[str, Any], *, tagging: bool) -> None:
+    """Let `Any` read bytes and a `BigInt` in their tags; and write these."""
+    plain: Any = {**node}
+    if tagging:
+        plain["serialization"] = core_schema.plain_serializer_function_ser_schema(_with_tags)
+    read = core_schema.no_info_after_validator_function(_without_tags, plain)
+    replace(node, core_schema.json_or_python_schema(read, plain, ref=plain.pop("ref", None)))
+
+
+def _with_tags(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _with_tags(item) for key, item in value.items()}
+    if kind is list:
+        return [_with_tags(item) for item in value]
+    if kind is bytes:
+        return {AT_REST[bytes]: b64encode(value).decode()}
+    return {AT_REST[int]: int(value)} if kind is BigInt else value
+
+
+def _without_tags(value: Any) -> Any:
+    """A value that was just read from JSON; it is changed in place, as most have no tag."""
+    kind = type(value)
+    if kind is list:
+        for place, item in enumerate(value):
+            if type(item) in _CONTAINERS:
+                value[place] = _without_tags(item)
+    if kind is not dict:
+        return value
+    if len(value) == 1:
+        ((name, content),) = value.items()
+        if name == AT_REST[int] and type(content) is int:
+            return BigInt(content)
+        if name == AT_REST[bytes] and type(content) is str:
+            with suppress(ValueError):
+                return b64decode(content, validate=True)
+    for key, item in value.items():
+        if type(item) in _CONTAINERS:
+            value[key] = _without_tags(item)
+    return value
 
 
 def _with_tag(name: str, choice: Any) -> Any:

@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core
 from penstock.values import INT64_MAX, INT64_MIN
 from penstock.wire.integers import is_int64, of_text
 from penstock.wire.schemas import change_schema, replace
+from penstock.wire.tags import AT_REST
 
 T = TypeVar("T")
 
@@ -90,12 +91,23 @@ def take_tagged_bytes(node: dict[str, Any]) -> None:
     if node.get("type") == "union":
         node["choices"] = sorted(node["choices"], key=lambda choice: _kind(choice) == "json-or-python")
     elif node.get("type") == "bytes":
-        plain = cast("CoreSchema", {**node})
-        fields = {"@bytes": core_schema.typed_dict_field(plain)}
-        config = core_schema.CoreConfig(val_json_bytes="base64")
-        tagged = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
-        either = core_schema.no_info_after_validator_function(itemgetter("@bytes"), tagged)
-        replace(node, core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
+        _take_tag(node, AT_REST[bytes])
+
+
+def take_tags(node: dict[str, Any]) -> None:
+    """Read bytes and integers in their tags, which tell them from other values in `Any`."""
+    take_tagged_bytes(node)
+    if node.get("type") in {"int", "float", "decimal"}:
+        _take_tag(node, AT_REST[int])
+
+
+def _take_tag(node: dict[str, Any], tag: str) -> None:
+    plain = cast("CoreSchema", {**node})
+    config = core_schema.CoreConfig(val_json_bytes="base64")
+    fields = {tag: core_schema.typed_dict_field(plain)}
+    tagged = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=config)
+    either = core_schema.no_info_after_validator_function(itemgetter(tag), tagged)
+    replace(node, core_schema.json_or_python_schema(core_schema.union_schema([plain, (either, "@")]), plain))
 
 
 def _kind(choice: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from pydantic_core import from_json, to_json
 from penstock import errors
 from penstock.calls.run.snapshots import KEPT, OutOfRetention
 from penstock.clock import SystemClock
-from penstock.observe.errortext import error_text
+from penstock.observe.errortext import frames_text, message_of
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
 from penstock.wire.outgoing import Format, encode_result
@@ -30,7 +31,7 @@ class Exchange:
 
     Attributes:
         request_id: Its id.
-        dev: Whether the caller sees the text of each error.
+        dev: Whether the caller sees the text of each error, and what functions log.
         function: The function that it calls.
         form: The form of the values in its answer.
         error: The name of its error, as in the answer's ``code``.
@@ -79,6 +80,13 @@ _STATUSES: dict[type[errors.PenstockError], tuple[int, str]] = {
     errors.DuplicateJob: (409, "There is such work already."),
     errors.ConstraintViolation: (409, "The database refuses the row."),
 }
+# The names that Convex's clients know for some errors. REST, the log and Python have our own.
+_CONVEX_NAMES: dict[type[BaseException], str] = {
+    errors.ApplicationError: "ConvexError",
+    errors.ArgumentsInvalid: "ArgumentValidationError",
+    errors.Conflict: "OptimisticConcurrencyControlFailure",
+}
+_OF_ACCESS = (errors.NotSignedIn, errors.AccessDenied, errors.RateLimited)  # before a handler runs
 _UNTYPED = {Format.ENCODED: Format.UNTYPED, Format.JSON: Format.CLEAN}  # no type says what an error's data is
 _DOOR_STATUSES: dict[type[errors.PenstockError], int] = {
     errors.Unauthenticated: 401,
@@ -107,7 +115,7 @@ def with_lines(answer: Answer, lines: list[str]) -> Answer:
 def answer_error(error: BaseException, exchange: Exchange) -> Answer:
     """An error as Convex has it: most have status 200, and tell of it in the body."""
     if isinstance(error, Refused | errors.TryAgain):
-        return _refuse(error, exchange)
+        return _refuse(error, exchange, _CONVEX_NAMES)
     if isinstance(error, errors.RateLimited):
         exchange.error = name_of(error)
         return refusal(429, error.data["code"], error.data["message"], _headers(error))
@@ -140,6 +148,21 @@ def plain_answer(error: BaseException, exchange: Exchange) -> Answer:
     return refusal(500, "InternalServerError", _fail(error, exchange))
 
 
+def action_answer(error: BaseException, exchange: Exchange) -> Answer:
+    """An error of an HTTP action, as Convex has it: ``{"code"}``, with ``data`` if it has some; a trace in `dev`."""
+    answer = plain_answer(error, exchange)
+    data = {}
+    if isinstance(error, errors.ApplicationError) and not isinstance(error, _OF_ACCESS):
+        data = {name: value for name, value in from_json(answer.body).items() if name == "data"}  # if JSON can say it
+    if answer.status != 500 and not data:  # noqa: PLR2004 - HTTP's number
+        return answer
+    code = f"[Request ID: {exchange.request_id}] Server Error"
+    said = f"Uncaught {_data_line(error)}" if data else f"Uncaught {_printable(_convex_text(error))}"
+    shown = {"code": f"{code}: {said}" if data or exchange.dev else code}
+    trace = {"trace": said + _frames(error, exchange)} if exchange.dev else {}
+    return replace(answer, body=to_json(shown | trace | data))
+
+
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
     """The answer to an error inside another web framework, whose requests have no id."""
     function = error.raised_in if isinstance(error, errors.PenstockError) else ""
@@ -161,7 +184,7 @@ def function_error(error: BaseException, exchange: Exchange) -> bytes:
             unsayable.__cause__ = error
             error = unsayable
     elif _is_callers(error):
-        said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(error_text(error))
+        said = str(error) if isinstance(error, errors.FunctionNotFound) else _printable(_convex_text(error))
         data = {"errorData": error.data} if isinstance(error, errors.CursorInvalid) else {}
         return to_json({"status": "error", "errorMessage": said, **data})
     return to_json({"status": "error", "errorMessage": _fail(error, exchange)})
@@ -170,7 +193,9 @@ def function_error(error: BaseException, exchange: Exchange) -> bytes:
 # ----- steps
 
 
-def _refuse(error: Refused | errors.TryAgain, exchange: Exchange) -> Answer:
+def _refuse(
+    error: Refused | errors.TryAgain, exchange: Exchange, names: Mapping[type[BaseException], str] | None = None
+) -> Answer:
     """The answer to a request that reached no function, or may be sent again."""
     if isinstance(error, Refused):
         exchange.error = error.code
@@ -180,9 +205,11 @@ def _refuse(error: Refused | errors.TryAgain, exchange: Exchange) -> Answer:
         code, message, after = _UNCERTAIN
     exchange.error = code
     _log_refused(error, exchange)
-    if exchange.dev:
+    if "limit" in error.facts:  # its text names only the function
+        message = str(error)
+    elif exchange.dev:
         message = f"{message} {_printable(str(error))}"
-    return refusal(503, code, message, {"retry-after": str(after)})
+    return refusal(503, (names or {}).get(type(error), code), message, {"retry-after": str(after)})
 
 
 def _fail(error: BaseException, exchange: Exchange) -> str:
@@ -190,14 +217,27 @@ def _fail(error: BaseException, exchange: Exchange) -> str:
     event("call.failed", logging.ERROR, exc_info=error, error=type(error).__name__, **exchange.facts)
     text = f"[Request ID: {exchange.request_id}] Server Error"
     shown = exchange.dev or (isinstance(error, errors.ResultInvalid) and "shown" in error.facts)
-    return f"{text}\nUncaught {_printable(error_text(error))}" if shown else text
+    return f"{text}\nUncaught {_printable(_convex_text(error))}{_frames(error, exchange)}" if shown else text
+
+
+def _convex_text(error: BaseException) -> str:
+    return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {message_of(error)}"
+
+
+def _frames(error: BaseException, exchange: Exchange) -> str:
+    return f"{frames_text(error)}\n" if exchange.dev else ""
 
 
 def _application_error(error: errors.ApplicationError, exchange: Exchange) -> bytes:
     data = encode_result(error.data, _UNTYPED.get(exchange.form, exchange.form))
-    said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.CLEAN).decode()
-    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught ApplicationError: {said[:_LONGEST_DATA]}"
+    text = f"[Request ID: {exchange.request_id}] Server Error\nUncaught {_data_line(error)}{_frames(error, exchange)}"
     return b'{"status":"error","errorMessage":' + to_json(text) + b',"errorData":' + data + b"}"
+
+
+def _data_line(error: Any) -> str:
+    """The name and the data of an `ApplicationError` in one line."""
+    said = error.data if isinstance(error.data, str) else encode_result(error.data, Format.SAID).decode()
+    return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {said[:_LONGEST_DATA]}"
 
 
 def _headers(error: errors.ApplicationError) -> dict[str, str]:

@@ -44,7 +44,8 @@ def docs_routes(opening: Opening) -> list[Route]:
 
     @cache
     def description() -> Description:
-        return describe(function for function in opening.app.registry if function.public)
+        registry = opening.app.registry
+        return describe((function for function in registry if function.public), http=registry.http)
 
     @cache
     def document(root: str) -> bytes:

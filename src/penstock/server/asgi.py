@@ -71,8 +71,22 @@ class Asgi(Starlette):
             exception_handlers={HTTPException: not_routed},
             lifespan=opening.lifespan,
         )
+        self._actions = Access(actions, opening)
         self.router.redirect_slashes = False
         self.opening = opening
+
+    def with_http_port(self, port: int) -> ASGIApp:
+        """This application, which answers requests at one port with nothing but HTTP actions."""
+
+        async def web(scope: Scope, receive: Receive, send: Send) -> None:
+            if (scope.get("server") or ("", 0))[1] != port:
+                await self(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close"})
+            else:
+                await self._actions(scope, receive, send)
+
+        return web
 
     def mount(self, path: str, app: ASGIApp, name: str | None = None) -> None:
         """Serve another ASGI app below a path. Pages of the setting ``cors_origins`` may call it."""

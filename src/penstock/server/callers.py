@@ -28,6 +28,7 @@ class Credentials:
     token: str = field(default="", repr=False)
     verified: Verified | None = None
     refusal: Unauthenticated | None = None
+    is_admin: bool = False  # whether it has brought the admin token; it may act as a user
 
     async def check(self, tokens: Tokens) -> None:
         """Check that the token still holds.
@@ -90,8 +91,8 @@ def as_admin(nobody: Credentials, given: bytes, admin_token: str, user: Mapping[
             user = {}
         user = user if isinstance(user, dict) else {}
     if user is None:
-        return Credentials(replace(nobody.caller, is_system=True))
-    return Credentials(replace(nobody.caller, identity=identity_of_fields(user)))
+        return Credentials(replace(nobody.caller, is_system=True), is_admin=True)
+    return Credentials(replace(nobody.caller, identity=identity_of_fields(user)), is_admin=True)
 
 
 def is_admin(given: bytes, admin_token: str) -> bool:

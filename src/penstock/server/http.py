@@ -106,7 +106,7 @@ class Api:
         """
         call = await read_call(request, self._config)
         exchange, (backend, credentials) = exchange_of(request, call), await self._caller(request)
-        with log_lines(told=self._config.dev) as lines:
+        with log_lines(told=exchange.dev) as lines:
             try:
                 result = await backend.dispatch.call(
                     call.path, kind, call.args, internal=internal, caller=credentials.caller, finish=call.encode
@@ -201,12 +201,13 @@ class Api:
 
     async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
         """The backend that answers calls, and the caller of one."""
-        backend = await open_backend(self._opening)
+        backend, exchange = await open_backend(self._opening), exchange_of(request)
         try:
-            request_id = exchange_of(request).request_id
-            return backend, await credentials_of(request, backend.tokens, self._config.admin_token, request_id)
+            found = await credentials_of(request, backend.tokens, self._config.admin_token, exchange.request_id)
         except Unauthenticated as error:
             raise Refused(401, name_of(error), str(error), {"www-authenticate": "Bearer"}) from error
+        exchange.dev |= found.is_admin
+        return backend, found
 
     def _route(self, path: str, endpoint: _Endpoint, *methods: str) -> Route:
         async def trace(request: Request) -> Response:

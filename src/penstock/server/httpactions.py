@@ -28,7 +28,7 @@ from penstock.errors import ResultInvalid, TryAgain, Unauthenticated
 from penstock.functions.httpaction import HttpAction
 from penstock.identity.caller import Caller
 from penstock.server.access import exchange_of
-from penstock.server.answers import plain_answer
+from penstock.server.answers import action_answer
 from penstock.server.callers import anonymous, credentials_of
 from penstock.server.http import not_routed, open_backend, send_answer
 from penstock.server.opening import ABORT, Opening
@@ -113,9 +113,11 @@ class ActionDoor:
 
     async def _caller(self, request: Request, backend: Backend) -> Caller:
         """The caller. The handler judges a header ``authorization`` that names nobody: it may be of its own making."""
-        request_id, admin_token = exchange_of(request).request_id, backend.config.admin_token
+        exchange, admin_token = exchange_of(request), backend.config.admin_token
+        request_id = exchange.request_id
         try:
-            caller = (await credentials_of(request, backend.tokens, admin_token, request_id)).caller
+            found = await credentials_of(request, backend.tokens, admin_token, request_id)
+            caller, exchange.dev = found.caller, exchange.dev or found.is_admin
         except Unauthenticated as error:
             caller, refusal = anonymous(request, request_id).caller, error
         else:
@@ -298,7 +300,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         if error.status_code in {204, 304}:
             return Response(status_code=error.status_code, headers=error.headers)
         return PlainTextResponse(error.detail, error.status_code, error.headers)
-    return send_answer(plain_answer(error, exchange_of(request)))
+    return send_answer(action_answer(error, exchange_of(request)))
 
 
 def _check_head(message: Message) -> None:

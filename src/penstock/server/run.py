@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from types import FrameType
 from typing import Any, cast
 
@@ -46,6 +46,7 @@ async def serve(
     listener: socket.socket,
     services: Sequence[ServiceName],
     dashboard: bool = False,
+    shares_ports: bool = False,
     ready: Callable[[str], None] | None = None,
     stopping: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -57,15 +58,20 @@ async def serve(
         listener: The socket to listen on, as `bind` gives it. It is closed at the end.
         services: The services to run next to the server.
         dashboard: Whether to serve the dashboard too.
+        shares_ports: Whether other processes serve the app on its ports, too.
         ready: Called with the server's URL once it listens.
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
     """
-    with closing(listener):
-        url = _url(listener)
+    with closing(listener), ExitStack() as ports:
+        url, sockets = _url(listener), [listener]
+        if config.http_port:
+            sockets.append(bind(listener.getsockname()[0], config.http_port, shared=shares_ports))
+            ports.callback(sockets[-1].close)
+            event("server.http_started", logging.INFO, url=_url(sockets[-1]))
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
-                await _Server(asgi, backend, url, ready, stopping).serve(sockets=[listener])
+                await _Server(asgi, backend, url, ready, stopping).serve(sockets=sockets)
             await asgi.opening.idle()  # a call that was cut off takes a moment to undo what it did
     event("server.stopped", logging.INFO, url=url)
 
@@ -100,7 +106,7 @@ class _Server(uvicorn.Server):
         config = asgi.opening.config
         super().__init__(
             _listening(
-                asgi,
+                asgi.with_http_port(config.http_port) if config.http_port else asgi,
                 http=connections_up_to(most_connections(config)),
                 ws=WebSocketFrames,
                 ws_ping_interval=_PING_SECONDS,
@@ -172,8 +178,10 @@ def _listening(web: ASGIApp, **how: Any) -> uvicorn.Config:
     )
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Bind a socket to an address and a port; 0 for any. Connections are refused until the server listens.
+
+    Processes that say so share a port.
 
     Raises:
         ConfigError: The port is not free, or no address of this machine.
@@ -181,7 +189,7 @@ def bind(host: str, port: int) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
     except (OSError, OverflowError) as error:
         bound.close()

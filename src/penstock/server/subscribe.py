@@ -35,7 +35,7 @@ class WrittenAnswers:
     """Answers as JSON, each written once for all who watch its query."""
 
     def __init__(self) -> None:
-        self._written: WeakKeyDictionary[Answer, dict[Format, bytes]] = WeakKeyDictionary()
+        self._written: WeakKeyDictionary[Answer, dict[tuple[Format, bool], bytes]] = WeakKeyDictionary()
 
     def write(self, answer: Answer, exchange: Exchange, function: AnyFunction, *, alone: bool = False) -> bytes:
         """The answer as a call of the query gives it. A mistake is logged with the first request that has it.
@@ -46,13 +46,13 @@ class WrittenAnswers:
             function: The query.
             alone: Whether nobody else watches the query, so that a value need not be kept.
         """
-        form = exchange.form
+        form = exchange.form, exchange.dev
         forms = {} if alone and answer.error is None else self._written.setdefault(answer, {})
         if form not in forms:
             error, written = answer.error, b""
             if error is None:
                 try:
-                    written = success(encode_result(function.signature.mark(answer.result), form))
+                    written = success(encode_result(function.signature.mark(answer.result), exchange.form))
                 except ResultInvalid as unsayable:
                     error = unsayable
             forms[form] = written if error is None else function_error(error, exchange)

@@ -51,8 +51,8 @@ class PaginationOptions(BaseModel):
         cursor: None for the first page; then the `continue_cursor` of the page before.
         end_cursor: The end of the page, a cursor of the same query; by default it ends after `num_items` rows.
         maximum_rows_read: Rows to read at most, with the ones that a filter drops; by default the rows that the
-            transaction may still read. A page that would read more ends early. One that has an end is read to there,
-            and marked `SplitRecommended`.
+            transaction may still read. A page that would read more ends early, and is marked `SplitRequired`. One that
+            has an end is read to there, and marked `SplitRecommended`.
         maximum_bytes_read: The same for bytes.
         id: Tells lists on one screen from each other, which otherwise share their pages.
     """
@@ -75,9 +75,10 @@ class Page(BaseModel, Generic[T]):
         is_done: Whether the page ends at the end of the query, so that none follows.
         continue_cursor: The cursor of the next page, which is the end of this one. It holds the last row's values in
             the columns of the query's order, and is not encrypted.
-        split_cursor: A place inside of the page, at which it can be read as two pages; None for a row or none.
+        split_cursor: A place inside of the page, at which it can be read as two pages. None for one complete row, or
+            none.
         page_status: `SplitRecommended` if the page has read more than three quarters of what it may. `SplitRequired`
-            if rows are missing at its end, as the transaction may read no more. Otherwise None.
+            if a limit ended it before it had its `num_items`, or its end. Otherwise None.
     """
 
     model_config = ConfigDict(

@@ -436,6 +436,7 @@ class Scan(Generic[T]):
             self._note(part)
             raise
         cut = following is not None and end_cursor is not None
+        short = following is not None and len(page) != wanted  # a limit has ended it
         if end_cursor is None:
             last = END if following is None else self._place_of(seen[-1])
             end_cursor = self._cursor(mark, last)
@@ -445,13 +446,13 @@ class Scan(Generic[T]):
         known = last if following is None else self._place_of(following)
         self._note(part if cut else self._part(first, known))
         full = len(seen) > rows * _SPLIT_ABOVE or statements.bytes_of(seen) > size * _SPLIT_ABOVE
-        middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or cut else None
+        middle = seen[(len(seen) - 1) // 2] if len(seen) > 1 or short else None
         return Page(
             page=page,
             is_done=last is END and not cut,
             continue_cursor=end_cursor,
             split_cursor=None if middle is None else self._cursor(mark, self._place_of(middle)),
-            page_status="SplitRequired" if cut else "SplitRecommended" if full else None,
+            page_status="SplitRequired" if short else "SplitRecommended" if full else None,
         )
 
     async def _read_page(

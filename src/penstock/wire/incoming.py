@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, ValueInvalid
-from penstock.wire.tags import KEYS_ARE, fits_key, read_tag
+from penstock.wire.tags import AT_REST, KEYS_ARE, fits_key, read_tag
 
 MAX_NESTING = 64
 BYTES_PER_BRACKET = 32  # at least; JSON of many small parts takes ten times as much time and memory
@@ -30,9 +30,9 @@ class Arguments(bytes):
 
     given: dict[str, Any]
 
-    def with_tags(self) -> bytes:
-        """Tag bytes as members of a union are tagged, so that a reader tells them from texts."""
-        return to_json(_resolve(self.given, 1, tag="@bytes"))
+    def with_tags(self, *kinds: type) -> bytes:
+        """Tag values of these kinds as the encoder of stored values does, so that a reader tells them from others."""
+        return to_json(_resolve(self.given, 1, kinds))
 
 
 class Message:
@@ -106,31 +106,29 @@ def _levels(value: Any) -> Iterator[list[Any]]:
         level = [*compress(items, map(_CONTAINERS.__contains__, map(type, items)))]  # without a step of Python for each
 
 
-def _resolve(value: Any, depth: int, tag: str | None = None) -> Any:
-    """A value with tags resolved: integers and floats as JSON numbers, bytes as base 64."""
+def _resolve(value: Any, depth: int, kinds: tuple[type, ...] = ()) -> Any:
+    """A value with tags resolved: integers and floats as JSON numbers, bytes as base 64; those of some kinds tagged."""
     if isinstance(value, dict | list):
         if depth > MAX_NESTING:
             raise _too_deep()
         if isinstance(value, list):
-            return [_resolve(item, depth + 1, tag) for item in value]
+            return [_resolve(item, depth + 1, kinds) for item in value]
         if any(key.startswith("$") for key in value):
-            return _untag(value, tag)
-        return {key: _resolve(item, depth + 1, tag) for key, item in value.items()}
+            return _untag(value, kinds)
+        return {key: _resolve(item, depth + 1, kinds) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueInvalid("A number is too large for a float.", fix="Send infinity with the tag $float.")
     return value
 
 
-def _untag(value: dict[str, Any], tag: str | None) -> Any:
+def _untag(value: dict[str, Any], kinds: tuple[type, ...]) -> Any:
     if len(value) != 1:
         name = next(key for key in value if key.startswith("$"))
         raise ValueInvalid(f"The key {name!r} begins with a dollar, which is reserved for tags.")
     ((name, content),) = value.items()
     found = read_tag(name, content)
-    if not isinstance(found, bytes):
-        return found
-    text = base64.b64encode(found).decode("ascii")
-    return text if tag is None else {tag: text}
+    plain = base64.b64encode(found).decode("ascii") if isinstance(found, bytes) else found
+    return {AT_REST[type(found)]: plain} if type(found) in kinds else plain
 
 
 def _too_deep() -> LimitExceeded:

@@ -32,8 +32,13 @@ Int64 = Annotated[int, _Declared()]
 It is an `int` in Python and in the database, always a `bigint` for Convex's clients, and always text in plain JSON."""
 
 
-class Large(int):
-    """An integer where `Int64` is declared, on its way out."""
+class BigInt(int):
+    """An integer that reaches JavaScript as a `bigint` where no annotation says so: ``{"code": BigInt(123)}`` in `Any`.
+
+    In `Any` a function also receives each `bigint` as one. It is an `int` of 64 bits, and results of sums are plain.
+    """
+
+    __slots__ = ()
 
 
 def is_int64(schema: Any) -> bool:
@@ -46,7 +51,7 @@ def of_text(value: Any) -> Any:
 
 
 def marker(schema: CoreSchema, definitions: Iterable[CoreSchema] = ()) -> Way | None:
-    """A function that marks the integers of a value as `Large` where its schema declares `Int64`; None if it has none.
+    """A function that marks the integers of a value as `BigInt` where its schema declares `Int64`; None if it has none.
 
     Objects of classes stay as they are, as each class has a marker of its own. Nothing is checked a second time.
     """
@@ -86,7 +91,7 @@ def _mark(node: dict[str, Any]) -> None:
         case {"type": "typed-dict-field", "schema": inner}:
             other = core_schema.typed_dict_field(inner, required=False)
         case _ if is_int64(node):
-            other = core_schema.no_info_after_validator_function(Large, _INTEGER)
+            other = core_schema.no_info_after_validator_function(BigInt, _INTEGER)
         case _:
             return
     replace(node, other)

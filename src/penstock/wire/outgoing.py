@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from penstock.errors import InputError, ResultInvalid
-from penstock.wire.integers import Large, Way, marker
+from penstock.wire.integers import BigInt, Way, marker
 from penstock.wire.schemas import OPAQUE, fields_of
 from penstock.wire.tags import (
     INT64_MAX,
@@ -53,6 +53,7 @@ class Format(enum.Enum):
     UNTYPED = "convex_encoded_json of errors"
     JSON = "json"
     CLEAN = "json for people"
+    SAID = "json in the text of an error"
 
 
 _FORMATS = {
@@ -150,16 +151,22 @@ class _Writer:
         tags: Whether values that JSON lacks are tagged; otherwise they are text.
         check_key: Refuses a value that cannot be a key.
         strict: Whether it refuses large integers that are not declared as `Int64`.
+        mark: Stands after integers of 64 bits that are text.
     """
 
     def __init__(
-        self, *, tags: bool = False, check_key: Callable[[str], None] = _take_key, strict: bool = False
+        self,
+        *,
+        tags: bool = False,
+        check_key: Callable[[str], None] = _take_key,
+        strict: bool = False,
+        mark: str = "",
     ) -> None:
         self.check_key, self._strict = check_key, strict
         self._ways: dict[type[Any], _Way] = {
             int: self.integer,
             float: _tag_real if tags else _real,
-            Large: tag_integer if tags else lambda value: str(int(value)),
+            BigInt: tag_integer if tags else lambda value: f"{int(value)}{mark}",
             bytes: tag_bytes if tags else lambda value: tag_bytes(value)["$bytes"],
             dict: self.mapping,
             list: self.sequence,
@@ -186,7 +193,7 @@ class _Writer:
                 fix="Declare Int64, or return text.",
                 shown=True,
             )
-        return self._ways[Large](value)
+        return self._ways[BigInt](value)
 
     def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -265,6 +272,7 @@ _WRITERS: dict[Format, _Writer] = {
     Format.UNTYPED: _Writer(tags=True, check_key=_refuse_unfit),
     Format.JSON: _Writer(strict=True),
     Format.CLEAN: _Writer(),
+    Format.SAID: _Writer(mark="n"),
 }
 
 

@@ -19,6 +19,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_PLAIN_INTEGER = 2**53  # up to here every JSON parser gets the same integer
 LONGEST_KEY = 1024
 KEYS_ARE = f"that Convex's clients take: printable ASCII, at most {LONGEST_KEY} characters, no dollar first"
+AT_REST: dict[type, str] = {bytes: "@bytes", int: "@int64"}  # tags of stored values where nothing else tells them
 
 _WORD = 8
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -117,8 +118,13 @@ class Tokens:
 
     async def _verify(self, token: str) -> Verified:
         keys = self._keys_for(_decode_unverified(token)["payload"])
-        key_id, claims = await self._claims(keys, token, keys.provider.application_id)
-        expires_at = self._check_times(claims)
+        try:
+            key_id, claims = await self._claims(keys, token, keys.provider.application_id)
+            expires_at = self._check_times(claims)
+        except Unauthenticated as error:
+            if isinstance(keys.provider, CustomJWT):
+                error.facts["reason"] = "InvalidAuthHeader"  # as Convex calls it
+            raise
         identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
         return Verified(identity, expires_at, lambda: keys.has(key_id))
 
@@ -130,7 +136,8 @@ class Tokens:
         key_id = SHARED if getattr(keys.provider, "secret", "") else key_id
         key = await keys.find(key_id)
         if key is None:
-            raise _refusal(f"The issuer {keys.provider.issuer} has no key {key_id!r}.")
+            said = f"its 'kid' is {key_id!r}" if key_id else "it is missing a 'kid' in its header"
+            raise _refusal(f"Could not decode token: {said}. The issuer {keys.provider.issuer} has no key {key_id!r}.")
         try:
             claims = jwt.decode(
                 token,
@@ -153,16 +160,18 @@ class Tokens:
     def _keys_for(self, claims: dict[str, Any]) -> KeySet:
         """The keys of the provider that the token says it is of, and for the application that it is for."""
         issuer, audience = claims.get("iss"), claims.get("aud")
+        if issuer is None:
+            raise _refusal("The token names no issuer: its claim 'iss' is missing.", reason="InvalidAuthHeader")
         audiences = audience if isinstance(audience, list) else [audience]
         for keys in self._key_sets:
             provider = keys.provider
             same = isinstance(issuer, str) and issuer_url(issuer) == issuer_url(provider.issuer)
             if same and (provider.application_id is None or provider.application_id in audiences):
                 return keys
-        listed = ", ".join(repr(keys.provider) for keys in self._key_sets) or "none"
+        listed = ", ".join(one.provider.summary for one in self._key_sets) or "none"
         raise _refusal(
-            f"No provider of this app is the issuer {issuer!r} of tokens for {audience!r}.",
-            fix=f"Compare with App(auth=[…]). Configured: {listed}.",
+            f"No auth provider found matching the given token, which the issuer {issuer!r} made for {audience!r}.",
+            fix=f"Compare with App(auth=[…]), the configured providers: {listed}.",
             reason="NoAuthProvider",
         )
 
@@ -170,10 +179,13 @@ class Tokens:
         now = self._clock.now()
         expires_at = min(_time(claims["exp"]), _LAST) + _LEEWAY
         if expires_at <= now:
-            raise _refusal("The token has expired.")
+            raise _refusal(f"Token expired {_seconds(now - expires_at + _LEEWAY)} ago.")
         for name in ("nbf", "iat"):
-            if name in claims and _time(claims[name]) > now + _LEEWAY:
-                raise _refusal(f"The token does not hold yet: its {name} is in the future.", fix="Compare the clocks.")
+            if name in claims and (valid_from := _time(claims[name])) > now + _LEEWAY:
+                wait = _seconds(valid_from - now)
+                raise _refusal(
+                    f"The token will be valid in {wait}: its {name} is in the future.", fix="Compare the clocks."
+                )
         return expires_at
 
 
@@ -183,7 +195,8 @@ def _decode_unverified(token: str) -> dict[str, Any]:
     try:
         return jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
-        raise _refusal("The token is no JSON Web Token.", reason="InvalidAuthHeader") from error
+        what = "The token is no JSON Web Token: a JWT has three base64-encoded parts, separated by dots."
+        raise _refusal(what, reason="InvalidAuthHeader") from error
 
 
 def _readable(claims: dict[str, Any]) -> dict[str, Any]:
@@ -199,6 +212,10 @@ def _readable(claims: dict[str, Any]) -> dict[str, Any]:
         raise _refusal("The token names nobody: its sub is empty.")
     found: dict[str, Any] = json.loads(text, parse_int=lambda said: int(said) if len(said) < _DIGITS else said)
     return found
+
+
+def _seconds(wait: timedelta) -> str:
+    return f"{max(math.ceil(wait.total_seconds()), 1)} seconds"
 
 
 def _time(claim: Any) -> datetime:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from penstock.api.tasks.views import TaskPage, TaskRecord, record_of
@@ -36,6 +37,7 @@ _Where = TaskFilter[Any]
 AT_ONCE = 500
 _RELEASED_AT_ONCE = 1000
 _SOURCE_AT_ONCE = 1000
+_WHAT = "Looking after reactive tasks"
 _SEPARATORS = ((", ", ": "), (",", ":"))  # as PostgreSQL and SQLite have them
 _LIKE_BYTES = re.compile(r'(?<=[\[,])"(\\\\(?=x)|I(?=nfinity")|-(?=Infinity"))')
 _NUMBERS = range(2**31)  # of tasks
@@ -163,7 +165,7 @@ class Selection:
             "skip": lambda: records.skip(rows, calls.now()),
             "delete": lambda: records.delete(rows, calls.now()),
         }
-        return len(await calls.runner.attempt(writes[verb], "Looking after reactive tasks"))
+        return len(await calls.runner.attempt(writes[verb], _WHAT))
 
     @property
     def _at_once(self) -> int:
@@ -260,7 +262,7 @@ async def change_rows(
 async def pause(calls: JobCalls, name: str) -> str:
     """Let none of a task's runs start; its whole name."""
     task = task_of(await calls.store.tasks.list(), name).plan.name
-    await calls.store.tasks.pause(task, paused=True)
+    await calls.runner.attempt(lambda: calls.store.tasks.pause(task, paused=True), _WHAT)
     calls.store.signals.notify()
     log_event("task.paused", task=task)
     return task
@@ -269,11 +271,12 @@ async def pause(calls: JobCalls, name: str) -> str:
 async def resume(calls: JobCalls, name: str, limit: int | None = None) -> Resumed:
     """Let a task's runs start again; all or some of the rows that were put off are due now."""
     task, runs = task_of(await calls.store.tasks.list(), name), 0
-    await calls.store.tasks.pause(task.plan.name, paused=False)
+    await calls.runner.attempt(lambda: calls.store.tasks.pause(task.plan.name, paused=False), _WHAT)
     more = True
     while more and (limit is None or runs < limit):
         at_once = _RELEASED_AT_ONCE if limit is None else min(limit - runs, _RELEASED_AT_ONCE)
-        released = await calls.store.tasks.release(task.id, calls.now(), at_once)
+        release = partial(calls.store.tasks.release, task.id, calls.now(), at_once)
+        released = await calls.runner.attempt(release, _WHAT)
         runs, more = runs + released, released == at_once
         calls.store.signals.notify()
     log_event("task.resumed", task=task.plan.name, runs=runs)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -229,7 +230,8 @@ class JobCalls:
         self.check_outside("Jobs are retried")
         verb, retried = self.store.jobs.recall if on_complete else self.store.jobs.retry, list[UUID]()
         for start in range(0, len(uuids), _RETRIED_AT_ONCE):
-            retried += await verb(uuids[start : start + _RETRIED_AT_ONCE], self.runner.now())
+            retry = partial(verb, uuids[start : start + _RETRIED_AT_ONCE], self.runner.now())
+            retried += await self.runner.attempt(retry, "Retrying jobs")
             self.store.signals.notify()
         tell_of_retries(retried, on_complete=on_complete)
         return retried

@@ -133,7 +133,7 @@ class Places:
         except TimeoutError as error:
             if not timer.expired():  # the function's own
                 raise
-            raise CallTimeout(f"{what} took longer than {seconds:g} seconds.") from error
+            raise CallTimeout.of(what, seconds) from error
         finally:
             self._under_way -= 1
 
@@ -190,7 +190,7 @@ class Dispatch:
         if internal:  # an administrator, whose patience is the setting's
             seconds = max(seconds, self._config.call_timeout)
         call = Request(function, args, caller, encode=finish)
-        async with self._places.take(path, seconds) as timer:
+        async with self._places.take(function.title, seconds) as timer:
             if is_mutation:
                 call = MutationRequest(function, args, caller, encode=finish, timer=timer, deadline=timer.when())
             with containing(function.name):
@@ -221,7 +221,7 @@ class Dispatch:
         requests = {place: request for place, request in enumerate(found) if isinstance(request, Request)}
         by_default = self._config.call_timeout
         seconds = max((one.function.seconds(by_default) for one in requests.values()), default=by_default)
-        async with self._places.take("A batch of queries", seconds):
+        async with self._places.take("The batch's", seconds):
             snapshot = None if at is None else self.snapshots.find(at)
             results = await self._runner.queries(list(requests.values()), snapshot)
         for place, result in zip(requests, results, strict=True):
@@ -250,7 +250,7 @@ class Dispatch:
         store, now = self._runner.engine.store.requests, self._runner.now
         once: dict[str, Any] = {"key": key, "store": store, "now": now, "resent": resent}
         try:
-            async with self._places.take(path, function.seconds(self._config.call_timeout)) as timer:
+            async with self._places.take(function.title, function.seconds(self._config.call_timeout)) as timer:
                 call = SentOnce(function, args, caller, encode=encode, timer=timer, deadline=timer.when(), **once)
                 with containing(function.name):
                     found: bytes = await self._runner.mutation(call)
@@ -279,7 +279,7 @@ class Dispatch:
             CallTimeout: It took too long.
         """
         call = HttpCall(action, {action.argument: request}, caller, respond=respond)
-        async with self._places.take(action.name, action.seconds(self._config.call_timeout)):
+        async with self._places.take(action.title, action.seconds(self._config.call_timeout)):
             with containing(action.name):
                 result = await self._runner.start(call)
                 if not action.is_async:

@@ -219,7 +219,7 @@ class FunctionCalls(Attempts):
                 if not is_late:
                     raise
             if is_late:
-                error = CallTimeout(f"{function.name} took longer than {limit:g} seconds.")
+                error = CallTimeout.of(function.title, limit)
             elif isinstance(error, TryAgain) and error in (transaction.failure, transaction.again):
                 if isinstance(error, DatabaseUnavailable):
                     raise

@@ -344,14 +344,15 @@ class Socket:
             path, args = read_call(call, is_npm=self._client.is_npm)
             if call.type == "Mutation":
                 key = await self._key_of(call.request_id, path, args, caller)
-            with log_lines(told=self._opening.config.dev) as lines:
+            with log_lines(told=self._opening.config.dev or credentials.is_admin) as lines:
                 if key is None:
                     result = await dispatch.call(path, FunctionKind.ACTION, args, caller=caller, finish=self._encode)
                 else:
                     encode = partial(self._end_mutation, key)
                     result = await dispatch.call_once(path, args, key, encode, resent=self._resends, caller=caller)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._respond(call, self._call_failure(error, call.udf_path), lines, failed=True)
+            exchange = self._exchange(call.udf_path, credentials)
+            self._respond(call, self._call_failure(error, exchange), lines, failed=True)
             self._responded |= call.type == "Mutation"
         else:
             if key is None:
@@ -399,7 +400,7 @@ class Socket:
         self._committing = None
         self._held.append(_Held(request, result, lines, key))
 
-    def _call_failure(self, error: Exception, path: str) -> bytes:
+    def _call_failure(self, error: Exception, exchange: Exchange) -> bytes:
         """The message of an error, and perhaps the field of its data.
 
         Raises:
@@ -407,19 +408,18 @@ class Socket:
             HangUp: Its token holds no more.
         """
         if isinstance(error, CallTimeout):
-            return to_json(f"[Request ID: {self._request_id}] {path} took longer than it may.")
+            said = str(error) if "limit" in error.facts else f"{exchange.function} took longer than it may."
+            return to_json(f"[Request ID: {self._request_id}] {said}")
         if isinstance(error, TryAgain | HangUp):
             raise error
-        return self._failure(error, path)[_MESSAGE:-1]
+        return function_error(error, exchange)[_MESSAGE:-1]
 
     def _query_failure(self, error: Exception, path: str) -> bytes:
-        return self._failure(error, path)[len(_ERROR) : -1]
+        return function_error(error, self._exchange(path, self._credentials))[len(_ERROR) : -1]
 
-    def _failure(self, error: Exception, path: str) -> bytes:
-        return function_error(error, self._exchange(path))
-
-    def _exchange(self, path: str) -> Exchange:
-        return Exchange(self._request_id, self._opening.config.dev, path, self._client.form)
+    def _exchange(self, path: str, credentials: Credentials) -> Exchange:
+        dev = self._opening.config.dev or credentials.is_admin
+        return Exchange(self._request_id, dev, path, self._client.form)
 
     # ----- messages for the client
 
@@ -499,7 +499,7 @@ class Socket:
         self._reached = self._reached._replace(ts=ts + self._offset)
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
-            exchange, alone = self._exchange(entry.function.name), len(entry.watchers) == 1
+            exchange, alone = self._exchange(entry.function.name, self._credentials), len(entry.watchers) == 1
             written = self._written.write(answer, exchange, entry.function, alone=alone)
             failed = not written.startswith(_SUCCESS)
             outcome = written[len(_ERROR if failed else _SUCCESS) : -1]

@@ -23,6 +23,7 @@ from penstock.store.sqlite.filewatch import FileWatch
 _LOOK_EVERY = 0.03  # seconds; on a slow processor all looks take about 1 % of it
 # Where the kernel tells of writes to the log: seconds from one look to the next. A write comes before its commit shows.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
+_LONGEST_REST = 0.004  # seconds from one look to the next while somebody writes again and again
 _AGAIN_AFTER = 0.5
 
 
@@ -89,7 +90,7 @@ class SqliteSignals:
                 elif log.changed.is_set():  # its commit shows a little later
                     log.listen()
                     await self._clock.sleep(rest)
-                    rest, pause = min(rest * 2, _LOOK_EVERY), _FIRST_PAUSE
+                    rest, pause = min(rest * 2, _LONGEST_REST), _FIRST_PAUSE
                 else:
                     pause = _LONGEST_PAUSE if version != seen else min(pause * 2, _LONGEST_PAUSE)
                     rest = _FIRST_PAUSE
