@@ -33,10 +33,10 @@ from penstock import (
     WorkResult,
 )
 from penstock.calls.workflows.context import WorkflowCtx
-from penstock.errors import EventTimeout, StepLost
+from penstock.errors import DatabaseUnavailable, EventTimeout, StepLost
 from penstock.jobs.job import job_uuid
 from penstock.store.session import reading
-from penstock.testing import TestApp, gate
+from penstock.testing import TestApp, gate, raising
 
 pytestmark = pytest.mark.both_stores
 
@@ -771,7 +771,7 @@ async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
 async def real(ctx: WorkflowCtx, number: int) -> list[Any]:
     first = await ctx.run_mutation(do, f"real {number}")
     await ctx.sleep(timedelta(milliseconds=200))  # in memory
-    both = await asyncio.gather(ctx.run_action(act, f"a {number}"), ctx.run_workflow(child, f"c {number}"))
+    both = [*await asyncio.gather(ctx.run_action(act, f"a {number}"), ctx.run_workflow(child, f"c {number}"))]
     await ctx.sleep(timedelta(seconds=1.2))
     try:
         await ctx.wait_for(card_added, timeout=timedelta(seconds=1.2))
@@ -802,3 +802,37 @@ async def is_there(backend: Backend, count_: int) -> bool:
 async def waits_for_ever(backend: Backend, job: JobId) -> bool:
     status = await backend.job(job)
     return status is not None and status.error == "Waits for card_added"
+
+
+async def test_a_commit_whose_answer_is_lost_takes_effect_once(database_url: str) -> None:
+    lost = DatabaseUnavailable("The connection was lost.", uncertain=True)
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, many_steps, 3)
+        with raising("commit.after", lost, times=3, when=lambda transaction: bool(transaction.wrote)):
+            await backend.run_until_idle()
+        status = await backend.job(job)
+        assert status is not None
+        assert status.result == 3, status
+        assert await backend.run_query(effects) == ["0", "1", "2"]
+        records = await backend.engine.store.workflows.read_history(job_uuid(job))
+        assert [record.place for record in sorted(records, key=lambda one: one.number)] == [0, 1, 2, 3]
+
+
+@app.workflow
+async def side_by_side(ctx: WorkflowCtx, number: int) -> list[str]:
+    seen = await ctx.run_query(count)
+    assert seen == 0
+    tasks = [asyncio.create_task(ctx.run_mutation(do, f"{one}")) for one in range(number)]
+    order = [await one for one in asyncio.as_completed(tasks)]
+    await ctx.sleep(timedelta(days=1))  # replayed in the same order
+    return order
+
+
+async def test_mutations_beside_each_other_are_replayed_in_the_order_of_their_commits(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        status = await run(backend, side_by_side, 20)
+        assert status.state.value == "success", status
+        assert sorted(status.result) == sorted(str(one) for one in range(20))
+        records = await backend.engine.store.workflows.read_history(job_uuid(status.id))
+        placed = [one.place for one in records if one.number > 0]
+        assert len(set(placed)) == len(placed) == 21

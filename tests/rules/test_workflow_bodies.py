@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -394,3 +396,35 @@ def test_errors_come_back_as_what_they_were(error: Exception, kind: Any, said: s
     assert type(found) is kind
     if kind is not Unprintable:
         assert said in str(found)
+
+
+CODE = """
+class Hostile:
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+hostile = Hostile()
+NAMES = frozenset({"a", "b", "c"})
+
+class Helper:
+    def help(self):
+        return {part} in {"a", "b"}
+
+async def flow(ctx):
+    return [helper for helper in (1, 2, {whole})]
+"""
+
+
+def fingerprint_of(part: str, whole: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    module: Any = ModuleType("fingerprinted")
+    exec(CODE.replace("{part}", part).replace("{whole}", whole), vars(module))
+    monkeypatch.setitem(sys.modules, "fingerprinted", module)
+    registry = Registry()
+    registry.add(WorkflowFunction(module.flow, public=False))
+    return registry.fingerprint
+
+
+def test_the_fingerprint_of_a_program_is_that_of_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [fingerprint_of(*each, monkeypatch) for each in (("1", "2"), ("1", "2"), ("3", "2"), ("1", "3"))]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
