@@ -31,11 +31,6 @@ class History:
         return BEGINNING in self._records
 
     @property
-    def size(self) -> int:
-        """The number of records."""
-        return len(self._records)
-
-    @property
     def cancelled(self) -> bool:
         """Whether the body was told of a cancel."""
         return any(record.kind is RecordKind.CANCEL for record in self._records.values())

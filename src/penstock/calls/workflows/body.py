@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
 from penstock.clock import Random, random_of
-from penstock.errors import ContextError, LimitExceeded, PenstockError, ResultInvalid, UnawaitedCall
+from penstock.errors import ContextError, LimitExceeded, PenstockError, UnawaitedCall
 from penstock.functions.function import AnyFunction
 from penstock.jobs.retry import Retry
 from penstock.observe.errortext import error_text
@@ -335,12 +335,3 @@ def _moment(seconds: float) -> datetime | None:
         return None
     found = datetime.fromtimestamp(seconds, UTC)
     return found if found.timestamp() >= seconds else found + datetime.resolution
-
-
-def check_value(function: AnyFunction, size: int, limit: int) -> None:
-    """Refuse a result that is too large for a record."""
-    if size > limit:
-        raise ResultInvalid(
-            f"{function.name} returned {size} bytes; a step may return {limit}.",
-            fix="Store the data in a table, and return its id.",
-        )
