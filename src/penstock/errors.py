@@ -36,6 +36,10 @@ PenstockError
 │   ├── NotSignedIn               the call is for users who have signed in
 │   ├── AccessDenied              the caller may not call this, or may not write this row
 │   └── RateLimited               the caller has made too many calls of this kind
+├── WorkflowError                 what the body of a workflow learns of its steps and waits
+│   ├── StepFailed                a step raised an error whose class this program does not have
+│   ├── StepLost                  the worker died during a step that must not run twice
+│   └── EventTimeout              the event that a run waited for did not come in time
 ├── TryAgain                      nothing is wrong with the call; it may succeed later
 │   ├── Conflict                  every retry conflicted with another transaction
 │   ├── DatabaseUnavailable       the database is unreachable, starting or stopping
@@ -321,6 +325,25 @@ class RateLimited(ApplicationError):
         message = "Too many calls of this kind. Try again later."
         super().__init__({"code": "RateLimited", "message": message, "retryAfter": retry_after})
         self.retry_after = retry_after
+
+
+class WorkflowError(PenstockError):
+    """The body of a workflow learns this of its steps and waits."""
+
+
+class StepFailed(WorkflowError):
+    """A step raised an error whose class this program does not have, or no longer has.
+
+    ``facts`` has its ``type``, as ``module:Class``, and its ``text``.
+    """
+
+
+class StepLost(WorkflowError):
+    """The worker died during a step that must not run twice. Nobody knows how far it came."""
+
+
+class EventTimeout(WorkflowError):
+    """The event that a run waited for did not come in time. If it comes later, the next wait receives it."""
 
 
 class TryAgain(PenstockError):

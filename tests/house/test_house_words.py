@@ -26,6 +26,7 @@ _ALLOWED = {
     "held": "public: exported from penstock.migrations",
     "known": "public: the word in filters",
     "lost": "public: `Lock.lost`",
+    "patched": "public: `WorkflowCtx`, and its body",
     "passed": "the column of an outbox that it reads",
     "watched_values": "public: the ctx of a reactive task",
 }

@@ -12,10 +12,19 @@ from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskC
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.ctxkinds import annotation_of, check_ctx, label, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.workflows.context import WorkflowCtx
+from penstock.calls.workflows.events import Event
 from penstock.errors import DeclarationError
 from penstock.functions.access import Access, Guard
 from penstock.functions.batch import Batch
-from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, Runtime
+from penstock.functions.function import (
+    ActionFunction,
+    AnyFunction,
+    MutationFunction,
+    QueryFunction,
+    Runtime,
+    WorkflowFunction,
+)
 from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
 from penstock.observe.places import place_of_handler
@@ -71,6 +80,7 @@ class Declaring:
 
     def __init__(self) -> None:
         self.registry = Registry()
+        self.events: dict[str, Event[Any]] = {}
         self.requires_access = False  # whether each public function has to say who has access
 
     @property
@@ -127,6 +137,31 @@ class Declaring:
         """Declare an action that only this program may call; see `action`."""
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=False))
 
+    @property
+    def workflow(self) -> WorkflowDecorator:
+        """Declare a workflow: a function that survives crashes, deploys and long waits; only this program starts it.
+
+        Written with ``async def``. It makes steps and waits by its ctx; each is recorded, and after a crash it runs
+        again from its start with what was recorded. Start it as a job. ``name=``: see `query`.
+        """
+        return cast("WorkflowDecorator", self._declare(WorkflowFunction, "name", public=False, word="workflow"))
+
+    def event(self, name: str, kind: type[T], /) -> Event[T]:
+        """Declare an event, which runs of workflows wait for, and others send.
+
+        Args:
+            name: Its name.
+            kind: The type of its payload, such as a pydantic model, a dataclass or ``str``; NoneType for none.
+
+        Raises:
+            DeclarationError: There is an event of this name already, or the name cannot be.
+        """
+        event: Event[T] = Event(name, kind)
+        if name in self.events:
+            raise DeclarationError(f"There are two events called {name!r}.", fix="Give one of them another name.")
+        self.events[name] = event
+        return event
+
     def http(
         self,
         method: str,
@@ -173,8 +208,8 @@ class Declaring:
 
         return declare
 
-    def _declare(self, kind: type[AnyFunction], *allowed: str, public: bool) -> Any:
-        word = f"{'' if public else 'internal_'}{kind.kind.value}"
+    def _declare(self, kind: type[AnyFunction], *allowed: str, public: bool, word: str = "") -> Any:
+        word = word or f"{'' if public else 'internal_'}{kind.kind.value}"
 
         def declare(*handler: Callable[..., Any], **options: Any) -> Any:
             if unknown := [name for name in options if name not in allowed]:
@@ -316,6 +351,15 @@ class ActionDecorator(Protocol):
         name: str = ...,
         timeout: timedelta = ...,
     ) -> BatchDecorator[P, T]: ...
+
+
+class WorkflowDecorator(Protocol):
+    """The type of `App.workflow`: it declares a function, or takes options and returns a decorator."""
+
+    @overload
+    def __call__(self, *, name: str) -> WorkflowDecorator: ...
+    @overload
+    def __call__(self, handler: Awaits[WorkflowCtx, P, R], /) -> WorkflowFunction[WorkflowCtx, P, R, Awaitable[R]]: ...
 
 
 class HttpDecorator(Protocol):

@@ -33,10 +33,19 @@ class FunctionKind(enum.Enum):
     QUERY = "query"
     MUTATION = "mutation"
     ACTION = "action"
+    WORKFLOW = "workflow"
 
     @property
     def with_article(self) -> str:
         return "an action" if self is FunctionKind.ACTION else f"a {self.value}"
+
+    @property
+    def job_kind(self) -> Literal["query", "mutation", "action"]:
+        """The kind of its jobs, as the database knows it.
+
+        Workers of all releases let a lost mutation run again, and so a lost run of a workflow.
+        """
+        return "mutation" if self is FunctionKind.WORKFLOW else self.value
 
 
 _NO_HELPERS = {
@@ -46,6 +55,14 @@ _NO_HELPERS = {
     "await ctx.scheduler.run_after(timedelta(0), {}, …), or call it from an action.",
     (FunctionKind.ACTION, FunctionKind.QUERY): "Write await ctx.run_query({}, …).",
     (FunctionKind.ACTION, FunctionKind.MUTATION): "Write await ctx.run_mutation({}, …).",
+    **{
+        (FunctionKind.WORKFLOW, kind): f"Write await ctx.run_{kind.value}({{}}, …), which records it."
+        for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION)
+    },
+    **{
+        (kind, FunctionKind.WORKFLOW): "Write await ctx.scheduler.run_after(timedelta(0), {}, …)."
+        for kind in (FunctionKind.QUERY, FunctionKind.MUTATION, FunctionKind.ACTION)
+    },
 }
 
 
@@ -209,6 +226,20 @@ class MutationFunction(Function[C, P, R, X]):
 
 class ActionFunction(Function[C, P, R, X]):
     kind = FunctionKind.ACTION
+
+
+class WorkflowFunction(Function[C, P, R, X]):
+    """A function that survives crashes and long waits. It only runs as a job; see `calls/workflows`."""
+
+    kind = FunctionKind.WORKFLOW
+
+    def __init__(self, handler: Callable[..., X], *, public: bool, name: str | None = None) -> None:
+        super().__init__(handler, public=public, name=name)
+        if not self.is_async:
+            raise DeclarationError(
+                f"{self.name} ({place_of_handler(handler)}) is a workflow written with def.",
+                fix="Write async def: a thread that sleeps for days cannot be let go of.",
+            )
 
 
 AnyFunction = Function[Any, Any, Any, Any]

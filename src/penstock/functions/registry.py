@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
+from functools import cached_property
+from hashlib import blake2b
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from penstock.codec import Codec
 from penstock.errors import DeclarationError
-from penstock.functions.function import AnyFunction
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
 from penstock.observe.places import place_of_handler
@@ -66,10 +68,45 @@ class Registry:
         return found[0] if len(found) == 1 and ":" not in name else name
 
     def kinds(self) -> dict[str, str]:
-        return {function.name: function.kind.value for function in self}
+        return {function.name: function.kind.job_kind for function in self}
+
+    @property
+    def workflows(self) -> list[str]:
+        """The names of the workflows."""
+        return [name for name, function in self._functions.items() if function.kind is FunctionKind.WORKFLOW]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the code in the modules of its functions: another one after a deploy that changed any."""
+        digest = blake2b(digest_size=8)
+        for name in sorted({function.declared.__module__ for function in self}):
+            for code in _codes_of(vars(sys.modules[name]) if name in sys.modules else {}, name):
+                digest.update(code)
+        return digest.hexdigest()
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def _codes_of(names: Mapping[str, Any], module: str) -> Iterator[bytes]:
+    """The code of the functions and methods of a module, in a fixed order."""
+    for name in sorted(names):
+        found = names[name].declared if issubclass(type(names[name]), Function) else names[name]
+        kind = type(found)  # other objects may do anything when they are asked
+        if issubclass(kind, FunctionType) and found.__module__ == module:
+            yield from _parts_of(found.__code__)
+        elif issubclass(kind, type) and found.__module__ == module:
+            yield from _codes_of({key: one for key, one in vars(found).items() if key != "__dict__"}, module)
+
+
+def _parts_of(code: CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts_of(constant)
+        elif not isinstance(constant, frozenset):  # whose order differs
+            yield repr(constant).encode()
 
 
 def tables_of(functions: Iterable[AnyFunction]) -> list[type[Table]]:

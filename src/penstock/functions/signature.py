@@ -235,8 +235,13 @@ class Signature:
 
 def encode_any(value: Any, what: str, annotation: Any = Any) -> str:
     """A value of no function as JSON text; ValueInvalid if a reader who knows the annotation would not get it."""
+    return encoder_of(annotation).encode(value, what)
+
+
+def encoder_of(annotation: Any) -> Encoder:
+    """Give the encoder of the values of an annotation."""
     encoder: Encoder = _reuse(_result_checks, annotation)[1]
-    return encoder.encode(value, what)
+    return encoder
 
 
 def check_declaration(handler: Callable[..., Any], name: str, kind: str, public: bool) -> None:

@@ -81,6 +81,7 @@ class Options:
     # the number of the reactive task that it belongs to; its arguments then begin with those of `Mark`
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
+    run: str | None = None  # the id of the run of a workflow that waits for its end
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
@@ -211,6 +212,7 @@ class Outcome:
     traceback: str | None = None  # for raised: the traceback
     retryable: bool = True  # for raised: whether a further attempt makes sense
     delay: timedelta = timedelta(0)  # for snoozed: the wait
+    form: str | None = None  # for raised: its error as a run of a workflow that waits for the job reads it
     blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
@@ -235,6 +237,9 @@ class Settlement:
     failed: Attempt | None = None  # the attempt, if it failed or was lost; it is added to the kept ones
     mark: Mark | None = None  # for a job of a reactive task: its row and generation
     blocks_key: bool = False  # whether no other job of its concurrency key starts before it, if it has one
+    keeps_rank: bool = False  # whether it starts before newer jobs when its time has come
+    run: str | None = None  # the run of a workflow that waits for its end, if this is it
+    form: str | None = None  # its error as that run reads it
 
     @property
     def is_plain(self) -> bool:
@@ -320,9 +325,12 @@ class Work:
         attempt: The number of this attempt, from 1.
         deadline: The time at which the attempt is stopped; None if it has no limit.
         begin: For penstock itself: called in the attempt's transaction, before its function.
+        key: A key by which an outside system can tell that it is asked again: the same in each attempt, and of each
+            step of a workflow another one.
     """
 
     id: JobId
     attempt: int
     deadline: datetime | None
     begin: Callable[[Any], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    key: str = ""

@@ -35,6 +35,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         state, until, result = JobState.SUCCESS, expiry(job.options, now, keep), outcome.result
         settled = Settlement(job.id, state, outcome.event, job.attempt, job.run_at, now, until, result)
         settled.frees_key = job.options.key is not None
+        settled.run = job.options.run
         if job.options.task is not None:
             settled.mark = mark_of(job.options.task, job.args, job.version)
         return settled
@@ -56,6 +57,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         failed=_attempt_of(job, outcome, event, now) if event in FAILED_ATTEMPT else None,
         mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
         blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
+        run=job.options.run if state in FINISHED else None,
+        form=outcome.form,
     )
     if state is not JobState.COMPLETING:
         return settled
@@ -77,6 +80,7 @@ def settle_cancel(
         expires_at=expiry(job.options, now, keep),
         frees_key=job.options.key is not None and (job.on_complete is None or bool(job.options.until_start)),
         mark=None if job.options.task is None else mark_of(job.options.task, job.args),
+        run=job.options.run if job.on_complete is None else None,
     )
     return _completing(job, settled, state, None) if settled.state is JobState.COMPLETING else settled
 
@@ -98,6 +102,22 @@ def complete(job: Job, ending: Ending, now: datetime, keep: timedelta, error: st
         on_complete_attempts=ending.attempts,
         frees_key=job.options.key is not None,
         failed=job.failed,
+        run=job.options.run,
+    )
+
+
+def suspend(job: Job, run_at: datetime, now: datetime, reason: str) -> Settlement:
+    """The settlement of a workflow's run that sleeps. That is no attempt, and it keeps its place among jobs."""
+    return Settlement(
+        id=job.id,
+        state=JobState.PENDING,
+        event=JobEvent.SNOOZED,
+        attempt=job.attempt - 1,
+        run_at=run_at,
+        finished_at=now,
+        expires_at=now,
+        error=reason,
+        keeps_rank=True,
     )
 
 
@@ -142,7 +162,12 @@ def _bare(job: Job) -> Job:
     except (ValueError, TypeError):
         task = None
     bare = Options(
-        context=asked.context, key=asked.key, until_start=asked.until_start, task=task, program=asked.program
+        context=asked.context,
+        key=asked.key,
+        until_start=asked.until_start,
+        task=task,
+        program=asked.program,
+        run=asked.run,
     )
     return replace(job, options=bare, failing_since=None)
 

@@ -22,6 +22,9 @@ POINTS = frozenset(
         "outbox.next",  # the next messages of an outbox are known, none is delivered
         "outbox.write",  # the cursor of an outbox is about to be written by itself
         "outbox.rebuild",  # the reset of an outbox has run, and it is about to start from the beginning
+        "workflow.step_ran",  # a query or an action of a run has returned, nothing is recorded
+        "workflow.recorded",  # records of a run are stored, its body has not learned of them
+        "workflow.sleeps",  # a run is about to let go of its slot
         "lease.renew",  # a process is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

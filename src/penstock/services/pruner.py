@@ -68,7 +68,8 @@ class Pruner(Service):
         acts = await self._store.audit.prune(now, _AT_ONCE)
         sessions = await self._store.dashboard_sessions.prune(now, _AT_ONCE)
         logged = await self._store.logbook.prune(now, _AT_ONCE)
-        if most := max(jobs, rates, tokens, locks, requests, acts, sessions, logged):
+        runs = await self._store.workflows.prune(now, _AT_ONCE)
+        if most := max(jobs, rates, tokens, locks, requests, acts, sessions, logged, runs):
             log_event(
                 "pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests, acts=acts
             )

@@ -41,6 +41,7 @@ from penstock.store.nouns.searches import Searches
 from penstock.store.nouns.statistics import DatabaseStatistics
 from penstock.store.nouns.tasks import TaskEnds, Tasks
 from penstock.store.nouns.tokens import Tokens
+from penstock.store.nouns.workflows import Workflows
 from penstock.store.session import OpenTransaction, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
@@ -123,6 +124,7 @@ class Store(ABC):
         self.crons = Crons(access, self.jobs)
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
+        self.workflows = Workflows(access, calls, self.jobs)
         self.migration_files = MigrationFiles(access)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)

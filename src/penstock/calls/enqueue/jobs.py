@@ -127,7 +127,7 @@ class JobCalls:
         """
         signature, what, clock = function.signature, f"The arguments of {function.name}", self.engine.clock
         name, place = function.name, rank(run_at, priority, ageing)
-        kind: Kind = function.kind.value
+        kind: Kind = function.kind.job_kind
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.with_trace(options)
         if program := self.engine.registry.program:

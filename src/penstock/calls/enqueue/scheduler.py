@@ -12,7 +12,13 @@ from typing import Any, ParamSpec, TypeVar
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.tokens import complete, fail
 from penstock.errors import ContextError
-from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction
+from penstock.functions.function import (
+    ActionFunction,
+    AnyFunction,
+    FunctionKind,
+    MutationFunction,
+    WorkflowFunction,
+)
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, job_id, job_uuid
 from penstock.pools.results import Completion
 from penstock.transaction.tracking import track_calls
@@ -35,12 +41,12 @@ class Scheduler:
     async def run_after(
         self,
         delay: timedelta,
-        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> JobId[R]:
-        """Run a mutation or an action with these arguments, this long after ``ctx.now()``; the id of its job.
+        """Run a function that is no query with these arguments, this long after ``ctx.now()``; the id of its job.
 
         In a mutation the job exists if and only if the transaction commits.
 
@@ -56,7 +62,7 @@ class Scheduler:
     async def run_at(
         self,
         time: datetime,
-        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,

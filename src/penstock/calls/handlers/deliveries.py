@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.calls.call import Arguments, Call
-from penstock.calls.jobs.job import time_limit
 from penstock.calls.run.containment import containing
 from penstock.calls.run.runner import FunctionCalls
+from penstock.calls.run.timelimit import time_limit
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction

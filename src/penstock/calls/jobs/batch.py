@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 from penstock.calls.call import Arguments, Call
 from penstock.calls.handlers.mark_completed import end_of_marked
-from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result, time_limit
+from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result
 from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
+from penstock.calls.run.timelimit import time_limit
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction, FunctionKind

@@ -7,10 +7,8 @@ made again as its policy says.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -25,10 +23,11 @@ from penstock.calls.run.engine import Engine
 from penstock.calls.run.jobrun import JobRun, Withdrawn, caller_of_job
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
+from penstock.calls.run.timelimit import time_limit
+from penstock.calls.workflows.run import run_workflow
 from penstock.codec import Encryption
 from penstock.errors import (
     ArgumentsInvalid,
-    CallTimeout,
     ContextError,
     LeaseLost,
     LimitExceeded,
@@ -48,11 +47,11 @@ from penstock.observe.logs import event as log_event
 from penstock.pools.results import Success
 from penstock.store.session import Session
 from penstock.values import storable
+from penstock.workflows.outcome import error_outcome
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
 _CANCELED = b'{"kind":"canceled"}'
-_NO_LIMIT: AbstractAsyncContextManager[None] = nullcontext()
 
 
 async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
@@ -127,9 +126,13 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     try:
         call = JobCall.of(runner, function, run)
         async with time_limit(job.function, timeout):
-            result = await runner.start(call)
-        if function.kind is FunctionKind.MUTATION:  # which has settled its job
+            if function.kind is FunctionKind.WORKFLOW:
+                result = await run_workflow(runner, run, function)
+            else:
+                result = await runner.start(call)
+        if function.kind is FunctionKind.MUTATION:
             call.note_end(result)
+        if function.kind is FunctionKind.MUTATION or run.asleep:  # which has settled its job
             return None
         return _hold(function, run, result) if run.issued else outcome_of_result(runner.engine, function, result)
     except Exception as error:
@@ -257,26 +260,6 @@ class CompletionCall(_EndsJob):
         return await check_args(self.function, text)
 
 
-def time_limit(function: str, seconds: float | None) -> AbstractAsyncContextManager[None]:
-    """Raise CallTimeout in a block that takes longer."""
-    return _NO_LIMIT if seconds is None else _time_limit(function, seconds)
-
-
-@asynccontextmanager
-async def _time_limit(function: str, seconds: float) -> AsyncIterator[None]:
-    timer = asyncio.timeout(seconds)
-    try:
-        async with timer:
-            yield
-    except TimeoutError as error:
-        if not timer.expired():
-            raise
-        raise CallTimeout(
-            f"{function} took longer than the {seconds:g} seconds that this job may take.",
-            fix="Raise its timeout, or do less in one job.",
-        ) from error
-
-
 def outcome_of_error(runner: FunctionCalls, run: JobRun, error: Exception) -> Outcome:
     """The outcome of an attempt that raised."""
     job = run.job
@@ -340,7 +323,7 @@ def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
     text, trace = storable(error_text(error)[:_LONGEST_ERROR]), storable(trace_text(error)[-_LONGEST_ERROR:])
     retryable = not isinstance(error, NonRetryableError)
-    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable)
+    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=retryable, form=error_outcome(error))
 
 
 def outcome_of_interrupt(run: JobRun) -> Outcome:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction, Function, FunctionKind, name_of
 from penstock.observe.places import place_of_handler
@@ -22,6 +23,7 @@ CONTEXTS = {
     (FunctionKind.MUTATION, False): SyncMutationCtx,
     (FunctionKind.ACTION, True): ActionCtx,
     (FunctionKind.ACTION, False): SyncActionCtx,
+    (FunctionKind.WORKFLOW, True): WorkflowCtx,
 }
 _OF_TASKS = {f"{sync}{word}" for sync in ("", "Sync") for word in ("TaskCtx", "MutationTaskCtx", "TaskBatchCtx")}
 _KIND_OF = {ctx: key for key, ctx in CONTEXTS.items()}

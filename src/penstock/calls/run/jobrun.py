@@ -98,6 +98,10 @@ class Permit:
         self._since = since
 
 
+def _wake_nobody() -> None:
+    """Wake nobody: it is no run of a workflow."""
+
+
 @dataclass(slots=True, eq=False)
 class JobRun:
     """A job under way: one attempt at it, or the call of its on_complete."""
@@ -120,13 +124,20 @@ class JobRun:
     doubtful: bool = False  # whether an open transaction may have marked it as completed
     decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
     trace: str | None = None  # the span of its attempt, which its on_complete is a part of
+    step: int = 0  # the number of the step, if it is one of a workflow's run
+    asleep: bool = False  # whether it was a run of a workflow, and sleeps
+    woken: bool = False  # whether there may be something new in the inbox of the run that it is
+    wake: Callable[[], None] = _wake_nobody  # has the run look: it was woken, or is to be canceled
     lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
     task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
 
     @property
     def work(self) -> Work:
         """The attempt as functions see it."""
-        return Work(job_id(self.job.id), self.job.attempt, self.deadline, self.begin)
+        number = job_id(self.job.id)
+        return Work(
+            number, self.job.attempt, self.deadline, self.begin, f"{number}/{self.step}" if self.step else number
+        )
 
     async def begin(self, session: Session | None = None) -> None:
         """Begin to run, if the limit of its pool still lets it; called right before its function is.

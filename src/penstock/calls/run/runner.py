@@ -30,6 +30,7 @@ from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutin
 from penstock.errors import (
     AccessDenied,
     CallTimeout,
+    ContextError,
     CursorInvalid,
     DatabaseUnavailable,
     LimitExceeded,
@@ -86,6 +87,11 @@ class FunctionCalls(Attempts):
         kind = call.function.kind
         if kind is FunctionKind.MUTATION:
             return self.mutation(call)
+        if kind is FunctionKind.WORKFLOW:
+            raise ContextError(
+                f"{call.function.name} is a workflow, which only runs as a job.",
+                fix="Start it with scheduler.run_after, or enqueue it in a pool.",
+            )
         return self.query(call) if kind is FunctionKind.QUERY else self.action(call)
 
     async def query(self, call: Call) -> Any:

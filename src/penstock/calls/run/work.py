@@ -40,6 +40,11 @@ class ActionWork:
         return self._attempt.work.attempt
 
     @property
+    def key(self) -> str:
+        """A key for outside systems that is the same in each attempt; see `Work`."""
+        return self._attempt.work.key
+
+    @property
     def deadline(self) -> datetime | None:
         """The time at which the attempt is stopped; None if it has no limit."""
         return self._attempt.work.deadline
@@ -85,6 +90,10 @@ class ActionWork:
         if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST_WAIT:
             raise ValueInvalid(f"complete_later takes a timedelta of up to a year, not {timeout!r}.")
         attempt, runner = self._attempt, self._runner
+        if attempt.step:
+            raise ContextError(
+                "A step of a workflow cannot be completed from outside.", fix="Wait for an event: ctx.wait_for."
+            )
         if attempt.issued:
             raise ContextError("This attempt has a token already.", fix="Call complete_later once, and keep the token.")
         text = token_text(job_uuid(self.id), self.attempt, secret())

@@ -136,8 +136,16 @@ class Executor:
         ours = [self.running[job] for job in jobs if job in self.running]
         for running in ours:
             running.cancelled.set()
+            running.wake()
         self._batches.note_cancel()
         return len(ours)
+
+    def wake(self, runs: Collection[UUID]) -> None:
+        """Have those of these runs of workflows look that are under way here."""
+        for run in runs:
+            if (running := self.running.get(run)) is not None:
+                running.woken = True
+                running.wake()
 
     async def wait_for_one(self, seconds: float) -> None:
         await asyncio.wait(self._tasks(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Housekeeping that any worker does for all: ends overdue jobs, carries out cancels.
+"""Housekeeping that any worker does for all: ends overdue jobs, carries out cancels, wakes runs of workflows.
 
 The worker that comes first does it; the others find nothing left. Jobs that an external system will complete run on no
 worker, so any worker ends overdue or canceled ones.
@@ -6,6 +6,7 @@ worker, so any worker ends overdue or canceled ones.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from penstock.calls.enqueue.tokens import settle_held
@@ -17,6 +18,7 @@ from penstock.services.worker.executor import Executor
 
 _CANCELS_AT_ONCE = 1000
 _EXTERNAL_AT_ONCE = 100
+_REFUSED_EVERY = 30.0
 
 
 class Housekeeping:
@@ -26,6 +28,7 @@ class Housekeeping:
         self._runner = runner
         self._store = runner.engine.store
         self._executor = executor
+        self._retry_at = -math.inf
 
     async def end_overdue(self) -> None:
         """End jobs that no external system has completed in time."""
@@ -48,7 +51,19 @@ class Housekeeping:
             settle = partial(settle_held, self._runner, "canceled")
             ended = await self._store.tokens.cancel(self._runner.now(), _EXTERNAL_AT_ONCE, settle)
             self._tell_of_free_slots(ended)
-        return bool(canceled) or ended > 0
+        return bool(canceled) or ended > 0 or await self.wake()
+
+    async def wake(self) -> bool:
+        """Let runs of workflows go on for which something new is there; whether any of them slept."""
+        if not self._runner.engine.registry.workflows:
+            return False
+        store, registry, now = self._store.workflows, self._runner.engine.registry, self._runner.now()
+        moved, running = await store.wake(now)
+        self._executor.wake(running)
+        if (second := self._runner.engine.clock.monotonic()) >= self._retry_at:
+            self._retry_at = second + _REFUSED_EVERY
+            moved += await store.let_retry(registry.workflows, registry.fingerprint, now)
+        return moved > 0
 
     def _tell_of_free_slots(self, ended: int) -> None:
         if ended:

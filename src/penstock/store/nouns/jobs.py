@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from penstock.codec import Ciphertext, is_encrypted
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import Job, JobStatus, NewJob, Settlement, job_id
+from penstock.jobs.job import Job, JobStatus, NewJob, Settlement, job_id, job_uuid
 from penstock.jobs.states import JobState
 from penstock.store.nouns.jobtext import options_of
 from penstock.store.nouns.noun import Noun, Values
@@ -20,6 +21,7 @@ from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
 
 ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
+CANCEL_EVENT, JOB_EVENT = "cancel", "job"  # what penstock itself puts into the inbox of a workflow's run
 _REQUEST_KEPT = timedelta(minutes=1)
 _DAYS = 16
 _LONG_DAY = -1
@@ -62,7 +64,7 @@ class Look:
         return self.next_run_at is not None and self.next_run_at <= now
 
 
-class Jobs(Noun, ABC, queries=("jobs", "moves")):
+class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
     """Jobs at rest. Transactions of users only insert here; services move.
 
     A method that takes an `OpenTransaction` also runs in a transaction of the user's own, and waits for nothing else.
@@ -128,6 +130,8 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         if not await self._look("any_cancelable", before=before):
             return running
         async with self._writing() as session:
+            for row in await self._fetch(session, "cancel_begun"):
+                await self._post(session, self._access.uuid(row["run"]), CANCEL_EVENT, "", "null", now)
             jobs = self._read(Job, await self._fetch(session, "cancelable", now=now, limit=limit))
             if jobs:
                 await self.settle_pending(session, settle(jobs))
@@ -135,6 +139,18 @@ class Jobs(Noun, ABC, queries=("jobs", "moves")):
         return running
 
     # ----- steps
+
+    async def _post_ends(self, session: Session, settlements: Iterable[Settlement]) -> None:
+        """Tell the runs of workflows that wait for the ends of these jobs."""
+        for one in settlements:
+            if one.run is not None:
+                end = {"state": one.state.value, "result": one.result, "error": one.error, "form": one.form}
+                text = json.dumps(end, ensure_ascii=False)
+                await self._post(session, job_uuid(one.run), JOB_EVENT, str(one.id), text, one.finished_at)
+
+    async def _post(self, session: Session, run: UUID, kind: str, name: str, payload: str, now: datetime) -> None:
+        await self._execute(session, "post", run=run, kind=kind, name=name, payload=payload, now=now)
+        await self._execute(session, "wake", run=run)
 
     def _statuses(self, rows: Sequence[Row]) -> builtins.list[JobStatus]:
         reveal = self._access.encryption.reveal

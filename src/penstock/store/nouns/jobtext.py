@@ -18,6 +18,7 @@ from penstock.jobs.job import NO_OPTIONS, Attempt, Ending, Options
 from penstock.jobs.progress import Progress, progress_from
 from penstock.jobs.retry import LONGEST, Exponential, Fixed, Linear, Retry, Series, Ticks
 from penstock.jobs.states import JobState
+from penstock.workflows.record import RecordKind
 
 _LEFT_OVER = ("unread", "broken")
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name not in _LEFT_OVER)
@@ -26,7 +27,7 @@ _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
 _OF_ENDING, _OF_ATTEMPT = (tuple(field.name for field in fields(kind)) for kind in (Ending, Attempt))
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
-    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program"), (str, _NONE)),
+    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program", "run"), (str, _NONE)),
     **dict.fromkeys(("timeout", "start_deadline"), (int, float, _NONE)),
     "until_start": (bool, _NONE),
     "task": (int, _NONE),
@@ -217,4 +218,5 @@ FORMS: Mapping[Any, Callable[[Any], Any]] = {  # by type, what reads such parts 
     tuple[Attempt, ...]: attempts_of,
     Progress: progress_from,
     JobState: JobState,
+    RecordKind: RecordKind,
 }

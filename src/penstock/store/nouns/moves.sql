@@ -228,9 +228,9 @@ with outcome as materialized (
         :ids::uuid[], :states::text[], :attempts::integer[], :run_ats::timestamptz[], :finished_ats::timestamptz[],
         :expires_ats::timestamptz[], :days::smallint[], :results::text[], :errors::text[], :tracebacks::text[],
         :endings::text[], :on_complete_errors::text[], :on_complete_attempts::text[], :failed_attempts::text[],
-        :blocks_keys::boolean[]
+        :blocks_keys::boolean[], :keeps_ranks::boolean[]
     ) as t (id, state, attempt, run_at, finished_at, expires_at, day, result, error, traceback, ending, on_complete_error,
-            on_complete_attempts, failed, blocks_key)
+            on_complete_attempts, failed, blocks_key, keeps_rank)
 ), gone as (
     delete from penstock.running_job r using outcome o
     where r.id = o.id and r.id = any(:ids) and r.lease = :lease  -- said twice: the index of a table with many dead rows
@@ -240,6 +240,7 @@ with outcome as materialized (
               o.state, o.attempt, o.run_at, o.finished_at, o.expires_at, o.day, o.result, o.error, o.traceback, o.ending,
               o.on_complete_error, o.on_complete_attempts, r.error as last_error,
               coalesce(o.blocks_key, false) and r.concurrency_key <> '' as blocks_key,
+              coalesce(o.keeps_rank, false) as keeps_rank,
               case when o.failed is null then r.attempts
                    when r.attempts is null then '[' || o.failed || ']'
                    when jsonb_array_length(r.attempts::jsonb) < 20 then (r.attempts::jsonb || o.failed::jsonb)::text
@@ -258,7 +259,7 @@ with outcome as materialized (
     insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at, error,
          gated, concurrency_key, blocks_key, attempts)
     select id, pool, function, kind, args, priority,
-           rank + case when blocks_key then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
+           rank + case when blocks_key or keeps_rank then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
            options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
            gated and state = 'pending', concurrency_key, blocks_key, attempts
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)

@@ -117,7 +117,7 @@ class PostgresJobs(Jobs):
         return taken
 
     async def settle(self, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
-        if any(item.mark is not None for item in settlements):
+        if any(item.mark is not None or item.run is not None for item in settlements):
             async with self._writing() as session:
                 return await self._settle_within(session, lease, settlements)
         name, values = _settling(settlements)
@@ -158,13 +158,17 @@ class PostgresJobs(Jobs):
 
     async def settle_pending(self, session: Session, settlements: Sequence[Settlement]) -> None:
         rows = await self._fetch(session, "settle_pending", **_settle_arrays(settlements))
-        await self._ends.note_ends(session, _of(settlements, {row["id"] for row in rows}))
+        await self._note_ends(session, settlements, {row["id"] for row in rows})
 
     async def _settle_within(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
         name, values = _settling(settlements)
         won = _winners(name, settlements, await self._fetch(session, name, lease=lease, **values))
-        await self._ends.note_ends(session, _of(settlements, won))
+        await self._note_ends(session, settlements, won)
         return won
+
+    async def _note_ends(self, session: Session, settlements: Sequence[Settlement], won: set[UUID]) -> None:
+        await self._ends.note_ends(session, _of(settlements, won))
+        await self._post_ends(session, [item for item in settlements if item.run is not None and item.id in won])
 
     async def _claim(
         self, lease: int, limit: int, rooms: Sequence[Room], now: datetime
@@ -238,5 +242,6 @@ def _settle_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "freed": [item.id for item in settlements if item.frees_key],
         "failed_attempts": [attempt_text(item.failed) for item in settlements],
         "blocks_keys": [item.blocks_key or None for item in settlements],
+        "keeps_ranks": [item.keeps_rank or None for item in settlements],
     }
     return {name: or_none(values) for name, values in arrays.items()}

@@ -125,7 +125,7 @@ class SqliteJobs(Jobs):
             return False
         values = dict(rows[0]) | {"attempt": settlement.attempt, "waiting": False}
         values["blocks_key"] = settlement.blocks_key and bool(values["concurrency_key"])
-        if not values["blocks_key"]:
+        if not values["blocks_key"] and not settlement.keeps_rank:
             values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)
@@ -134,6 +134,7 @@ class SqliteJobs(Jobs):
         await self._settle_as(session, settlement, values)
         if settlement.mark is not None:
             await self._ends.note_ends(session, [settlement])
+        await self._post_ends(session, [settlement])
         return True
 
     async def _settle_as(self, session: Session, settlement: Settlement, values: dict[str, Any]) -> None:
@@ -175,6 +176,7 @@ class SqliteJobs(Jobs):
             together, alone = [], [*settlements]
         won = await self._succeed(session, lease, together) if together else set()
         await self._ends.note_ends(session, [item for item in together if item.mark is not None and item.id in won])
+        await self._post_ends(session, [item for item in together if item.id in won])
         return won | {item.id for item in alone if await self.settle_within(session, lease, item)}
 
     async def _succeed(self, session: Session, lease: int, settlements: Sequence[Settlement]) -> set[UUID]:
@@ -246,6 +248,8 @@ class SqliteJobs(Jobs):
             await self._write(session, "free_key", {"id": job_id})
         if rows and settlement.mark is not None:
             await self._ends.note_ends(session, [settlement])
+        if rows:
+            await self._post_ends(session, [settlement])
 
     async def _retry(self, session: Session, job_id: UUID, now: datetime) -> bool:
         rows = await self._fetch(session, "retry", id=job_id.bytes, now=encode_datetime(now))

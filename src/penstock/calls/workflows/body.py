@@ -1,0 +1,337 @@
+"""The body of a workflow as it runs: its calls, its time, and the deliveries from which it learns.
+
+Owns the state of the body between two deliveries. It does no I/O: `run` carries out the calls and says what comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import ValidationError
+
+from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
+from penstock.clock import Random, random_of
+from penstock.errors import ContextError, LimitExceeded, PenstockError, UnawaitedCall
+from penstock.functions.function import AnyFunction
+from penstock.jobs.retry import Retry
+from penstock.observe.errortext import error_text
+from penstock.transaction.tracking import Calls
+from penstock.workflows.history import History, Mismatch
+from penstock.workflows.outcome import read_outcome
+from penstock.workflows.record import MOST_RECORDS, Record, RecordKind, digest_of
+
+T = TypeVar("T")
+
+_ASYNCIO = str(Path(asyncio.__file__).parent)
+
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The options of a step.
+
+    Attributes:
+        pool: The name of the pool in which it runs as a job; None to run within the run.
+        retry: When to try again after it raised; None for one attempt.
+        once: Whether it must not begin a second time, even if its worker died.
+        timeout: The seconds that one attempt may take; None for no limit.
+        name: Its name in log events, if it runs as a job.
+    """
+
+    pool: str | None = None
+    retry: Retry | None = None
+    once: bool = False
+    timeout: float | None = None
+    name: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A call of the body whose outcome it has not learned yet."""
+
+    number: int
+    kind: RecordKind
+    name: str  # the name of the function, or the names of the events
+    future: BodyFuture
+    digest: str = ""
+    args: str = "{}"
+    shown: str | None = None  # the arguments as they may be shown
+    function: AnyFunction | None = None
+    options: StepOptions = field(default_factory=StepOptions)
+    events: tuple[str, ...] = ()
+    record: Record | None = None  # of its beginning, if that was recorded
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the body waits for it no more."""
+        return self.future.cancelled()
+
+    def make_record(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
+        """The record of this call."""
+        return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **others)
+
+
+class BodyCalls(Calls):
+    """The calls of a body. Once the run has let go of it, none begins."""
+
+    __slots__ = ("dropped_body",)
+
+    def __init__(self, function: str) -> None:
+        super().__init__(function)
+        self.dropped_body = False
+
+    def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Remember a call.
+
+        Raises:
+            WorkflowSuspended: The run has let go of the body.
+        """
+        if self.dropped_body:
+            call.close()
+            raise WorkflowSuspended
+        return super().track(call)
+
+
+class Body:
+    """The body of one run.
+
+    Args:
+        function: The workflow.
+        history: The records of the run.
+        seed: The seed of its random numbers, the same in each replay.
+        decrypt: Decrypts outcomes.
+    """
+
+    def __init__(self, function: AnyFunction, history: History, seed: int, decrypt: Callable[[str], str]) -> None:
+        self.function = function
+        self.history = history
+        self.open: dict[int, OpenCall] = {}  # calls that have no outcome, by number, in their order
+        self.patches: list[Record] = []  # that it has taken up since the run looked
+        self.calls = BodyCalls(function.name)
+        self.random: Random = random_of(seed)
+        self.now: datetime
+        self._replaying = history.last_place > 0
+        self._decrypt = decrypt
+        self._numbers = 0
+        self._mismatch: Mismatch | None = None
+        self._dropped = False
+        self._compensations: list[Callable[[], Any]] = []
+        self._loop: BodyLoop
+        self._main: BodyTask
+
+    # ----- for the run
+
+    def begin(self, at: datetime, ctx: Any, arguments: Mapping[str, Any]) -> None:
+        """Begin at a time."""
+        self.now, self._loop = at, make_loop(at.timestamp(), self.function.name)
+        self._main = self._loop.create_task(self._run(ctx, arguments), name="main")
+        self._run_dry()
+
+    def deliver(self, record: Record) -> None:
+        """Let the body learn something, and run until it waits for more.
+
+        Raises:
+            Mismatch: The code does not fit the history.
+            ContextError: The body does what no replay can repeat.
+        """
+        self.history.check_delivery(record, self.open)
+        self.now = max(self.now, record.at)
+        self._replaying = (record.place or 0) < self.history.last_place
+        if record.kind is RecordKind.TIMER:
+            if self.next_timer != record.at:
+                raise Mismatch(f"a timer was due at {record.at}, and the code now has one at {self.next_timer}")
+            self._loop.move(self._loop.next_timer)
+        elif record.kind is RecordKind.CANCEL:
+            self._main.cancel()
+        else:
+            self._end_call(self.open.pop(record.number), record)
+        self._run_dry()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        return self._main.done()
+
+    @property
+    def next_timer(self) -> datetime | None:
+        """The time of its earliest timer."""
+        return _moment(self._loop.next_timer)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for nothing that could come."""
+        return self.next_timer is None and all(call.is_abandoned for call in self.open.values())
+
+    def result(self) -> Any:
+        """The result of the body that has ended, or its error.
+
+        Raises:
+            UnawaitedCall: It has left calls or tasks.
+        """
+        error = None if self._main.cancelled() else self._main.exception()
+        if self._main.cancelled() or error is not None:
+            self.calls.abandon()
+            raise error or asyncio.CancelledError
+        if left := [task for task in self._loop.list_tasks() if not task.cancelling()]:
+            names = ", ".join(sorted(task.get_name() for task in left))
+            raise UnawaitedCall(
+                f"{self.function.name} ended, but these tasks of it did not: {names}.",
+                fix="Await them, or use asyncio.TaskGroup.",
+            )
+        self.calls.end()
+        return self.function.signature.check_result(self._main.result())
+
+    def tell_stuck(self) -> ContextError:
+        """Give the error of a body that waits for nothing that could come, with the line."""
+        frame = next((found for task in self._loop.list_tasks() if (found := _waiting_frame(task.get_coro()))), None)
+        where = "" if frame is None else f" in line {frame.f_lineno} of {frame.f_code.co_name}"
+        return ContextError(
+            f"{self.function.name} waits{where} for something that is not recorded, and that never comes.",
+            fix="Await calls of the ctx only; do all else in an action.",
+        )
+
+    def drop(self) -> None:
+        """Let go of the body as it is. No call of its ctx does anything from now on."""
+        self._dropped = self.calls.dropped_body = True
+        if hasattr(self, "_loop"):
+            self._loop.drop()
+        self.calls.abandon()
+
+    # ----- for the ctx
+
+    def call(
+        self,
+        kind: RecordKind,
+        name: str,
+        args: str = "{}",
+        shown: str | None = None,
+        function: AnyFunction | None = None,
+        options: StepOptions | None = None,
+        events: tuple[str, ...] = (),
+    ) -> BodyFuture:
+        """Make a call; its future gets the outcome.
+
+        Raises:
+            ContextError: It is not called in the body.
+            LimitExceeded: The run has made too many calls.
+        """
+        self.check_inside()
+        number, digest = self._take_number(), digest_of(args)
+        if number > MOST_RECORDS:
+            raise LimitExceeded(
+                f"{self.function.name} has made {MOST_RECORDS} calls, which is the most that a run may make.",
+                fix="Do the work of many small steps in one, or in workflows of their own.",
+                limit=MOST_RECORDS,
+            )
+        future = self._loop.create_future()
+        call = OpenCall(number, kind, name, future, digest, args, shown, function, options or StepOptions(), events)
+        try:
+            call.record = self.history.match(number, kind, name, digest, shown)
+        except Mismatch as error:  # the future stays open: the run drops the body
+            self._mismatch = self._mismatch or error
+        self.open[number] = call
+        return future
+
+    def patched(self, name: str) -> bool:
+        """Take up a change of the code, unless the run has passed its place before."""
+        self.check_inside()
+        number = self._numbers + 1
+        if not self.history.takes_patch(number, name, replaying=self._replaying):
+            return False
+        self._take_number()
+        if self.history.find(number) is None:
+            self.patches.append(Record(number, RecordKind.PATCH, None, self.now, name, outcome='{"result":true}'))
+        return True
+
+    def compensate(self, undo: Callable[[], Any]) -> None:
+        """Remember what undoes a step, if the run fails or is canceled."""
+        self.check_inside()
+        self._compensations.append(undo)
+
+    def check_inside(self) -> None:
+        """Refuse a call from elsewhere than the body.
+
+        Raises:
+            WorkflowSuspended: The run has let go of the body.
+            ContextError: It comes from a step, a thread, or another loop.
+        """
+        if self._dropped:
+            raise WorkflowSuspended
+        if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - the one that raises nothing
+            self._refuse_outside()
+
+    # ----- steps
+
+    def _refuse_outside(self) -> NoReturn:
+        raise ContextError(
+            f"The ctx of {self.function.name} was used outside of its body.",
+            fix="Steps have a ctx of their own; return what the body needs from them.",
+        )
+
+    def _take_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _run_dry(self) -> None:
+        self._loop.run_dry()
+        if self._mismatch is not None:
+            raise self._mismatch
+
+    def _end_call(self, call: OpenCall, record: Record) -> None:
+        before = self._loop.next_timer  # which only its own delivery lets fire
+        if (at := record.at.timestamp()) < before:
+            self._loop.move(at)
+        if call.future.done():
+            return
+        function = call.function
+        read = _as_it_is if function is None else function.signature.result_of_json
+        try:
+            result, error = read_outcome(self._decrypt(record.outcome or ""), read)
+        except (ValidationError, PenstockError, ValueError, KeyError, TypeError) as error:
+            raise Mismatch(
+                f"the outcome of call {record.number}, {record}, cannot be read: {error_text(error)}"
+            ) from error
+        if error is None:
+            call.future.set_result(result)
+        else:
+            call.future.set_exception(error)
+
+    async def _run(self, ctx: Any, arguments: Mapping[str, Any]) -> Any:
+        try:
+            return await self.function.handler(ctx, **arguments)
+        except (Exception, asyncio.CancelledError) as error:
+            while self._compensations:
+                try:
+                    await self._compensations.pop()()
+                except Exception as failed:  # noqa: BLE001 - the others still run
+                    error.add_note(f"A compensation failed: {error_text(failed)}")
+            raise
+
+
+def _waiting_frame(coroutine: Any) -> FrameType | None:
+    """The innermost frame of a waiting coroutine that is none of asyncio's own."""
+    found: FrameType | None = None
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        if not frame.f_code.co_filename.startswith(_ASYNCIO):
+            found = frame
+        coroutine = coroutine.cr_await
+    return found
+
+
+def _as_it_is(text: str) -> Any:
+    return text
+
+
+def _moment(seconds: float) -> datetime | None:
+    """A time of the loop, rounded up: it has come when this has."""
+    if seconds >= _LATEST:
+        return None
+    found = datetime.fromtimestamp(seconds, UTC)
+    return found if found.timestamp() >= seconds else found + datetime.resolution

@@ -1,0 +1,307 @@
+"""Runs a workflow: replays what is recorded, carries out the calls of its body, and lets it sleep while it waits.
+
+Owns the order in which the body learns things. Each has a place in that order before the body learns it; only results
+of queries and times may be recorded later, with the next effect. `steps` runs the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.calls.run.jobrun import Cancellation, JobRun
+from penstock.calls.run.runner import FunctionCalls
+from penstock.calls.run.threads import check_args
+from penstock.calls.workflows.body import Body, OpenCall
+from penstock.calls.workflows.context import WorkflowCtx
+from penstock.calls.workflows.steps import Steps
+from penstock.errors import ContextError, JobError, PenstockError, Snooze, StepFailed, StepLost, TryAgain
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import Outcome, job_id
+from penstock.jobs.order import FARTHEST
+from penstock.jobs.settle import suspend
+from penstock.jobs.states import JobEvent
+from penstock.observe import points
+from penstock.observe.logs import event as log_event
+from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival, Write
+from penstock.values import decode_json, encode_json, storable
+from penstock.workflows.history import History, Mismatch
+from penstock.workflows.outcome import error_outcome, result_outcome
+from penstock.workflows.record import BEGINNING, Record, RecordKind
+
+_SHORT = timedelta(seconds=1)  # a wait up to this is made in memory
+_AWAY = timedelta(seconds=1)
+_LONGEST_REASON = 4_000
+
+
+async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction) -> Any:
+    """Run a workflow until it ends, or waits; its result, its outcome, or None if it sleeps.
+
+    Raises:
+        LeaseLost: Another worker has the run.
+    """
+    store = runner.engine.store.workflows
+    try:
+        records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
+        return await _Run(runner, run, function, History(records)).drive()
+    except Mismatch as error:
+        await _park(runner, run, function, error)
+        return None
+    except TryAgain as error:
+        if error.from_function:
+            raise
+        return Outcome(JobEvent.SNOOZED, delay=_AWAY, error=storable(f"{type(error).__name__}: {error}"))
+
+
+async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error: Mismatch) -> None:
+    """Put a run aside until there is other code. Nothing of it is lost."""
+    reason = storable(f"WorkflowMismatch: the code of {function.name} does not fit this run: {error}")[:_LONGEST_REASON]
+    log_event("workflow.parked", logging.ERROR, job=job_id(run.job.id), function=function.name, reason=reason)
+    engine, job = runner.engine, run.job
+    now, write = engine.clock.now(), Write(refused=(function.name, engine.registry.fingerprint))
+    settlement = suspend(job, now + FARTHEST, now, reason)
+    store = engine.store.workflows
+    await runner.attempt(lambda: store.suspend(job.id, run.lease, write, settlement, now), for_ever=True)
+    run.asleep = True
+
+
+class _Run:
+    def __init__(self, runner: FunctionCalls, run: JobRun, function: AnyFunction, history: History) -> None:
+        self._runner, self._job, self._run = runner, run.job, run
+        self._engine, self._store = runner.engine, runner.engine.store.workflows
+        self._function, self._history = function, history
+        self._body = Body(function, history, run.job.id.int, runner.engine.store.encryption.decrypt)
+        self._steps = Steps(runner, run, history)
+        self._inbox: list[Arrival] = []
+        self._looks = history.began  # whether there may be something new in the inbox
+        run.wake = self._steps.notice.set
+
+    async def drive(self) -> Any:
+        """Run it; see `run_workflow`."""
+        await self._run.begin()
+        arguments = await check_args(self._function, self._job.args)
+        ctx = WorkflowCtx(self._body, self._engine.registry, job_id(self._job.id))
+        try:
+            if self._history.began:
+                await self._replay(ctx, arguments)
+            else:
+                begun = Record(BEGINNING, RecordKind.BEGIN, self._history.next_place(), self._engine.clock.now())
+                self._steps.buffer(begun)
+                self._body.begin(begun.at, ctx, arguments)
+            while not self._body.has_ended:
+                await self._carry_out()
+                record = await self._next()
+                if record is None:
+                    return None
+                self._body.deliver(record)
+            return self._end()
+        finally:
+            self._run.wake = _nothing
+            self._body.drop()
+            await self._steps.stop()
+
+    # ----- replay
+
+    async def _replay(self, ctx: WorkflowCtx, arguments: dict[str, Any]) -> None:
+        """Let the body learn again what it has learned.
+
+        Raises:
+            Mismatch: The code does not fit.
+        """
+        began, *others = self._history.deliveries
+        self._body.begin(began.at, ctx, arguments)
+        for number, record in enumerate(others):
+            if self._body.has_ended:
+                raise Mismatch(f"the code ends where call {record.number} was {record}")
+            self._body.deliver(record)
+            if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
+                await self._engine.machine.sleep(0)
+        if self._body.patches:
+            self._take_patches()
+
+    def _end(self) -> Any:
+        try:
+            return self._body.result()
+        except asyncio.CancelledError as error:
+            if self._history.cancelled:
+                return Outcome(JobEvent.CANCELED)
+            raise JobError(f"{self._function.name} cancelled itself.") from error
+        except Snooze as error:
+            raise ContextError(f"{self._function.name} raised Snooze.", fix="Write await ctx.sleep(…).") from error
+        except Exception as error:
+            if isinstance(error, PenstockError):
+                error.from_function = True  # it says nothing about this worker's lease or database
+            self._run.cancelled = Cancellation()  # the error counts, not the cancel that came before it
+            raise
+
+    # ----- the calls of the body
+
+    async def _carry_out(self) -> None:
+        """Begin the calls that the body has made, and stop what it waits for no more."""
+        self._take_patches()
+        jobs, fresh, abandoned = list[OpenCall](), list[OpenCall](), list[OpenCall]()
+        now = self._engine.clock.now()
+        for call in self._body.open.values():
+            if call.is_abandoned:
+                abandoned.append(call)
+            elif call.kind is RecordKind.EVENT:
+                self._looks = self._looks or call.number not in self._steps.seen
+                self._steps.seen.add(call.number)
+            elif call.record is not None and call.record.job is not None:
+                self._steps.seen.add(call.number)
+            elif call.record is not None and call.record.due_at is None:
+                if call.number not in self._steps.seen:
+                    self._lose(call)
+            elif call.kind is RecordKind.JOB:
+                jobs.append(call)
+            elif call.number not in self._steps.seen and _is_due(call, now):
+                fresh.append(call)
+        await self._steps.abandon(abandoned)
+        if jobs:
+            await self._steps.enqueue(jobs)
+            self._looks = True
+        await self._steps.begin(fresh)
+
+    def _take_patches(self) -> None:
+        for patch in self._body.patches:
+            self._steps.buffer(patch)
+        self._body.patches.clear()
+
+    def _lose(self, call: OpenCall) -> None:
+        """End a step that began under a worker that died, and must not begin again."""
+        self._steps.seen.add(call.number)
+        error = StepLost(
+            f"The worker died while {call.name} ran, which must not run twice. Nobody knows how far it came.",
+            fix="Catch StepLost, and look; or let it be retried.",
+        )
+        self._steps.settle(call, error_outcome(error))
+
+    # ----- what comes next
+
+    async def _next(self) -> Record | None:
+        """Give the record that the body learns next; None if the run has been put to sleep until there is something."""
+        while True:
+            self._steps.raise_failure()
+            await self._steps.flush_urgent()
+            if (record := self._steps.take()) is not None:
+                return record
+            if self._run.cancelled.is_set() and not self._history.cancelled:
+                return await self._learn_of_cancel()
+            if self._looks or self._run.woken:
+                await self._look()
+            if await self._receive() or (self._steps.has_ended and not self._steps.running):
+                continue  # a step may have ended meanwhile
+            timer, now = self._body.next_timer, self._engine.clock.now()
+            if timer is not None and timer <= now:
+                return self._learn(RecordKind.TIMER, timer)
+            if self._body.is_stuck and not self._steps.running:
+                raise self._body.tell_stuck()
+            due = min((at for at in (timer, self._next_attempt()) if at is not None), default=None)
+            if due is not None and due <= now:
+                await self._carry_out()
+            elif self._steps.running or (due is not None and due - now <= _SHORT and not self._steps.waited):
+                await self._steps.wait(None if due is None else (due - now).total_seconds())
+            else:
+                await self._sleep(due)
+                return None
+
+    def _learn(self, kind: RecordKind, at: datetime) -> Record:
+        place = self._history.next_place()
+        record = Record(-place, kind, place, at)
+        self._steps.buffer(record)
+        return record
+
+    async def _learn_of_cancel(self) -> Record:
+        record = self._learn(RecordKind.CANCEL, self._engine.clock.now())
+        await self._steps.flush(cancelled=True)
+        return record
+
+    def _next_attempt(self) -> datetime | None:
+        """The time at which a step is tried again."""
+        waiting = (call for call in self._body.open.values() if not call.is_abandoned and call.record is not None)
+        return min((call.record.due_at for call in waiting if call.record and call.record.due_at), default=None)
+
+    # ----- the inbox
+
+    async def _look(self) -> None:
+        """Read the inbox. What comes from now on wakes the run again."""
+        self._looks = self._run.woken = False
+        self._inbox = await self._runner.attempt(lambda: self._store.read_inbox(self._job.id), for_ever=True)
+        if any(one.kind == CANCEL_EVENT for one in self._inbox):
+            self._run.cancelled.set()
+
+    async def _receive(self) -> bool:
+        """Take what the body waits for from the inbox; whether there was something."""
+        timer = self._body.next_timer
+        if cancels := [one for one in self._inbox if one.kind == CANCEL_EVENT]:
+            self._drop(cancels)
+            await self._steps.flush(received=[one.id for one in cancels])
+            return True
+        ends = [one for one in self._inbox if one.kind == JOB_EVENT]
+        if ends:
+            self._drop(ends)
+            by_job = {
+                str(call.record.job): call for call in self._body.open.values() if call.record and call.record.job
+            }
+            for end in ends:
+                if (call := by_job.get(end.name)) is not None:
+                    self._steps.settle(call, self._outcome_of_job(call, end))
+            await self._steps.flush(received=[one.id for one in ends])
+            return True
+        for arrival in self._inbox:
+            call = self._waiting_for(arrival.name)
+            if call is not None and (timer is None or arrival.sent_at <= timer):
+                self._drop([arrival])
+                payload = decode_json(self._decrypt(arrival.payload))
+                text = encode_json({"name": arrival.name, "payload": payload}, "A payload")
+                self._steps.settle(call, result_outcome(text), at=arrival.sent_at)
+                await self._steps.flush(received=[arrival.id])
+                return True
+        return False
+
+    def _waiting_for(self, event: str) -> OpenCall | None:
+        calls = (call for call in self._body.open.values() if event in call.events and not call.is_abandoned)
+        return next(calls, None)
+
+    def _drop(self, arrivals: list[Arrival]) -> None:
+        ids = {one.id for one in arrivals}
+        self._inbox = [one for one in self._inbox if one.id not in ids]
+
+    def _outcome_of_job(self, call: OpenCall, end: Arrival) -> str:
+        form: dict[str, Any] = decode_json(end.payload)
+        if form["state"] == "success":
+            return result_outcome(self._decrypt(form["result"] or "null"))
+        if form["form"] is not None:
+            return str(form["form"])
+        said = form["error"] or f"it was {form['state']}"
+        return error_outcome(StepFailed(f"The job of {call.name} has failed: {said}", type=form["state"], text=said))
+
+    def _decrypt(self, text: str) -> str:
+        return self._engine.store.encryption.decrypt(text)
+
+    # ----- sleep
+
+    async def _sleep(self, due: datetime | None) -> None:
+        """Let go of the run's slot and worker until a time, or until something comes."""
+        now = self._engine.clock.now()
+        waits = [call.name for call in self._body.open.values() if not call.is_abandoned]
+        until = "" if due is None else f" until {due.isoformat(timespec='seconds')}"
+        reason = f"Waits{until}{' for ' + ', '.join(waits[:5]) if waits else ''}"
+        settlement = suspend(self._job, now if due is None else due, now, reason)
+        if due is None:
+            settlement.run_at = now + FARTHEST
+        if points.armed:
+            await points.reach("workflow.sleeps", job=self._job)
+        await self._steps.suspend(settlement)
+        self._run.asleep = True
+
+
+def _is_due(call: OpenCall, now: datetime) -> bool:
+    """Whether the next attempt at a step may begin."""
+    return call.record is None or call.record.due_at is None or call.record.due_at <= now
+
+
+def _nothing() -> None:
+    """Wake nobody."""

@@ -1,0 +1,399 @@
+"""Runs the steps of one run of a workflow on the worker's loop, and writes what came of them under the run's lease.
+
+Owns what is known and not yet stored. A mutation commits with its record. Outcomes of other steps that end at the same
+time share a transaction; results of queries wait for the next effect, and are written before or with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import heappop, heappush
+from typing import Any, ClassVar
+from uuid import UUID
+
+from penstock.calls.call import Arguments, Call
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.calls.run.jobrun import JobRun, caller_of_job
+from penstock.calls.run.runner import FunctionCalls
+from penstock.calls.run.threads import check_args
+from penstock.calls.run.timelimit import time_limit
+from penstock.calls.workflows.body import OpenCall
+from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain
+from penstock.functions.function import AnyFunction
+from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id
+from penstock.jobs.retry import wait_after
+from penstock.observe import points
+from penstock.store.nouns.workflows import Write
+from penstock.store.session import Session
+from penstock.workflows.history import History
+from penstock.workflows.outcome import error_outcome, result_outcome
+from penstock.workflows.record import Record, RecordKind
+
+_LONG = 3600.0
+
+
+class _Recorded(Exception):
+    """A mutation has committed before, with this record."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.record = record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step(Call):
+    """A call that a run makes: its arguments are JSON."""
+
+    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
+        return await check_args(self.function, self.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MutationStep(_Step):
+    """A mutation that commits with its record, and with `carried` ones of earlier calls."""
+
+    steps: Steps
+    made: OpenCall
+    carried: Sequence[Record]
+
+    for_ever: ClassVar[bool] = True
+
+    async def check(self, *, again: bool = False) -> Arguments:
+        self.steps.release(self.made)
+        if again and (known := await self.steps.find(self.made)) is not None:
+            raise _Recorded(known)
+        return await _Step.check(self)
+
+    def finish(self, result: Any) -> str:
+        return self.steps.outcome_of(self.function, result)
+
+    async def seal(self, session: Session, answer: str) -> None:
+        await self.steps.write_within(session, [*self.carried, self.steps.reserve(self.made, answer)])
+
+
+class Steps:
+    """The steps of one run."""
+
+    def __init__(self, runner: FunctionCalls, run: JobRun, history: History) -> None:
+        self.notice = asyncio.Event()  # something has happened that the run may be interested in
+        self.seen = set[int]()  # numbers of calls that need not be begun any more
+        self.waited = False  # whether a wait has passed in which nothing happened
+        self._runner, self._run, self._history = runner, run, history
+        self._engine, self._store = runner.engine, runner.engine.store.workflows
+        self._id: UUID = run.job.id
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._attempts: dict[int, JobRun] = {}
+        self._carrier: asyncio.Task[None] | None = None  # the mutation that carries records of others
+        self._buffered: list[Record] = []  # what is not stored yet
+        self._ready: list[tuple[int, Record]] = []  # what the body learns next
+        self._reserved: dict[int, Record] = {}  # by number: records of mutations that may be about to commit
+        self._unsafe = set[int]()  # places of outcomes that the body must not learn before they are stored
+        self._urgent = False
+        self._failure: BaseException | None = None
+
+    # ----- for the run
+
+    @property
+    def running(self) -> bool:
+        """Whether steps run."""
+        return bool(self._tasks)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether steps have ended, and the body has still to learn it."""
+        return bool(self._ready) or self._urgent or self._failure is not None
+
+    async def begin(self, calls: Sequence[OpenCall]) -> None:
+        """Begin steps. What the body knows is stored before, or with the only effect."""
+        effects = [call for call in calls if call.kind is not RecordKind.QUERY]
+        for call in effects:
+            if call.options.once:
+                call.record = call.make_record(None, self._engine.clock.now(), attempts=1)
+                self.buffer(call.record)
+        carries = len(effects) == 1 and effects[0].kind is RecordKind.MUTATION and not self.running
+        if effects and not carries:
+            await self.flush()
+        for call in calls:
+            self.seen.add(call.number)
+            carried: list[Record] = []
+            if carries and call is effects[0]:
+                carried, self._buffered = self._buffered, []
+            task = asyncio.get_running_loop().create_task(self._run_step(call, carried))
+            self._tasks[call.number] = task
+            if carried:
+                self._carrier = task
+
+    async def enqueue(self, calls: Sequence[OpenCall]) -> None:
+        """Enqueue the jobs of steps that run as jobs, with the records that they have begun."""
+        jobs, now = list[NewJob](), self._engine.clock.now()
+        for call in calls:
+            self.seen.add(call.number)
+            jobs.append(job := self._job_of(call, now))
+            call.record = call.make_record(None, now, job=job.id)
+            self._history.note(call.record)
+            self.buffer(call.record)
+        await self.flush(jobs=jobs)
+        self._engine.store.signals.notify()
+
+    async def abandon(self, calls: Iterable[OpenCall]) -> None:
+        """Stop steps that the body waits for no more. A mutation goes on, as it may be about to commit."""
+        cancels = []
+        for call in calls:
+            if (task := self._tasks.get(call.number)) is not None and call.kind is not RecordKind.MUTATION:
+                self._attempts[call.number].cancelled.set()
+                task.cancel()
+            if call.record is not None and call.record.job is not None and -call.number not in self.seen:
+                self.seen.add(-call.number)
+                cancels.append(call.record.job)
+        if cancels:
+            await self.flush(cancels=cancels)
+            self._engine.store.signals.notify()
+
+    def buffer(self, record: Record) -> None:
+        """Keep a record until the next ones are stored."""
+        self._history.note(record)
+        self._buffered.append(record)
+
+    def settle(self, call: OpenCall, outcome: str, *, at: datetime | None = None) -> None:
+        """Take the outcome of a call, which the body learns once it is stored."""
+        record = self._place(call, self._engine.store.encryption.encrypt(outcome), at)
+        self._unsafe.add(record.place or 0)
+        self._urgent = True
+        self.buffer(record)
+
+    def take(self) -> Record | None:
+        """Take what the body learns next, in the order of places; None if nothing is known yet."""
+        if not self._ready:
+            return None
+        place, record = self._ready[0]
+        if place in self._unsafe or any((one.place or 0) < place for one in self._reserved.values()):
+            return None
+        heappop(self._ready)
+        self.waited = False
+        return record
+
+    async def flush_urgent(self) -> None:
+        """Store what the body waits for."""
+        if self._urgent:
+            await self.flush()
+
+    async def flush(
+        self,
+        *,
+        received: Sequence[int] = (),
+        jobs: Sequence[NewJob] = (),
+        cancels: Sequence[UUID] = (),
+        cancelled: bool = False,
+    ) -> None:
+        """Store what is known, with these writes."""
+        await self._await_carrier()
+        others = {"received": received, "jobs": jobs, "cancels": cancels, "cancelled": cancelled}
+        write = self._write(self._take_buffered(), **others)
+        if write.records or any(others.values()):
+            run, lease, now = self._id, self._run.lease, self._engine.clock.now()
+            await self._runner.attempt(lambda: self._store.write(run, lease, write, now), for_ever=True)
+            self._note_stored(write)
+            if points.armed:
+                await points.reach("workflow.recorded", job=self._run.job, records=write.records)
+
+    async def suspend(self, settlement: Settlement) -> None:
+        """Put the run to sleep, with what is known."""
+        await self._await_carrier()
+        write, run, lease = self._write(self._take_buffered()), self._id, self._run.lease
+        now = settlement.finished_at
+        await self._runner.attempt(lambda: self._store.suspend(run, lease, write, settlement, now), for_ever=True)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until something happens, at most so long."""
+        came = await self._engine.machine.wait(self.notice, _LONG if seconds is None else max(0.0, seconds))
+        self.notice.clear()
+        self.waited = not came
+
+    def raise_failure(self) -> None:
+        """Raise what ends the work on this run here, such as a lost lease."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """Stop all steps."""
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait([*self._tasks.values()])
+
+    # ----- for mutations
+
+    def reserve(self, call: OpenCall, outcome: str) -> Record:
+        """Make the record of a mutation that is about to commit. Nothing of a later place is learned before that."""
+        record = self._reserved[call.number] = call.make_record(
+            self._history.next_place(), self._engine.clock.now(), outcome
+        )
+        return record
+
+    def release(self, call: OpenCall) -> None:
+        """Forget such a record: the mutation runs again."""
+        self._reserved.pop(call.number, None)
+
+    async def find(self, call: OpenCall) -> Record | None:
+        """Find the record of a mutation whose commit may have succeeded."""
+        found = await self._store.find(self._id, call.number)
+        return found if found is not None and found.outcome is not None else None
+
+    async def write_within(self, session: Session, records: Sequence[Record]) -> None:
+        """Write records in the transaction of a mutation."""
+        write, now = self._write(records), self._engine.clock.now()
+        await self._store.write_within(session, self._id, self._run.lease, write, now)
+
+    def outcome_of(self, function: AnyFunction, result: Any) -> str:
+        """The outcome of a step that returned, as it is stored."""
+        text = function.signature.result_json(result)
+        if len(text) > (limit := self._engine.config.max_result_bytes):
+            raise LimitExceeded(
+                f"{function.name} returned {len(text)} bytes; a step may return {limit}.",
+                fix="Store the data in a table, and return its id.",
+                limit=limit,
+            )
+        return self._engine.store.encryption.encrypt(result_outcome(text.decode()))
+
+    # ----- steps
+
+    async def _run_step(self, call: OpenCall, carried: list[Record]) -> None:
+        task = asyncio.current_task()
+        try:
+            if call.kind is RecordKind.MUTATION:
+                await self._mutate(call, carried)
+            else:
+                await self._act(call)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the run raises it
+            self._failure = self._failure or error
+        finally:
+            self._tasks.pop(call.number, None)
+            self._attempts.pop(call.number, None)
+            if self._carrier is task:
+                self._carrier = None
+            self.notice.set()
+
+    async def _mutate(self, call: OpenCall, carried: list[Record]) -> None:
+        function, job = self._function(call), self._attempt(call)
+        about: dict[str, Any] = {"caller": caller_of_job(function), "depth": 1, "job": job}
+        try:
+            await self._runner.mutation(
+                _MutationStep(function, call.args, **about, steps=self, made=call, carried=carried)
+            )
+        except _Recorded as found:
+            self._reserved[call.number] = found.record
+        except Exception as error:
+            self.release(call)
+            self._buffered[:0] = carried
+            if _is_ours(error):
+                raise
+            self.settle(call, error_outcome(error))
+            return
+        self._note_stored(Write([*carried, record := self._reserved.pop(call.number)]))
+        self._history.note(record)
+        self._put(record)
+        if points.armed:
+            await points.reach("workflow.recorded", job=self._run.job, records=[record])
+
+    async def _act(self, call: OpenCall) -> None:
+        """Run an action or a query."""
+        function, is_query = self._function(call), call.kind is RecordKind.QUERY
+        about: dict[str, Any] = {"caller": caller_of_job(function), "depth": 1, "job": self._attempt(call)}
+        run = self._runner.query if is_query else self._runner.action
+        try:
+            async with nullcontext() if is_query else time_limit(function.name, call.options.timeout):
+                result = await run(_Step(function, call.args, **about))
+            outcome = self.outcome_of(function, result)
+        except Exception as error:
+            if _is_ours(error):
+                raise
+            if not self._try_later(call, error):
+                self.settle(call, error_outcome(error))
+            return
+        if points.armed:
+            await points.reach("workflow.step_ran", job=self._run.job, number=call.number)
+        record = self._place(call, outcome)
+        if not is_query:
+            self._unsafe.add(record.place or 0)
+            self._urgent = True
+        self.buffer(record)
+
+    def _try_later(self, call: OpenCall, error: Exception) -> bool:
+        """Have a step begin again, if its policy says so; whether it does."""
+        policy = call.options.retry
+        attempts = 1 + (0 if call.record is None else call.record.attempts)
+        if policy is None or isinstance(error, NonRetryableError):
+            return False
+        now = self._engine.clock.now()
+        wait = wait_after(policy, attempts, None, now, self._engine.clock.random())
+        if wait is None:
+            return False
+        call.record = call.make_record(None, now, attempts=attempts, due_at=now + wait)
+        self.buffer(call.record)
+        self._urgent = True
+        self.seen.discard(call.number)
+        return True
+
+    def _job_of(self, call: OpenCall, now: datetime) -> NewJob:
+        options, function = call.options, self._function(call)
+        asked = Options(retry=options.retry, timeout=options.timeout, name=options.name, run=job_id(self._id))
+        make = JobCalls(self._runner, None).maker(function, now, pool=options.pool or DEFAULT_POOL, options=asked)
+        return make(function.signature.check_json(call.args))
+
+    def _attempt(self, call: OpenCall) -> JobRun:
+        run = self._run
+        found = self._attempts[call.number] = JobRun(
+            run.job,
+            call.function,
+            run.lease,
+            lambda _, progress: run.noticed(run, progress),
+            needs_slot=False,
+            begun=True,
+            step=call.number,
+        )
+        return found
+
+    def _place(self, call: OpenCall, outcome: str, at: datetime | None = None) -> Record:
+        attempts, job = (0, None) if call.record is None else (call.record.attempts, call.record.job)
+        now, place = at or self._engine.clock.now(), self._history.next_place()
+        record = call.make_record(place, now, outcome, attempts=attempts, job=job)
+        self._put(record)
+        return record
+
+    def _put(self, record: Record) -> None:
+        heappush(self._ready, (record.place or 0, record))
+
+    def _function(self, call: OpenCall) -> AnyFunction:
+        assert call.function is not None  # noqa: S101 - only waits for events have none
+        return call.function
+
+    async def _await_carrier(self) -> None:
+        """Wait for a mutation that carries records: nothing that follows from them may be stored before."""
+        while self._carrier is not None:
+            await asyncio.wait([self._carrier])
+        self.raise_failure()
+
+    def _take_buffered(self) -> list[Record]:
+        taken, self._buffered, self._urgent = self._buffered, [], False
+        return [*{record.number: record for record in taken}.values()]  # of one number the last
+
+    def _write(self, records: Sequence[Record], **others: Any) -> Write:
+        return Write(records, **others, restarts=self._run.job.attempt > 1 and bool(records))
+
+    def _note_stored(self, write: Write) -> None:
+        self._unsafe -= {record.place for record in write.records if record.place is not None}
+        if write.records:
+            self._run.job.attempt = 1  # it got on, so crashes are counted from here
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error says nothing about the step: the database is away, or the lease is lost."""
+    if not isinstance(error, (TryAgain, LeaseLost)) or isinstance(error, CallTimeout):
+        return False
+    return not error.from_function

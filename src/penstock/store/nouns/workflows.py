@@ -1,0 +1,152 @@
+"""Runs of workflows at rest: their records, the events for them, and what wakes them.
+
+Each write of a run's worker is fenced by the run's lease: a worker that has lost it writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock.errors import LeaseLost
+from penstock.jobs.job import NewJob, Settlement
+from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
+from penstock.store.nouns.noun import Access, Noun
+from penstock.store.session import OpenTransaction, Row, Session
+from penstock.workflows.record import Record
+
+__all__ = ["CANCEL_EVENT", "JOB_EVENT", "Arrival", "Workflows", "Write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An event for a run."""
+
+    id: int
+    kind: str  # event, job or cancel
+    name: str  # the name of the event, or the id of the job that has ended
+    payload: str  # JSON
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The writes of a run's worker that belong together."""
+
+    records: Sequence[Record] = ()
+    received: Sequence[int] = ()  # ids of events
+    jobs: Sequence[NewJob] = ()
+    cancels: Sequence[UUID] = ()  # jobs that are to be canceled
+    refused: tuple[str, str] | None = None  # the function and the code, if that does not fit the run
+    cancelled: bool = False  # whether the run has learned that it is to be canceled
+    restarts: bool = False  # whether the attempts at the run are counted from 1 again
+
+
+class Workflows(Noun, queries=("workflows",)):
+    """Runs of workflows."""
+
+    def __init__(self, access: Access, calls: Access, jobs: Jobs) -> None:
+        super().__init__(access)
+        self._calls = calls
+        self._jobs = jobs
+
+    async def read_history(self, run: UUID) -> list[Record]:
+        """The records of a run."""
+        return self._records(await self._look("history", run=run))
+
+    async def find(self, run: UUID, number: int) -> Record | None:
+        """A record of a run."""
+        return next(iter(self._records(await self._look("find_record", run=run, number=number))), None)
+
+    async def read_inbox(self, run: UUID) -> list[Arrival]:
+        """The events that a run has not received. It is woken again for what comes from now on."""
+        async with self._writing() as session:
+            await self._execute(session, "heard", run=run)
+            return self._read(Arrival, await self._fetch(session, "inbox", run=run))
+
+    async def write(self, run: UUID, lease: int, write: Write, now: datetime) -> None:
+        """Write for a run in a transaction of its own.
+
+        Raises:
+            LeaseLost: The run has another lease.
+        """
+        async with self._writing() as session:
+            await self.write_within(session, run, lease, write, now)
+
+    async def write_within(self, session: Session, run: UUID, lease: int, write: Write, now: datetime) -> None:
+        """Write for a run in the transaction of a step. Raises the error of `write`."""
+        if not await self._fetch(session, "hold", run=run, lease=lease):
+            raise LeaseLost("The lease of a workflow's run was lost; another worker has it.")
+        await self._write(session, run, write, now)
+        if write.restarts:
+            await self._execute(session, "progressed", run=run, lease=lease)
+
+    async def suspend(self, run: UUID, lease: int, write: Write, settlement: Settlement, now: datetime) -> None:
+        """Let a run sleep, with what it has still to write. Raises the error of `write`."""
+        async with self._writing() as session:
+            if not await self._jobs.settle_within(session, lease, settlement):
+                raise LeaseLost("The lease of a workflow's run was lost; another worker has it.")
+            await self._write(session, run, write, now)
+
+    async def is_unfinished(self, run: UUID) -> bool:
+        """Whether a run has not ended, by now: no transaction of a user reads the tables of jobs for it."""
+        return bool(await self._calls.look(self._queries["unfinished"], {"run": run}))
+
+    async def send(
+        self, transaction: OpenTransaction, run: UUID, name: str, key: str | None, payload: str, now: datetime
+    ) -> None:
+        """Send an event to a run in a transaction, unless one with its key was sent before."""
+        values = {"run": run, "name": name, "key": key, "payload": payload, "now": now}
+        await self._execute(transaction, "send", **values)
+        await self._execute(transaction, "wake", run=run)
+
+    async def wake(self, now: datetime) -> tuple[int, list[UUID]]:
+        """Let runs go on that sleep and have something new; the number of these, and the running ones that have."""
+        if self._access.looks_first and not await self._look("any_wakes"):
+            return 0, []
+        rows = await self._run("let_go_on", now=now)
+        running = [self._access.uuid(row["run"]) for row in rows if row["runs"]]
+        return len(rows) - len(running), running
+
+    async def let_retry(self, functions: Sequence[str], fingerprint: str, now: datetime) -> int:
+        """Let runs of these functions go on that other code has refused, and this has not; their number."""
+        values = {"functions": list(functions), "fingerprint": fingerprint}
+        if not await self._look("any_refused", **values):
+            return 0
+        return len(await self._run("let_retry", **values, now=now))
+
+    async def prune(self, now: datetime, limit: int) -> int:  # noqa: ARG002 - a run goes with its job
+        """Forget runs whose status has expired, in one bounded step; their number."""
+        runs = [self._access.uuid(row["run"]) for row in await self._look("over", limit=limit)]
+        for run in runs:
+            await self._run("forget", run=run)
+        return len(runs)
+
+    # ----- steps
+
+    async def _write(self, session: Session, run: UUID, write: Write, now: datetime) -> None:
+        if write.records:
+            rows = [self._row(record) for record in write.records]
+            await self._fetch_each(session, "record", rows, run=run)
+        if write.received:
+            await self._execute(session, "receive", run=run, ids=list(write.received))
+        if write.jobs:
+            await self._jobs.enqueue(session, write.jobs, now)
+        if write.cancels:
+            await self._jobs.request_cancel(session, write.cancels, now)
+        if write.refused is not None:
+            function, refused = write.refused
+            await self._execute(session, "refuse", run=run, function=function, refused=refused)
+        if write.cancelled:
+            await self._execute(session, "cancelled", run=run)
+
+    def _row(self, record: Record) -> Mapping[str, Any]:
+        args = None if record.args is None else self._access.encryption.encrypt(record.args)
+        return asdict(record) | {"kind": record.kind.value, "args": args}
+
+    def _records(self, rows: Sequence[Row]) -> list[Record]:
+        reveal = self._access.encryption.reveal
+        return self._read(Record, rows, args=lambda row: None if row["args"] is None else reveal(row["args"]))

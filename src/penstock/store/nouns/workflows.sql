@@ -1,0 +1,121 @@
+-- {record}: a record of a run.
+number, kind, place, at, function, digest, args, outcome, attempts, due_at, job
+
+-- history: the records of a run.
+select {record} from penstock.workflow_record where run = :run;
+
+-- find_record: a record of a run.
+select {record} from penstock.workflow_record where run = :run and number = :number;
+
+-- hold: keep a run from being taken from its lease until this transaction ends; nothing if it was taken before.
+select 1 as held from penstock.running_job where id = :run and lease = :lease for key share;
+
+-- record: add records of a run, or the outcomes of calls that have begun.
+-- SQLite: one at a time.
+insert into penstock.workflow_record (run, {record})
+values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job)
+on conflict (run, number) do update
+set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
+    due_at = excluded.due_at;
+-- PostgreSQL: any number at once.
+insert into penstock.workflow_record (run, {record})
+select :run::uuid, t.* from unnest(
+    :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+) as t ({record})
+on conflict (run, number) do update
+set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
+    due_at = excluded.due_at;
+
+-- progressed: count the attempts at a run from 1 again, as it got on.
+update penstock.running_job set attempt = 1 where id = :run and lease = :lease and attempt > 1;
+
+-- receive: mark events as received.
+update penstock.workflow_event set received = true where run = :run and id = any(:ids::bigint[]);
+
+-- heard: forget that there may be something new for a run.
+delete from penstock.workflow_wake where run = :run;
+
+-- inbox: the events that a run has not received yet, in their order.
+select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
+
+-- unfinished: whether a run has not ended.
+select 1 from penstock.ready_job where id = :run and ending is null
+union all select 1 from penstock.scheduled_job where id = :run and ending is null
+union all select 1 from penstock.running_job where id = :run and ending is null;
+
+-- send: send an event to a run, unless one with its key was sent before.
+insert into penstock.workflow_event (run, kind, name, key, payload, sent_at)
+values (:run, 'event', :name, :key, :payload, :now)
+on conflict do nothing;
+
+-- post: put the end of a job, or a request to cancel, into the inbox of a run.
+insert into penstock.workflow_event (run, kind, name, payload, sent_at)
+values (:run, :kind, :name, :payload, :now);
+
+-- wake: have a worker look at the inbox of a run.
+insert into penstock.workflow_wake (run) values (:run);
+
+-- any_wakes: whether anybody has something new.
+select 1 from penstock.workflow_wake limit 1;
+
+-- let_go_on: let runs go on that sleep and have something new; these, and the running ones that have.
+-- SQLite: the ones that sleep first.
+update penstock.scheduled_job set run_at = least(run_at, :now)
+where not waiting and id in (select run from penstock.workflow_wake)
+  and exists (select 1 from penstock.workflow_record r where r.run = id and r.number = 0)
+returning id as run, 0 as runs;
+delete from penstock.workflow_wake where run not in (select id from penstock.running_job);
+select distinct run, 1 as runs from penstock.workflow_wake;
+-- PostgreSQL: one statement for all.
+with gone as (
+    update penstock.scheduled_job s set run_at = least(s.run_at, :now::timestamptz)
+    where not s.waiting and s.id in (select w.run from penstock.workflow_wake w)
+      and exists (select from penstock.workflow_record r where r.run = s.id and r.number = 0)
+    returning s.id as run
+), heard as (
+    delete from penstock.workflow_wake w where not exists (select from penstock.running_job j where j.id = w.run)
+)
+select run, false as runs from gone
+union select w.run, true from penstock.workflow_wake w join penstock.running_job j on j.id = w.run;
+
+-- cancel_begun: take back the requests to cancel runs that have begun and sleep: they learn of it in their inbox.
+delete from penstock.cancel_request as c
+where exists (select from penstock.workflow_record r where r.run = c.job_id and r.number = 0)
+  and (exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+       or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null))
+returning job_id as run;
+
+-- cancelled: forget the requests to cancel a run that has learned of it.
+delete from penstock.cancel_request where job_id = :run;
+
+-- refuse: note that the code of a program does not fit a run.
+insert into penstock.workflow_refusal as w (run, function, refused) values (:run, :function, :refused)
+on conflict (run) do update
+set refused = case when strpos(w.refused, excluded.refused) > 0 then w.refused else w.refused || ' ' || excluded.refused end;
+
+-- any_refused: whether code has refused a run that this program has not.
+select 1 from penstock.workflow_refusal where function = any(:functions::text[]) and strpos(refused, :fingerprint) = 0 limit 1;
+
+-- let_retry: let runs go on that other code has refused.
+update penstock.scheduled_job set run_at = least(run_at, :now::timestamptz)
+where not waiting and id in (
+    select run from penstock.workflow_refusal where function = any(:functions::text[]) and strpos(refused, :fingerprint) = 0
+)
+returning id;
+
+-- {over}: runs that are nowhere any more.
+select b.run from penstock.workflow_record b
+where b.number = 0 and not exists (select from penstock.ready_job j where j.id = b.run)
+  and not exists (select from penstock.scheduled_job j where j.id = b.run)
+  and not exists (select from penstock.running_job j where j.id = b.run)
+  and not exists (select from penstock.finished_job j where j.id = b.run)
+
+-- over: some runs that are nowhere any more, as their status has expired.
+-- Unbounded: it looks at all runs.
+{over} limit :limit;
+
+-- forget: forget a run.
+delete from penstock.workflow_record where run = :run;
+delete from penstock.workflow_event where run = :run;
+delete from penstock.workflow_refusal where run = :run;

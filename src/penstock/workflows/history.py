@@ -1,0 +1,80 @@
+"""The history of a run: its records, compared with what its body does now.
+
+A body that calls something else than its records say does not fit: nothing of it takes effect, and the run waits for
+code that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.workflows.record import BEGINNING, IS_CALL, Record, RecordKind, describe
+
+
+class Mismatch(Exception):
+    """The code of a workflow does not fit the history of a run; its text shows both sides."""
+
+
+class History:
+    """The records of one run, as they were when it went on, and new ones."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = {record.number: record for record in records}
+        placed = [record for record in self._records.values() if record.place is not None]
+        self.deliveries = sorted(placed, key=lambda record: record.place or 0)  # in the order in which they were made
+        self._highest = max(self._records, default=BEGINNING)
+        self.last_place = self._place = max((record.place or 0 for record in placed), default=-1)
+
+    @property
+    def began(self) -> bool:
+        """Whether the run has begun before."""
+        return BEGINNING in self._records
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body was told of a cancel."""
+        return any(record.kind is RecordKind.CANCEL for record in self._records.values())
+
+    def next_place(self) -> int:
+        """Take the next place in the order of deliveries."""
+        self._place += 1
+        return self._place
+
+    def find(self, number: int) -> Record | None:
+        """The record of a call."""
+        return self._records.get(number)
+
+    def note(self, record: Record) -> None:
+        """Add a record, or the outcome of one."""
+        self._records[record.number] = record
+
+    def match(self, number: int, kind: RecordKind, function: str, digest: str, args: str | None) -> Record | None:
+        """The record of a call that the body makes; None if it is a new one.
+
+        Raises:
+            Mismatch: The record is of another call.
+        """
+        record = self._records.get(number)
+        if record is None or (record.kind, record.function, record.digest) == (kind, function, digest):
+            return record
+        alike = (record.kind, record.function) == (kind, function)
+        what = "with other arguments" if alike and record.args == args else ""
+        raise Mismatch(
+            f"call {number} was {record}, and the code now makes {describe(kind, function, args)} {what}".rstrip()
+        )
+
+    def takes_patch(self, number: int, name: str, *, replaying: bool) -> bool:
+        """Whether a call of ``patched`` is one of new code: its record is there, or nothing came after its place."""
+        record = self._records.get(number)
+        if record is not None:
+            return (record.kind, record.function) == (RecordKind.PATCH, name)
+        return not replaying and number > self._highest
+
+    def check_delivery(self, record: Record, open_calls: Iterable[int]) -> None:
+        """Check that the body waits for what it learned next.
+
+        Raises:
+            Mismatch: It does not make this call any more, or not yet.
+        """
+        if record.kind in IS_CALL and record.number not in open_calls:
+            raise Mismatch(f"call {record.number} was {record}, and the code now does not make it")

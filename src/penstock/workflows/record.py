@@ -1,0 +1,78 @@
+"""The records of a workflow run: one for each call that has ended, and for each other thing that its body learned.
+
+Owns the values. `history` compares them with what the body does; the store keeps them under the run's lease.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from uuid import UUID
+
+BEGINNING = 0  # the number of the record with which a run begins
+MOST_RECORDS = 10_000  # of one run
+LONGEST_ARGUMENTS = 2_000  # characters that are shown with a record; their digest is of all
+
+
+class RecordKind(enum.Enum):
+    """The subject of a record."""
+
+    BEGIN = "begin"
+    QUERY = "query"
+    MUTATION = "mutation"
+    ACTION = "action"
+    JOB = "job"  # a step that runs as a job of its own: in a pool, or another workflow
+    EVENT = "event"  # a wait for an event
+    PATCH = "patch"  # a change of the code that the run has taken up
+    TIMER = "timer"  # a time that has come
+    CANCEL = "cancel"
+
+
+IS_CALL = frozenset(RecordKind) - {RecordKind.BEGIN, RecordKind.TIMER, RecordKind.CANCEL}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a run.
+
+    Attributes:
+        number: The number of its call, from 1; 0 for the beginning; below 0 for what is no call.
+        kind: What it is about.
+        place: Its place in the order in which the body learned of it; None as long as it has not.
+        at: When that was.
+        function: The name of the function that was called, of the events, or of the patch.
+        digest: A digest of the arguments.
+        args: The arguments as JSON, to be shown: shortened, and without secrets.
+        outcome: The result or the error, as `outcome` writes it; None if it is not known yet.
+        attempts: Attempts at a step that have begun, if they are counted.
+        due_at: When the next attempt begins.
+        job: The job that runs the step.
+    """
+
+    number: int
+    kind: RecordKind
+    place: int | None
+    at: datetime
+    function: str = ""
+    digest: str = ""
+    args: str | None = None
+    outcome: str | None = None
+    attempts: int = 0
+    due_at: datetime | None = None
+    job: UUID | None = None
+
+    def __str__(self) -> str:
+        return describe(self.kind, self.function, self.args)
+
+
+def describe(kind: RecordKind, function: str, args: str | None) -> str:
+    """A call in one line, for people."""
+    shown = f"({args[1:-1]})" if args else ""
+    return f"{kind.value} {function}{shown}".rstrip()
+
+
+def digest_of(args: str) -> str:
+    """The digest of arguments."""
+    return blake2b(args.encode(), digest_size=12).hexdigest()
