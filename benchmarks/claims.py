@@ -72,7 +72,7 @@ async def enqueue(backend: Backend, function: AnyFunction, count: int) -> None:
     engine, now = backend.engine, backend.engine.clock.now()
     for start in range(0, count, _AT_ONCE):
         jobs = [
-            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.value, "{}", now, rank(now))
+            NewJob(UUID(int=engine.clock.uuid7()), function.name, function.kind.job_kind, "{}", now, rank(now))
             for _ in range(min(_AT_ONCE, count - start))
         ]
         await backend.job_calls.enqueue_all(jobs)
