@@ -465,6 +465,22 @@ async def test_an_index_that_may_have_missed_changes_is_filled_again(database_ur
         assert await test.run_query(found, "word") == ["one word", "more words"]
 
 
+async def test_rows_of_other_partitions_are_found_after_one_was_truncated(postgres_url: str) -> None:
+    of = [f"create table posts_{name} partition of posts for values in ('{name}')" for name in "ab"]
+    await run_sql(postgres_url, f"{POSTS} partition by list (blog)", *of)
+    async with TestApp(app, postgres_url) as test:
+        posts = [Post(blog=blog, number=1, text="word") for blog in "ab"]
+        await test.run_mutation(write, lambda ctx: ctx.db.insert_many(posts))
+        await test.indexer.tick()
+        await sql(test, "truncate posts_a")
+        for _ in range(4):
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        searched = lambda ctx: ctx.db.query(Post).with_search_index(Post.by_text, "word").collect()  # noqa: E731
+        assert [post.blog for post in await test.run_query(read, searched)] == ["b"]
+        assert len(await sql(test, "select key from penstock.search_2")) == 1
+
+
 async def test_two_indexers_take_turns(database_url: str) -> None:
     async with opened(database_url) as test:
         other = test.make_service("indexer")
