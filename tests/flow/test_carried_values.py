@@ -228,6 +228,7 @@ def test_any_carries_bytes_and_big_integers_and_refuses_what_looks_like_their_ta
     app = App()
     pool = app.workpool("carried", max_parallelism=10)
     carried: list[Any] = [b"\xff", BigInt(2**60), {"a": [b"", BigInt(1), 1, "AA=="]}, {"@bytes": "!"}, {"@int64": "1"}]
+    carried.append({"@int64": 2**63})  # of more than 64 bits, so it is none
     roads = [Roads(app, next(_NUMBERS), annotation) for annotation in (Any, dict[str, Any], Any)]
 
     async def story() -> None:
@@ -237,7 +238,7 @@ def test_any_carries_bytes_and_big_integers_and_refuses_what_looks_like_their_ta
                 await try_together(test, [roads[1].try_all(test, pool, {"a": value})])
                 assert alike(roads[0].got["row"], value)
                 assert alike(roads[1].got["row"], {"a": value})
-            for value in ({"@bytes": "AA=="}, {"@int64": 1}):
+            for value in ({"@bytes": "AA=="}, {"@int64": 1}, BigInt(2**63)):
                 await try_together(test, [roads[2].try_all(test, pool, value)])
                 assert "row" not in roads[2].got
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random  # noqa: TID251 - seeded
 import types
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import from_json, to_json
 from stage.livetables import other_program
 from stage.outboxes import run_sql, sql
 from stage.stories import tell_in
@@ -271,6 +273,21 @@ async def test_pages_follow_the_order_and_a_full_one_is_never_the_last(database_
             await page_of(test, "b", cursor=cursor)
 
 
+@pytest.mark.parametrize("key", ["", "{}", '["a"]', '["a", null]', '[1, "a"]', "[null, 1]", "[" * 9_000, None])
+async def test_a_cursor_with_another_key_is_refused(database_url: str, key: str | None) -> None:
+    async def story(ctx: QueryCtx, cursor: str | None = None) -> Page[Post]:
+        return await ctx.db.query(Post).with_search_index(Post.by_text, "word").paginate(cursor=cursor, num_items=1)
+
+    async with opened(database_url) as test:
+        posts = [Post(blog="a", number=number, text="word") for number in range(2)]
+        await test.run_mutation(write, lambda ctx: ctx.db.insert_many(posts))
+        cursor = (await test.run_query(read, story)).continue_cursor
+        mark, place = from_json(urlsafe_b64decode(cursor + "=="))
+        forged = urlsafe_b64encode(to_json([mark, [*place[:-1], key]])).decode().rstrip("=")
+        with pytest.raises(CursorInvalid):
+            await test.run_query(read, lambda ctx: story(ctx, forged))
+
+
 async def test_no_more_than_1024_rows_are_read(database_url: str) -> None:
     async with opened(database_url) as test:
         await insert(test, *["many words"] * 1024, channel="b")
@@ -377,6 +394,39 @@ async def test_a_watched_search_runs_again_if_a_row_comes_or_goes_that_fits_it(
         await live.close()
 
 
+@app.query
+async def found_soon(ctx: QueryCtx, text: str) -> list[str | None] | None:
+    try:
+        return [note.body for note in await ctx.db.query(Note).with_search_index(Note.by_body, text).collect()]
+    except SearchNotReady:
+        return None
+
+
+async def test_a_watched_search_that_catches_that_its_index_is_behind_runs_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MOST_UNREAD", 0)
+    async with opened(database_url) as test:
+        await insert(test, "word")
+        live = LiveQueries(test.runner, app.definitions())
+        view = live.view()
+        view.add(0, found_soon, {"text": "word"})
+
+        async def answered() -> Any:
+            for _ in range(4):  # its table is captured after the first
+                await live.tick()
+                test.clock.advance(timedelta(minutes=1))
+            answer = view.queries[0].answer
+            assert answer is not None
+            return answer.result
+
+        assert await answered() is None
+        await test.indexer.tick()
+        assert await answered() == ["word"]
+        view.close()
+        await live.close()
+
+
 # ----- indexes come and go
 
 
@@ -463,6 +513,22 @@ async def test_an_index_that_may_have_missed_changes_is_filled_again(database_ur
             test.clock.advance(SECOND)
             await test.indexer.tick()
         assert await test.run_query(found, "word") == ["one word", "more words"]
+
+
+async def test_rows_of_other_partitions_are_found_after_one_was_truncated(postgres_url: str) -> None:
+    of = [f"create table posts_{name} partition of posts for values in ('{name}')" for name in "ab"]
+    await run_sql(postgres_url, f"{POSTS} partition by list (blog)", *of)
+    async with TestApp(app, postgres_url) as test:
+        posts = [Post(blog=blog, number=1, text="word") for blog in "ab"]
+        await test.run_mutation(write, lambda ctx: ctx.db.insert_many(posts))
+        await test.indexer.tick()
+        await sql(test, "truncate posts_a")
+        for _ in range(4):
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        searched = lambda ctx: ctx.db.query(Post).with_search_index(Post.by_text, "word").collect()  # noqa: E731
+        assert [post.blog for post in await test.run_query(read, searched)] == ["b"]
+        assert len(await sql(test, "select key from penstock.search_2")) == 1
 
 
 async def test_two_indexers_take_turns(database_url: str) -> None:

@@ -143,8 +143,9 @@ def test_both_databases_store_each_token_unchanged(empty_postgres_url: str) -> N
         assert {term for (term,) in lite.execute("select term from terms")} == expected
 
 
-def test_the_greatest_row_fits_both(empty_postgres_url: str) -> None:
-    stored = encode(" ".join(f"wörter{number}" for number in range(200_000)))
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_greatest_row_fits_both(empty_postgres_url: str, repeats: int) -> None:
+    stored = encode(" ".join(f"wörter{number}" for number in range(200_000) for _ in range(repeats)))
     assert len(stored.encode()) > MAX_BYTES
     with closing(sqlite3.connect(":memory:")) as lite, psycopg.connect(empty_postgres_url) as postgres:
         lite.execute("create virtual table search using fts5(tokens, tokenize = 'ascii', detail = none)")

@@ -101,10 +101,12 @@ async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batc
     kinds = [change.kind for change in batch.changes]
     restart, clear = LOST in kinds, "truncate" in kinds
     begin = len(kinds) - kinds[::-1].index("truncate") if clear else 0
-    keys = [] if restart else [*dict.fromkeys(one.key for one in batch.changes[begin:] if one.key is not None)]
-    source = await _source(store, search, state) if keys else None
+    keys = [*dict.fromkeys(one.key for one in batch.changes[begin:] if one.key is not None)]
+    source = await _source(store, search, state) if keys or clear else None
+    if restart or (clear and source is not None and source.parted):  # the other partitions keep their rows
+        restart, keys = True, []
     rows: Sequence[Row] = ()
-    if source is not None:
+    if source is not None and keys:
         async with reading(store.begin_read) as session:
             rows = await session.fetch(source.among, [f"[{','.join(keys)}]"])
     made = await _index(store, search, rows)

@@ -37,7 +37,7 @@ from penstock.schema.tighten import make_from
 from penstock.values import encode_json
 from penstock.wire.integers import BigInt
 from penstock.wire.schemas import change_schema, fields_of, replace
-from penstock.wire.tags import AT_REST
+from penstock.wire.tags import AT_REST, INT64_MAX, INT64_MIN
 
 MASKED = "••••••"
 IS_HIDDEN = "penstock.is_hidden"  # in the metadata of a schema: of a secret
@@ -337,7 +337,7 @@ def _without_tags(value: Any) -> Any:
         return value
     if len(value) == 1:
         ((name, content),) = value.items()
-        if name == AT_REST[int] and type(content) is int:
+        if name == AT_REST[int] and type(content) is int and INT64_MIN <= content <= INT64_MAX:
             return BigInt(content)
         if name == AT_REST[bytes] and type(content) is str:
             with suppress(ValueError):

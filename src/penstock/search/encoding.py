@@ -20,7 +20,7 @@ from penstock.search.query import Query, Word
 from penstock.search.tokenizer import tokens
 
 MAX_REPEATS = 16  # of a token in a row that are stored, and count for the order
-MAX_BYTES = 1_000_000  # of a row's different tokens, in UTF-8; a tsvector holds 1,048,576
+MAX_BYTES = 1_000_000  # of a row's stored tokens, in UTF-8; a tsvector is read from 1,048,576, repeats included
 _SHORT = 4_096  # characters; a text of this length has fewer bytes of tokens
 _FILTER = "\ue000"  # begins the tokens of filters: a character for private use, which no word has
 _FILTER_BYTES = 6
@@ -32,7 +32,7 @@ _OR = {"fts5": " OR ", "tsquery": " | "}
 def encode(text: str | None) -> str:
     """The tokens of a text in the form that is stored; empty if nothing finds it.
 
-    A token that is repeated is stored 16 times at most. The text behind the first megabyte of different tokens is not
+    A token that is repeated is stored 16 times at most. The text behind the first megabyte of stored tokens is not
     indexed.
     """
     if not text:
@@ -48,11 +48,10 @@ def _limit(text: str) -> Iterator[str]:
     counts, left = Counter[str](), MAX_BYTES
     for token in tokens(text):
         count = counts[token] = counts[token] + 1
-        if count == 1:
+        if count <= MAX_REPEATS:
             left -= len(token.encode())
             if left < 0:
                 return
-        if count <= MAX_REPEATS:
             yield token
 
 

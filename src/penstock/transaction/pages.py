@@ -114,7 +114,7 @@ def encode_cursor(mark: str, place: Place) -> str:
 
 def decode_cursor(cursor: str, mark: str, columns: Sequence[Column], dialect: Dialect) -> Place:
     """The place of a cursor, its values as the store holds them; CursorInvalid if it is of another query."""
-    wrong = _invalid("the cursor is not one of this query")
+    wrong = invalid_cursor()
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         found: list[Any] = TypeAdapter(list[Any]).validate_json(raw) if len(raw) <= _MOST else []
@@ -143,10 +143,10 @@ def decode_journal(journal: str | None) -> list[str]:
     try:
         return [] if journal is None else _ENDS.validate_json(journal)
     except ValidationError as error:
-        raise _invalid("the journal is none") from error
+        raise invalid_cursor("the journal is none") from error
 
 
-def _invalid(what: str) -> CursorInvalid:
+def invalid_cursor(what: str = "the cursor is not one of this query") -> CursorInvalid:
     return CursorInvalid(f"InvalidCursor: {what}.", fix="Begin again with cursor=None.")
 
 

@@ -20,6 +20,7 @@ from penstock.search.index import SearchIndex
 from penstock.search.query import Query
 from penstock.search.rank import scorer
 from penstock.store.session import Row
+from penstock.store.sql.dialect import UNFIT
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import decode_key, decode_stored
 from penstock.transaction.pages import (
@@ -31,6 +32,7 @@ from penstock.transaction.pages import (
     decode_cursor,
     encode_cursor,
     fingerprint,
+    invalid_cursor,
     page_options,
 )
 from penstock.transaction.rows import check_count, read_rows
@@ -201,8 +203,11 @@ class Search(Generic[T]):
         if place is END or place == BEGINNING:
             return len(ranked) if place is END else 0
         *score, created, key = place
-        at = (*score, created or 0, self._tie(key), key)
-        return sum(one >= at for one in ranked)
+        try:
+            at = (*score, created or 0, self._tie(key), key)
+            return sum(one >= at for one in ranked)
+        except (*UNFIT, RecursionError) as error:  # a client can send any key
+            raise invalid_cursor() from error
 
     # ----- reading
 
@@ -216,12 +221,12 @@ class Search(Generic[T]):
             searches, changes = transaction.store.searches, transaction.store.changes
             state = await searches.find(transaction, search)
             if state is None or state.interest is None or state.position is None or state.cursor is not None:
-                raise _not_filled(search)
+                raise self._not_ready(_not_filled(search))
             unread = await changes.list_unread(
                 transaction, Position.parse(state.position), state.interest, _MOST_UNREAD
             )
             if unread is None:
-                raise _behind(search)
+                raise self._not_ready(_behind(search))
             hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
             candidates: list[Any] = [one for one in hits if one[0] not in unread]
             if None in unread:  # the table was truncated, or a part of it: rows of the index may be gone
@@ -236,6 +241,11 @@ class Search(Generic[T]):
                 found.append(_Found(*points, created or 0, self._tie(key), key))
         found.sort(reverse=True)
         return found
+
+    def _not_ready(self, error: SearchNotReady) -> SearchNotReady:
+        """Note that no change of a row will tell when the index is ready, as a query may catch the error."""
+        self._transaction.read_set.untold = True
+        return error
 
     def _index_row(self, key: str, row: Row) -> tuple[str, Any, str]:
         """A row as the index would have it: its key, its creation time and its tokens."""

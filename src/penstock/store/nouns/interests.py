@@ -65,6 +65,7 @@ class Source:
     keys: Statement  # those of some keys that belong to a row of the table
     # of rows as they were captured, a JSON array, the ones not behind a place: their numbers from 0
     passed: Statement
+    parted: bool = False  # whether the table has partitions, and one may be truncated alone
 
 
 class Interests(Noun, ABC, Generic[Right], queries=("interests",)):

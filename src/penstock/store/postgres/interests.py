@@ -77,7 +77,9 @@ class PostgresInterests(Interests[SchemaLock]):
         return Own(self._schema, number)
 
     def _source(self, interest: Interest, one: StoredInterest, *, held: bool) -> Source:
-        return source(interest, _check(one).columns, held=" for share of r" if held else "")
+        found = _check(one)
+        made = source(interest, found.columns, held=" for share of r" if held else "")
+        return replace(made, parted=found.kind == "p")
 
     def _changing(self) -> AbstractAsyncContextManager[SchemaLock]:
         return self._catalog.lock()
