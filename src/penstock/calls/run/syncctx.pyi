@@ -10,7 +10,7 @@ from penstock.calls.run.face import Face
 from penstock.calls.run.ratelimits import RateStatus
 from penstock.clock import Random
 from penstock.errors import Unauthenticated
-from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction
+from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, WorkflowFunction
 from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.job import JobId, JobStatus, JobStatuses, Work
@@ -81,6 +81,8 @@ class SyncActionWork(Face):
     @property
     def attempt(self) -> int: ...
     @property
+    def key(self) -> str: ...
+    @property
     def deadline(self) -> datetime | None: ...
     @property
     def cancelled(self) -> bool: ...
@@ -97,7 +99,7 @@ class SyncScheduler(Face):
     def run_after(
         self,
         delay: timedelta,
-        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -105,7 +107,7 @@ class SyncScheduler(Face):
     def run_at(
         self,
         time: datetime,
-        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any],
+        function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
