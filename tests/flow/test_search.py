@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 from stage.livetables import other_program
+from stage.logs import events
 from stage.outboxes import run_sql, sql
 from stage.stories import tell_in
 
@@ -23,6 +24,7 @@ from penstock import (
     Backend,
     Conflict,
     CursorInvalid,
+    DataError,
     DeclarationError,
     LimitExceeded,
     MutationCtx,
@@ -483,6 +485,9 @@ async def test_migrate_fills_an_index_and_drops_it_when_nobody_declares_it(
     assert await migrated(Note, Post) == [("new", "note.by_body"), ("new", "posts.by_text")]
     async with TestApp(App(tables=[Note, Post]), database_url) as test:
         assert (await sql(test, f"select count(*) from {stored(test)}"))[0][0] == 5
+    assert await migrated(bare, Post) == [], "processes of the older release may still search"
+    reader = "penstock_change_reader" if database_url.startswith("sqlite") else "penstock.change_reader"
+    await run_sql(database_url, f"update {reader} set moved_at = '2026-01-01T00:00:00.000000Z'")
     assert await migrated(bare, Post) == [("dropped", "note.by_body")]
     async with TestApp(App(tables=[bare]), database_url) as test:
         with pytest.raises(PenstockError):
@@ -494,6 +499,48 @@ async def test_migrate_fills_an_index_and_drops_it_when_nobody_declares_it(
 
 
 # ----- faults
+
+
+async def test_an_index_that_cannot_be_written_holds_up_no_other(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(database_url) as test:
+        await test.indexer.tick()
+        index = searches._index
+
+        async def fails(store: Any, one: Any, rows: Any) -> Any:
+            if one.name == "note.by_body":
+                raise DataError("No such text.")
+            return await index(store, one, rows)
+
+        monkeypatch.setattr(searches, "_index", fails)
+        await insert(test, "word")
+        await run_sql(database_url, "insert into posts values ('a', 1, 'word')")
+        for _ in range(3):
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        assert len(events(caplog, "search.failed")) == 1
+        assert (await sql(test, f"select count(*) from {stored(test)[:-1]}2"))[0][0] == 1
+        assert await test.run_query(found, "word") == ["word"]
+        monkeypatch.undo()
+        test.clock.advance(31 * SECOND)
+        await test.indexer.tick()
+        assert (await sql(test, f"select count(*) from {stored(test)}"))[0][0] == 1
+
+
+async def test_rows_are_in_the_order_of_their_times_whoever_changes_these(database_url: str) -> None:
+    async with opened(database_url) as test:
+        first, _ = await insert(test, "word first", "word second")
+        for _ in range(2):
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        assert await test.run_query(found, "word") == ["word second", "word first"]
+        later = "2031-01-01T00:00:00.000000Z"
+        await run_sql(database_url, f"update note set creation_time = '{later}' where id = '{first}'")
+        for _ in range(2):
+            assert await test.run_query(found, "word") == ["word first", "word second"]
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
 
 
 async def test_an_index_that_may_have_missed_changes_is_filled_again(database_url: str) -> None:

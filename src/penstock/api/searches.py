@@ -48,16 +48,16 @@ async def declare_searches(engine: Engine, searches: Sequence[TableSearch], now:
 
 
 async def drop_searches(
-    store: Store, searches: Sequence[TableSearch], tables: Collection[str], kept: Known, before: datetime | None = None
+    store: Store, searches: Sequence[TableSearch], tables: Collection[str], kept: Known, before: datetime
 ) -> list[str]:
     """Drop the search indexes of some tables that neither this program nor another one declares; their names.
 
-    With `before` the ones stay that an indexer has kept up since then: a process of another release still runs.
+    The ones stay that an indexer has kept up since `before`: a process of another release still runs.
     """
     rows = [row for row in await store.searches.list() if row.name.rpartition(".")[0] in tables]
     declared = {*kept, *((one.name, one.digest) for one in searches)}
     left = [row for row in rows if (row.name, row.digest) not in declared]
-    if left and before is not None:
+    if left:
         recent = {reader.name for reader in await store.changes.readers() if reader.moved_at >= before}
         left = [row for row in left if reader_name(row.id) not in recent]
     for row in left:
@@ -119,7 +119,7 @@ async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batc
 def _interest(search: TableSearch, dialect: Dialect) -> Interest:
     """The changes that concern a search index."""
     definition = search.definition
-    watches = [column_sql(name, definition, dialect, ROW) for name in search.columns]
+    watches = [column_sql(name, definition, dialect, ROW) for name in search.source_columns]
     return Interest(name=search.interest_name, table=definition.name, key=definition.key, watches=watches)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.migrations.files import MigrationFile
 
 _PENDING, _DRIFT, _UNSAFE = 3, 4, 5  # exit statuses
+_STOPPED_FOR = timedelta(minutes=1)  # an indexer that has; processes of the older release may still search
 
 
 @click.command("migrate")
@@ -169,11 +171,13 @@ async def _apply(
     await backend.check(plan.tables, tells=False)
     pushed = await push(store, definitions)
     news = await news_for(backend, crons, known=True)
-    await backend.declare(crons)
     searches, tables = searches_of(definitions), {one.name for one in definitions}
     programs = await store.programs.list()
     kept = {(one.name, one.spec) for one in programs if one.noun == "search" and one.program != backend.app.name}
-    news += [News("search", name, None, "dropped") for name in await drop_searches(store, searches, tables, kept)]
+    before = backend.engine.clock.now() - _STOPPED_FOR
+    dropped = await drop_searches(store, searches, tables, kept, before)
+    news += [News("search", name, None, "dropped") for name in dropped]
+    await backend.declare(crons)
     await fill_searches(store, searches)
     return replace(pushed, migrations=(*plan.migrations, *pushed.migrations)), news
 

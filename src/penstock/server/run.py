@@ -64,6 +64,8 @@ async def serve(
     """
     with closing(listener), ExitStack() as ports:
         url, sockets = _url(listener), [listener]
+        if config.http_port == listener.getsockname()[1]:
+            raise ConfigError(f"http_port is {config.http_port}, the port of all else.", fix="Choose another one.")
         if config.http_port:
             sockets.append(bind(listener.getsockname()[0], config.http_port, shared=shares_ports))
             ports.callback(sockets[-1].close)

@@ -6,6 +6,7 @@ A search looks by itself at rows that changed since, so a late indexer makes sea
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from penstock.api.searches import AT_ONCE, apply, fill
@@ -13,11 +14,12 @@ from penstock.calls.lease import LOOK_PART
 from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.position import Position
 from penstock.changes.searches import TableSearch, reader_name
-from penstock.errors import Conflict
+from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.services.service import LeasedService
 
 _STAND_BY = 1.0
+_AFTER_FAILURE = 30.0
 _LEAST = 0.25  # between looks that signals ask for: searches see changes without them, and many are cheaper together
 _MOVE_EVERY = 2.0  # without changes, so that the feed can be emptied, and searches need not look at those of others
 
@@ -32,6 +34,7 @@ class Indexer(LeasedService):
         self._searches = searches
         self._positions: dict[str, Position] = {}
         self._moved_at: dict[str, float] = {}
+        self._failed_at: dict[str, float] = {}
         self._next_at = -1e9  # the time before which signals ask for no tick
 
     async def tick(self) -> float:
@@ -42,7 +45,7 @@ class Indexer(LeasedService):
                 await self._lease.keep(busy=False)
                 if self.lease is None:
                     await self._lease.keep()
-                pause = min([await self._step(one) for one in self._searches])
+                pause = min([await self._try_step(one) for one in self._searches])
         except Conflict:
             self._positions.clear()  # they may be void, as the database has crashed since
             raise
@@ -62,6 +65,20 @@ class Indexer(LeasedService):
     async def _lose_lease(self, lease: int, _reason: str) -> None:
         log_event("indexer.lease_lost", logging.WARNING, lease=lease)
         self._positions.clear()
+
+    async def _try_step(self, search: TableSearch) -> float:
+        """Bring one index further; one that cannot be written holds up no other."""
+        left = self._failed_at.get(search.name, -math.inf) + _AFTER_FAILURE - self.clock.monotonic()
+        if left > 0:
+            return left
+        try:
+            return await self._step(search)
+        except TryAgain:
+            raise
+        except PenstockError as error:
+            self._failed_at[search.name] = self.clock.monotonic()
+            log_event("search.failed", logging.ERROR, index=search.name, error=error)
+            return _AFTER_FAILURE
 
     async def _step(self, search: TableSearch) -> float:
         """Bring one index further; seconds until there may be more to do."""

@@ -350,5 +350,6 @@ def _not_filled(search: TableSearch) -> SearchNotReady:
 def _behind(search: TableSearch) -> SearchNotReady:
     return SearchNotReady(
         f"Search index {search.name} is behind: more than {_MOST_UNREAD} rows have changed since it was written.",
-        fix="Try again. If this lasts, check that a process runs the services, such as penstock worker.",
+        fix="Try again. If this lasts, check that a process runs the services, such as penstock worker. If a mutation "
+        "itself has changed so many, search in the next one.",
     )
