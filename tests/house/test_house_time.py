@@ -40,7 +40,7 @@ _PURPOSES = {
         "calls/run/snapshots": {"Snapshots._keep"},
         "services/live/live": {"LiveQueries._drop_kept", "LiveQueries._idle", "LiveQueries.enter", "LiveQueries.leave"},
         "services/live/reads": {"Reads.due", "Reads.note", "Reads.pause"},
-        "services/indexer": {"Indexer._safe_tick", "Indexer._step", "Indexer.tick"},
+        "services/indexer": {"Indexer._safe_tick", "Indexer._step", "Indexer._try_step", "Indexer.tick"},
         "services/planner/planner": {"Planner._forget", "Planner._list", "Planner._plan", "Planner._tick"},
         "services/pruner": {"Pruner.__init__", "Pruner._pause", "Pruner.tick"},
         "services/reconciler": {"Reconciler._leave_alone", "Reconciler.due", "Reconciler.step"},
