@@ -26,7 +26,7 @@ from penstock import ActionCtx, App, asgi_app, public
 from penstock.client import AsyncClient, ServerUnreachable
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import ConfigError, DatabaseUnavailable
 from penstock.server import run
 from penstock.server.run import bind, serve
 from penstock.testing import gate
@@ -178,6 +178,14 @@ async def test_http_actions_have_a_port_of_their_own_if_asked_for(sqlite_url: st
         assert found == [200, 404]
         with bind("127.0.0.1", 0, shared=True) as one, bind("127.0.0.1", one.getsockname()[1], shared=True):
             pass
+
+
+async def test_the_port_of_http_actions_is_not_that_of_all_else(sqlite_url: str) -> None:
+    listener = bind("127.0.0.1", 0)
+    config = app.config(database=sqlite_url, http_port=listener.getsockname()[1])
+    with pytest.raises(ConfigError, match=r"http_port is \d+, the port of all else"):
+        await serve(app, config, listener=listener, services=())
+    assert listener.fileno() == -1, "it is closed"
 
 
 async def refuses(url: str) -> bool:

@@ -180,7 +180,8 @@ class Declaring:
             method: One of GET, POST, PUT, PATCH, DELETE and OPTIONS. GET answers HEAD, too.
             path: The exact path, such as ``"/hooks/payments"``. ``"/files/{rest:path}"`` is all below ``/files/``; the
                 rest is in ``request.path_params["rest"]``. Exact paths come first, then the longest beginning.
-            access: Who may call it; has to be said. A guard may look at the request; see `query`.
+            access: The guard that says who may call it, or `public`; has to be said. It may look at the request; see
+                `query`.
             rate_limit: The rate limit that each request takes a token of.
             max_body: The most bytes of a request's body; by default the setting ``max_argument_bytes``.
             timeout: The longest time of a request with its response; by default the setting ``call_timeout``.

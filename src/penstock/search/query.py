@@ -47,7 +47,7 @@ def parse_query(text: str, match: Match = "any") -> Query:
     The last word also finds words that begin with it, unless words after it were ignored.
 
     Args:
-        text: What a user typed. Its first 4,096 characters and its first 16 words count.
+        text: The text that a user typed. Its first 4,096 characters and its first 16 words count.
         match: Whether a row needs ``"any"`` word of the text, or ``"all"`` of them.
 
     Raises:

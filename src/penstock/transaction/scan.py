@@ -120,7 +120,8 @@ class Scan(Generic[T]):
 
         Args:
             index: A search index of the table.
-            text: What a user typed: its first 16 words count, and the last one also finds words that begin with it.
+            text: The text that a user typed. Its first 16 words count, and the last one also finds words that begin
+                with it.
             match: Whether a row needs ``"any"`` word or ``"all"``.
             **filters: Values that filters of the index equal.
 

@@ -46,7 +46,6 @@ Item = TypeVar("Item")
 MAX_RESULTS = 1024
 _MOST_UNREAD = 4096  # changed rows that a search reads by itself
 _PIECE = 256
-_KEYS_IN_LISTS = {Kind.TEXT, Kind.INTEGER, Kind.UUID}  # columns of other programs may have times without zones
 _PLACE = [
     *(Column(name, Kind.INTEGER, optional=False) for name in ("words", "whole", "hits")),
     Column("created", Kind.INTEGER, optional=True),
@@ -278,8 +277,7 @@ class Search(Generic[T]):
         dialect, definition = statements.dialect, statements.definition
         given = {key: decode_key(dialect, definition, key) for key in keys}
         found = dict[str, Row]()
-        together = len(definition.key) == 1 and definition.key_columns[0].kind in _KEYS_IN_LISTS
-        if dialect.any_of and together and len(keys) > 1:
+        if dialect.any_of and len(definition.key) == 1 and len(keys) > 1:
             rows = await transaction.fetch(*statements.get_many([values[0] for values in given.values()]))
             by_key = {definition.key_at(row): row for row in rows}
             found = {key: by_key[values[0]] for key, values in given.items() if values[0] in by_key}

@@ -39,7 +39,7 @@ class Record:
 
     Attributes:
         number: The number of its call, from 1; 0 for the beginning; below 0 for what is no call.
-        kind: What it is about.
+        kind: The kind of call; or the beginning, a time, a patch or a cancel.
         place: Its place in the order in which the body learned of it; None as long as it has not.
         at: When that was.
         function: The name of the function that was called, of the events, or of the patch.

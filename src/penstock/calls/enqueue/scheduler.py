@@ -97,11 +97,7 @@ class Scheduler:
 
     @track_calls
     async def get(self, job: JobId) -> JobStatus | None:
-        """The status of a job; None if it is unknown, or its status has expired.
-
-        Raises:
-            IdInvalid: It is not an id of a job.
-        """
+        """The status of a job, or None; see `JobReader.get`."""
         return await self._calls.look(job_uuid(job))
 
     @track_calls

@@ -98,7 +98,7 @@ class Permit:
         self._since = since
 
 
-def _wake_nobody() -> None:
+def wake_nobody() -> None:
     """Wake nobody: it is no run of a workflow."""
 
 
@@ -127,7 +127,7 @@ class JobRun:
     step: int = 0  # the number of the step, if it is one of a workflow's run
     asleep: bool = False  # whether it was a run of a workflow, and sleeps
     woken: bool = False  # whether there may be something new in the inbox of the run that it is
-    wake: Callable[[], None] = _wake_nobody  # has the run look: it was woken, or is to be canceled
+    wake: Callable[[], None] = wake_nobody  # has the run look: it was woken, or is to be canceled
     lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
     task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
 

@@ -218,7 +218,7 @@ class WorkflowCtx(OfCall):
         """Run a mutation or an action as a step if this run fails or is canceled: the last one first.
 
         Args:
-            function: What undoes the step before it.
+            function: The mutation or action that undoes the step before it.
             *args: Its arguments.
             **kwargs: Its arguments by name.
 

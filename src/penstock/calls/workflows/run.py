@@ -11,7 +11,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.calls.run.jobrun import Cancellation, JobRun
+from penstock.calls.run.jobrun import Cancellation, JobRun, wake_nobody
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.workflows.body import Body, OpenCall
@@ -98,7 +98,7 @@ class _Run:
                 self._body.deliver(record)
             return self._end()
         finally:
-            self._run.wake = _nothing
+            self._run.wake = wake_nobody
             self._body.drop()
             await self._steps.stop()
 
@@ -301,7 +301,3 @@ class _Run:
 def _is_due(call: OpenCall, now: datetime) -> bool:
     """Whether the next attempt at a step may begin."""
     return call.record is None or call.record.due_at is None or call.record.due_at <= now
-
-
-def _nothing() -> None:
-    """Wake nobody."""

@@ -64,7 +64,7 @@ class Workflows(Noun, queries=("workflows",)):
     async def read_inbox(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received. It is woken again for what comes from now on."""
         async with self._writing() as session:
-            await self._execute(session, "heard", run=run)
+            await self._execute(session, "forget_wakes", run=run)
             return self._read(Arrival, await self._fetch(session, "inbox", run=run))
 
     async def write(self, run: UUID, lease: int, write: Write, now: datetime) -> None:
@@ -82,7 +82,7 @@ class Workflows(Noun, queries=("workflows",)):
             raise LeaseLost("The lease of a workflow's run was lost; another worker has it.")
         await self._write(session, run, write, now)
         if write.restarts:
-            await self._execute(session, "progressed", run=run, lease=lease)
+            await self._execute(session, "reset_attempts", run=run, lease=lease)
 
     async def suspend(self, run: UUID, lease: int, write: Write, settlement: Settlement, now: datetime) -> None:
         """Let a run sleep, with what it has still to write. Raises the error of `write`."""
@@ -141,7 +141,7 @@ class Workflows(Noun, queries=("workflows",)):
             function, refused = write.refused
             await self._execute(session, "refuse", run=run, function=function, refused=refused)
         if write.cancelled:
-            await self._execute(session, "cancelled", run=run)
+            await self._execute(session, "forget_cancel", run=run)
 
     def _row(self, record: Record) -> Mapping[str, Any]:
         args = None if record.args is None else self._access.encryption.encrypt(record.args)

@@ -27,13 +27,13 @@ on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
     due_at = excluded.due_at;
 
--- progressed: count the attempts at a run from 1 again, as it got on.
+-- reset_attempts: count the attempts at a run from 1 again, as it got on.
 update penstock.running_job set attempt = 1 where id = :run and lease = :lease and attempt > 1;
 
 -- receive: mark events as received.
 update penstock.workflow_event set received = true where run = :run and id = any(:ids::bigint[]);
 
--- heard: forget that there may be something new for a run.
+-- forget_wakes: forget that there may be something new for a run.
 delete from penstock.workflow_wake where run = :run;
 
 -- inbox: the events that a run has not received yet, in their order.
@@ -86,7 +86,7 @@ where exists (select from penstock.workflow_record r where r.run = c.job_id and 
        or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null))
 returning job_id as run;
 
--- cancelled: forget the requests to cancel a run that has learned of it.
+-- forget_cancel: forget the requests to cancel a run that has learned of it.
 delete from penstock.cancel_request where job_id = :run;
 
 -- refuse: note that the code of a program does not fit a run.

@@ -348,9 +348,12 @@ class TableStatements:
 
     def _is_any_key(self) -> str:
         """The condition that a row has one of the keys, of one column, in the first parameter."""
-        travelling = self._travelling.get(self.definition.key[0])
-        cast = f"::text[]::{travelling}[]" if travelling else ""
-        return f"{self._key()} {self.dialect.any_of.format(self._p(1) + cast)}"
+        column = self.definition.key_columns[0]
+        cast = None if self.definition.managed else self.dialect.casts.get(column.kind)
+        casts = f"::{cast}[]" if cast else ""
+        if (travelling := self._travelling.get(column.name)) is not None:
+            casts = f"::text[]::{travelling}[]"
+        return f"{self._key()} {self.dialect.any_of.format(self._p(1) + casts)}"
 
     def _read(self, names: Iterable[str]) -> str:
         """Columns as they are read. Other names keep travelling columns apart from the columns in an order."""

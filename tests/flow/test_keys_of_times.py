@@ -1,0 +1,54 @@
+"""Tables of other programs whose key is a time: statements that take many keys find their rows, in any column type."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from stage.outboxes import run_sql
+
+from penstock import App, QueryCtx, SearchIndex, Table, TaskBatchCtx
+from penstock.testing import TestApp
+
+TIMES = [datetime(2030, 1, 1, hour, 30, tzinfo=UTC) for hour in range(3)]
+DAYS = [date(2030, 1, day) for day in range(1, 4)]
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize(
+    ("kind", "sql_type", "keys"),
+    [(datetime, "timestamp", TIMES), (datetime, "timestamptz", TIMES), (date, "date", DAYS)],
+    ids=["timestamp", "timestamptz", "date"],
+)
+async def test_searches_and_batch_tasks_find_rows_by_many_keys(
+    database_url: str, kind: Any, sql_type: str, keys: list[Any]
+) -> None:
+    class Timed(Table, source="timed", key="at", managed=False):
+        at: kind
+        text: str = ""
+
+        by_text = SearchIndex("text")
+
+    app, done = App(tables=[Timed]), list[Any]()
+
+    @app.reactive_task(Timed, batch=10)
+    async def look(ctx: TaskBatchCtx[Timed]) -> None:
+        done.extend(row.at for row in (await ctx.get_documents()).values())
+
+    @app.internal_query
+    async def found(ctx: QueryCtx) -> list[str]:
+        return sorted(
+            [str(row.at) for row in await ctx.db.query(Timed).with_search_index(Timed.by_text, "word").collect()]
+        )
+
+    postgres = database_url.startswith("postgres")
+    await run_sql(database_url, f"create table timed (at {sql_type if postgres else 'text'} primary key, text text)")
+    async with TestApp(app, database_url) as test:
+        zone = "" if postgres and sql_type == "timestamp" else "Z"
+        written = [key.isoformat().replace(":00+00:00", f":00.000000{zone}") for key in keys]
+        await run_sql(database_url, *[f"insert into timed values ('{key}', 'word')" for key in written])
+        assert await test.run_query(found) == [*map(str, keys)]
+        await test.run_until_idle()
+        assert sorted(done) == keys
+        assert await test.run_query(found) == [*map(str, keys)]
