@@ -27,6 +27,8 @@ from penstock.calls.run.context import MutationCtx as MutationCtx
 from penstock.calls.run.context import QueryCtx as QueryCtx
 from penstock.calls.run.ratelimits import RateStatus as RateStatus
 from penstock.calls.run.work import ActionWork as ActionWork
+from penstock.calls.workflows.context import WorkflowCtx as WorkflowCtx
+from penstock.calls.workflows.events import Event as Event
 from penstock.codec import Codec as Codec
 from penstock.codec import Encrypted as Encrypted
 from penstock.config import Config as Config
@@ -53,6 +55,7 @@ from penstock.errors import DatabaseUnavailable as DatabaseUnavailable
 from penstock.errors import DataError as DataError
 from penstock.errors import DeclarationError as DeclarationError
 from penstock.errors import DuplicateJob as DuplicateJob
+from penstock.errors import EventTimeout as EventTimeout
 from penstock.errors import FunctionNotFound as FunctionNotFound
 from penstock.errors import IdInvalid as IdInvalid
 from penstock.errors import InputError as InputError
@@ -76,6 +79,8 @@ from penstock.errors import RowNotFound as RowNotFound
 from penstock.errors import SchemaMismatch as SchemaMismatch
 from penstock.errors import SearchNotReady as SearchNotReady
 from penstock.errors import Snooze as Snooze
+from penstock.errors import StepFailed as StepFailed
+from penstock.errors import StepLost as StepLost
 from penstock.errors import TaskConditionFailed as TaskConditionFailed
 from penstock.errors import TaskNotFound as TaskNotFound
 from penstock.errors import TokenExpired as TokenExpired
@@ -89,6 +94,7 @@ from penstock.errors import UniqueViolation as UniqueViolation
 from penstock.errors import UsageError as UsageError
 from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
+from penstock.errors import WorkflowError as WorkflowError
 from penstock.fernet import FernetCodec as FernetCodec
 from penstock.functions.access import Access as Access
 from penstock.functions.access import owner_of as owner_of

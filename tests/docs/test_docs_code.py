@@ -22,6 +22,7 @@ from stage.pages import own_module
 
 from penstock import App
 from penstock.calls.run.runner import FunctionCalls
+from penstock.calls.workflows.body import Body
 from penstock.check.checker import check
 from penstock.functions.function import Function
 
@@ -58,6 +59,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         (FunctionCalls, "run_handler"),
         (FunctionCalls, "action"),
         (Function, "__call__"),
+        (Body, "begin"),
     )
     for owner, method in ways:
         monkeypatch.setattr(owner, method, noting(getattr(owner, method), names))
@@ -66,7 +68,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def noting(method: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = self if isinstance(self, Function) else args[0].function
+        function = self if isinstance(self, Function) else (self if isinstance(self, Body) else args[0]).function
         names.add(function.name)
         return method(self, *args, **kwargs)
 
