@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 import httpx
 
 from penstock import (
-    ActionCtx, App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Retry, Table, public, signed_in
+    ActionCtx, App, ApplicationError, Id, Index, MutationCtx, QueryCtx, Retry, Table, WorkflowCtx, public, signed_in
 )
 
 app = App()

@@ -13,10 +13,10 @@ from penstock.check.finding import Finding, Span
 from penstock.check.program import Program
 from penstock.check.project import Project
 from penstock.check.rule import RULES, Facts
-from penstock.check.rules import calling, declaring, outside, reading, working
+from penstock.check.rules import calling, declaring, outside, reading, replaying, working
 
 UNREADABLE = "PEN999"
-_ROOM = (calling, declaring, outside, reading, working)  # importing them declares the rules
+_ROOM = (calling, declaring, outside, reading, replaying, working)  # importing them declares the rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from penstock.check.finding import first_line
 from penstock.check.nodes import arguments_of, last_name, parts, walk
 from penstock.check.project import Module, Outside, Place, Project
 
-Kind = Literal["query", "mutation", "action"]
+Kind = Literal["query", "mutation", "action", "workflow"]
 AnyDef = ast.FunctionDef | ast.AsyncFunctionDef
 
 _DECORATORS: dict[str, tuple[Kind, bool]] = {
@@ -26,6 +26,7 @@ _DECORATORS: dict[str, tuple[Kind, bool]] = {
     "internal_query": ("query", False),
     "internal_mutation": ("mutation", False),
     "internal_action": ("action", False),
+    "workflow": ("workflow", False),
     "http": ("action", False),  # no call by name reaches it
 }
 _HANDLERS = {"reactive_task", "outbox", "cron"}
@@ -35,6 +36,7 @@ _CTX: dict[str, Kind] = {
     "MutationCtx": "mutation",
     "MutationTaskCtx": "mutation",
     "ActionCtx": "action",
+    "WorkflowCtx": "workflow",
     "TaskCtx": "action",
     "TaskBatchCtx": "action",
     "TaskBatchRun": "action",

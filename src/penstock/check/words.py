@@ -14,12 +14,14 @@ from penstock.check.values import Entries, Method
 
 ENDS = {"take", "first", "unique", "collect", "paginate", "count", "sum", "min", "max"}
 RUNS = {"run_query", "run_mutation", "run_action"}
+STEPS = {*RUNS, "run_workflow"}
 POOL = {
     "enqueue", "enqueue_batch", "status", "status_batch", "result", "cancel", "cancel_all", "retry", "retry_all",
     "retry_on_complete", "retry_all_on_complete", "complete", "fail", "set_max_parallelism", "pause", "resume",
 }  # fmt: skip
 CTX_CALLS = {
-    *RUNS, "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
+    *STEPS, "sleep", "sleep_until", "wait_for",
+    "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
     "mark_completed",
 }  # fmt: skip
 OPENS = {"penstock.testing.TestApp", "penstock.App().open"}

@@ -88,7 +88,8 @@ def same_runtime(facts: Facts, rule: Rule) -> Places:
     """run_action runs an action of the same runtime."""
     for body, call in facts.calls_of(Ctx, "run_action"):
         found = call.given[0] if call.node.args else None
-        if isinstance(found, Function) and _runtime(found) == _runtime(body.function):
+        is_step = kind_of(body) == "workflow"
+        if isinstance(found, Function) and not is_step and _runtime(found) == _runtime(body.function):
             message = f"{found.name} has the runtime of {body.function.name}: run_action only adds a call that waits."
             fix = f"Call it as a function: await {found.name}(ctx, …)."
             yield rule.at(body, call.node, message, fix)
@@ -177,7 +178,7 @@ def table_named(facts: Facts, rule: Rule) -> Places:
 def enqueue_after_transaction(facts: Facts, rule: Rule) -> Places:
     """Work is enqueued after the transaction instead of within it."""
     for body in facts.bodies:
-        if kind_of(body) in {"query", "mutation"}:
+        if kind_of(body) in {"query", "mutation", "workflow"}:
             continue
         last: Call | None = None
         for call in body.calls:

@@ -20,10 +20,12 @@ _CLOCK = {
 _CLOCK_UNLESS = {"time.localtime": 1, "time.gmtime": 1, "time.ctime": 1, "time.strftime": 2}  # given a time
 _CHANCE = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
 _SAME = "the same in each attempt of one execution"
+_IN_LIVE = "a live query runs again when the next minute begins"
+_IN_REPLAYS = "the same in each replay"
 _UTC = [Outside("datetime.UTC"), Outside("datetime.timezone.utc")]
 _OF_CTX = {"random", "randint", "choice", "choices", "sample", "shuffle", "uniform", "randrange", "gauss"}
 _ENVIRONMENT = {"os.environ", "os.getenv", "os.environb"}
-_NETWORK = (
+NETWORK = (
     "requests.", "httpx.", "aiohttp.", "urllib.request.", "urllib3.", "smtplib.", "socket.", "http.client.",
     "boto3.", "subprocess.", "asyncio.create_subprocess", "os.system", "openai.", "anthropic.", "stripe.", "twilio.",
     "redis.", "grpc.", "ftplib.", "paramiko.", "websockets.", "aioboto3.", "kafka.", "aiokafka.", "pika.", "aio_pika.",
@@ -32,9 +34,9 @@ _NETWORK = (
     "psycopg.Connection.", "psycopg.AsyncConnection.", "psycopg_pool.", "asyncpg.create_pool", "tempfile.",
     "aiofiles.", "shutil.", "os.remove", "os.unlink", "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.rmdir",
 )  # fmt: skip
-_DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
-_FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir"}  # methods of a Path
-_SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
+DATA = re.compile(r"(Error|Exception|Timeout|URL|Limits|Request|Response|Headers|Cookies|Auth|Retry|codes)\b")
+FILES = {"read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rmdir"}  # methods of a Path
+SLEEP = {"time.sleep", "asyncio.sleep", "trio.sleep", "anyio.sleep"}
 
 
 _BLOCKS = (
@@ -51,14 +53,15 @@ def deterministic(facts: Facts, rule: Rule) -> Places:
     for body, root in facts.transactions:
         calls = {one.node.func: one.node for one in body.calls}
         for node, name in body.outside:
-            told = _changing(name, calls.get(node))
+            told = changing(name, calls.get(node))
             if told:
-                instead_of, edits = _repair(facts.program, body, node, name, calls.get(node))
+                instead_of, edits = repair(facts.program, body, node, name, calls.get(node))
                 message = f"{name} {told}: {root} may see another value in each attempt."
                 yield rule.at(body, node, message, instead_of, edits)
 
 
-def _changing(name: str, call: ast.Call | None) -> str:
+def changing(name: str, call: ast.Call | None) -> str:
+    """Why a name of another package gives something else each time; empty if it does not."""
     if name in _CLOCK or (call is not None and len(call.args) < _CLOCK_UNLESS.get(name, 0)):
         return "is the wall clock"
     if name in _ENVIRONMENT:
@@ -67,7 +70,8 @@ def _changing(name: str, call: ast.Call | None) -> str:
     return "is chance" if is_chance else ""
 
 
-def _repair(program: Program, body: Body, node: ast.expr, name: str, call: ast.Call | None) -> tuple[str, list[Edit]]:
+def repair(program: Program, body: Body, node: ast.expr, name: str, call: ast.Call | None) -> tuple[str, list[Edit]]:
+    """Say what to write instead, and how, if that is safe."""
     if name in _ENVIRONMENT:
         return "Read it once at the top of the file, or pass it as an argument.", []
     module, word = body.function.module, body.ctx_name or "ctx"
@@ -75,6 +79,10 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str, call: ast.C
     argument = next((one for one in body.function.parameters if one.arg == ctx), None)
     if argument and not all(program.ctx_of(*one) for one in program.types(module, argument.annotation)):
         ctx = ""  # such as None
+    is_workflow = body.ctx is not None and body.ctx.kind == "workflow"
+    if name == "uuid.uuid4" and is_workflow:
+        edits = [instead(module, call, f"{ctx}.uuid()")] if ctx and call is not None else []
+        return f"Write {word}.uuid().", edits
     if name.startswith("uuid."):
         return f"Write uuid.UUID(int={word}.random.getrandbits(128), version=4).", []
     if name in _CLOCK or name in _CLOCK_UNLESS:
@@ -85,7 +93,7 @@ def _repair(program: Program, body: Body, node: ast.expr, name: str, call: ast.C
         now = f"{word}.now({f'every={length}(minutes=1)' if is_live else ''})"
         now += ".timestamp()" if name == "time.time" else ""
         edits = [instead(module, call, now), *(imports or ())] if ctx and is_same and call is not None else []
-        why = "a live query runs again when the next minute begins" if is_live else _SAME
+        why = _IN_LIVE if is_live else _IN_REPLAYS if is_workflow else _SAME
         return f"Write {now}: {why}.", edits
     method = name.rpartition(".")[2]
     if name.startswith("random.") and method in _OF_CTX:
@@ -119,15 +127,15 @@ def inside_only(facts: Facts, rule: Rule) -> Places:
     """A query or mutation reaches the outside world."""
     for body, root in facts.transactions:
         for node, name in body.outside:
-            if name in _SLEEP:
+            if name in SLEEP:
                 message = f"{name} keeps the transaction of {root} open, and others wait for it."
                 fix = "Wait in an action, or schedule the rest: await ctx.scheduler.run_after(…)."
                 yield rule.at(body, node, message, fix)
-            elif name.startswith(_NETWORK) and not _DATA.search(name):
+            elif name.startswith(NETWORK) and not DATA.search(name):
                 yield rule.at(body, node, _reaches(name, root))
         for call in (one for one in body.calls if one.of is None):
             name = last_name(call.node.func)
-            if name == "open" if isinstance(call.node.func, ast.Name) else name in _FILES:
+            if name == "open" if isinstance(call.node.func, ast.Name) else name in FILES:
                 yield rule.at(body, call.node, _reaches(name, root))
 
 
@@ -142,6 +150,6 @@ def never_blocks(facts: Facts, rule: Rule) -> Places:
     for body, root in facts.reach(actions).values():
         called = {one.node.func for one in body.calls}
         for node, name in body.outside:
-            if node in called and name.startswith(_BLOCKS) and not _DATA.search(name):
+            if node in called and name.startswith(_BLOCKS) and not DATA.search(name):
                 message = f"{name} blocks the event loop in {root.name}: nothing else runs in the process meanwhile."
                 yield rule.at(body, node, message)

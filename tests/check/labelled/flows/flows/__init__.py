@@ -1,0 +1,1 @@
+"""Workflows, right and wrong."""
