@@ -218,7 +218,7 @@ def no_globals(facts: Facts, rule: Rule) -> Places:
                 is_shared = name in declared if isinstance(place, ast.Name) else name not in own - declared
                 if is_shared and (isinstance(place, ast.Name) or _is_shared(facts, body, node, place)):
                     message = f"{name} is shared by all runs, and each replay of {root.name} changes it again."
-                    yield rule.at(body, node, message)
+                    yield rule.at(body, place, message)
 
 
 def _find_changes(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
