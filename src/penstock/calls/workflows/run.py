@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, wake_nobody
@@ -75,6 +75,7 @@ class _Run:
         self._body = Body(function, history, run.job.id.int, runner.engine.store.encryption.decrypt)
         self._steps = Steps(runner, run, history)
         self._inbox: list[Arrival] = []
+        self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._looks = history.began  # whether there may be something new in the inbox
         run.wake = self._steps.notice.set
 
@@ -159,10 +160,14 @@ class _Run:
             elif call.number not in self._steps.seen and _is_due(call, now):
                 fresh.append(call)
         await self._steps.abandon(abandoned)
+        if not self._is_to_learn_of_cancel:  # after which the body may not want them any more
+            await self._begin(jobs, fresh)
+
+    async def _begin(self, jobs: list[OpenCall], others: list[OpenCall]) -> None:
         if jobs:
             await self._steps.enqueue(jobs)
             self._looks = True
-        await self._steps.begin(fresh)
+        await self._steps.begin(others)
 
     def _take_patches(self) -> None:
         for patch in self._body.patches:
@@ -187,25 +192,42 @@ class _Run:
             await self._steps.flush_urgent()
             if (record := self._steps.take()) is not None:
                 return record
-            if self._run.cancelled.is_set() and not self._history.cancelled:
-                return await self._learn_of_cancel()
-            if self._looks or self._run.woken:
-                await self._look()
-            if await self._receive() or (self._steps.has_ended and not self._steps.running):
-                continue  # a step may have ended meanwhile
             timer, now = self._body.next_timer, self._engine.clock.now()
-            if timer is not None and timer <= now:
-                return self._learn(RecordKind.TIMER, timer)
-            if self._body.is_stuck and not self._steps.running:
-                raise self._body.tell_stuck()
-            due = min((at for at in (timer, self._next_attempt()) if at is not None), default=None)
-            if due is not None and due <= now:
-                await self._carry_out()
-            elif self._steps.running or (due is not None and due - now <= _SHORT and not self._steps.waited):
-                await self._steps.wait(None if due is None else (due - now).total_seconds())
-            else:
-                await self._sleep(due)
+            if self._is_to_learn_of_cancel:
+                if not self._steps.mutating:
+                    return await self._learn_of_cancel()
+                await self._steps.wait(None)  # the body may want to undo what they did
+            elif await self._take_arrivals() or (self._steps.has_ended and not self._steps.running):
+                continue  # a step may have ended meanwhile
+            elif timer is not None and timer <= now:
+                if (record := await self._learn_of_time(timer)) is not None:
+                    return record
+            elif not await self._wait(timer, now):
                 return None
+
+    async def _wait(self, timer: datetime | None, now: datetime) -> bool:
+        """Wait until there may be something, or put the run to sleep; whether it goes on."""
+        if self._body.is_stuck and not self._steps.running:
+            raise self._body.tell_stuck()
+        due = min((at for at in (timer, self._next_attempt()) if at is not None), default=None)
+        if due is not None and due <= now:
+            await self._carry_out()
+        elif self._steps.running or (due is not None and due - now <= _SHORT and not self._steps.waited):
+            await self._steps.wait(None if due is None else (due - now).total_seconds())
+        else:
+            await self._sleep(due)
+            return False
+        return True
+
+    async def _learn_of_time(self, timer: datetime) -> Record | None:
+        """Have the body learn that a time has come, unless something comes before it."""
+        if self._steps.committing:
+            await self._steps.wait(None)
+        elif self._looked_at < timer and self._waits_for_events:
+            self._looks = True  # an event that was sent in time wins
+        else:
+            return self._learn(RecordKind.TIMER, timer)
+        return None
 
     def _learn(self, kind: RecordKind, at: datetime) -> Record:
         place = self._history.next_place()
@@ -218,6 +240,14 @@ class _Run:
         await self._steps.flush(cancelled=True)
         return record
 
+    @property
+    def _is_to_learn_of_cancel(self) -> bool:
+        return self._run.cancelled.is_set() and not self._history.cancelled
+
+    @property
+    def _waits_for_events(self) -> bool:
+        return any(call.kind is RecordKind.EVENT and not call.is_abandoned for call in self._body.open.values())
+
     def _next_attempt(self) -> datetime | None:
         """The time at which a step is tried again."""
         waiting = (call for call in self._body.open.values() if not call.is_abandoned and call.record is not None)
@@ -227,13 +257,18 @@ class _Run:
 
     async def _look(self) -> None:
         """Read the inbox. What comes from now on wakes the run again."""
-        self._looks = self._run.woken = False
+        self._looks, self._run.woken, self._looked_at = False, False, self._engine.clock.now()
         self._inbox = await self._runner.attempt(lambda: self._store.read_inbox(self._job.id), for_ever=True)
         if any(one.kind == CANCEL_EVENT for one in self._inbox):
             self._run.cancelled.set()
 
-    async def _receive(self) -> bool:
+    async def _take_arrivals(self) -> bool:
         """Take what the body waits for from the inbox; whether there was something."""
+        if self._looks or self._run.woken:
+            await self._look()
+        return await self._receive()
+
+    async def _receive(self) -> bool:
         timer = self._body.next_timer
         if cancels := [one for one in self._inbox if one.kind == CANCEL_EVENT]:
             self._drop(cancels)

@@ -36,6 +36,10 @@ from penstock.workflows.record import Record, RecordKind
 _LONG = 3600.0
 
 
+class _Abandoned(Exception):
+    """The body waits for a mutation no more: it does not commit."""
+
+
 class _Recorded(Exception):
     """A mutation has committed before, with this record."""
 
@@ -72,6 +76,8 @@ class _MutationStep(_Step):
         return self.steps.outcome_of(self.function, result)
 
     async def seal(self, session: Session, answer: str) -> None:
+        if self.made.is_abandoned:
+            raise _Abandoned
         await self.steps.write_within(session, [*self.carried, self.steps.reserve(self.made, answer)])
 
 
@@ -90,6 +96,7 @@ class Steps:
         self._carrier: asyncio.Task[None] | None = None  # the mutation that carries records of others
         self._buffered: list[Record] = []  # what is not stored yet
         self._ready: list[tuple[int, Record]] = []  # what the body learns next
+        self._mutations = 0  # that run
         self._reserved: dict[int, Record] = {}  # by number: records of mutations that may be about to commit
         self._unsafe = set[int]()  # places of outcomes that the body must not learn before they are stored
         self._urgent = False
@@ -101,6 +108,16 @@ class Steps:
     def running(self) -> bool:
         """Whether steps run."""
         return bool(self._tasks)
+
+    @property
+    def mutating(self) -> bool:
+        """Whether mutations run."""
+        return self._mutations > 0
+
+    @property
+    def committing(self) -> bool:
+        """Whether mutations are about to commit. Nothing else is learned meanwhile: it would have a later place."""
+        return bool(self._reserved)
 
     @property
     def has_ended(self) -> bool:
@@ -124,6 +141,7 @@ class Steps:
                 carried, self._buffered = self._buffered, []
             task = asyncio.get_running_loop().create_task(self._run_step(call, carried))
             self._tasks[call.number] = task
+            self._mutations += call.kind is RecordKind.MUTATION
             if carried:
                 self._carrier = task
 
@@ -140,7 +158,7 @@ class Steps:
         self._engine.store.signals.notify()
 
     async def abandon(self, calls: Iterable[OpenCall]) -> None:
-        """Stop steps that the body waits for no more. A mutation goes on, as it may be about to commit."""
+        """Stop steps that the body waits for no more. A mutation goes on only if it is about to commit."""
         cancels = []
         for call in calls:
             if (task := self._tasks.get(call.number)) is not None and call.kind is not RecordKind.MUTATION:
@@ -235,8 +253,9 @@ class Steps:
         return record
 
     def release(self, call: OpenCall) -> None:
-        """Forget such a record: the mutation runs again."""
-        self._reserved.pop(call.number, None)
+        """Forget such a record: the mutation runs again, or does not commit."""
+        if self._reserved.pop(call.number, None) is not None:
+            self.notice.set()
 
     async def find(self, call: OpenCall) -> Record | None:
         """Find the record of a mutation whose commit may have succeeded."""
@@ -274,6 +293,7 @@ class Steps:
             self._failure = self._failure or error
         finally:
             self._tasks.pop(call.number, None)
+            self._mutations -= call.kind is RecordKind.MUTATION
             self._attempts.pop(call.number, None)
             if self._carrier is task:
                 self._carrier = None
@@ -288,6 +308,9 @@ class Steps:
             )
         except _Recorded as found:
             self._reserved[call.number] = found.record
+        except _Abandoned:
+            self._buffered[:0] = carried
+            return
         except Exception as error:
             self.release(call)
             self._buffered[:0] = carried

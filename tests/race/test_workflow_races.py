@@ -1,0 +1,186 @@
+"""Races of workflows, staged: what comes while a mutation of a run commits, or while the run waits in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from stage.storms import MACHINE
+
+from penstock import ActionCtx, App, JobId, MutationCtx, QueryCtx, Table
+from penstock.calls.workflows.context import WorkflowCtx
+from penstock.errors import EventTimeout
+from penstock.jobs.job import JobStatus
+from penstock.testing import TestApp, gate
+
+pytestmark = pytest.mark.both_stores
+
+NOW, SECOND, DAY = timedelta(0), timedelta(seconds=1), timedelta(days=1)
+app = OPENED = App()
+arrived = app.event("arrived", str)
+
+
+class Effect(Table):
+    what: str
+
+
+@app.internal_mutation
+async def do(ctx: MutationCtx, what: str) -> str:
+    await ctx.db.insert(Effect(what=what))
+    return what
+
+
+@app.internal_action
+async def nothing(ctx: ActionCtx) -> None:
+    pass
+
+
+@app.internal_query
+async def effects(ctx: QueryCtx) -> list[str]:
+    return [one.what for one in await ctx.db.query(Effect).collect()]
+
+
+@app.internal_mutation
+async def tell(ctx: MutationCtx, run: JobId, what: str) -> None:
+    await arrived.send(ctx, run, what)
+
+
+@app.workflow
+async def pay_in_time(ctx: WorkflowCtx) -> list[str]:
+    found = []
+    try:
+        async with asyncio.timeout(0.5):
+            found.append(await ctx.run_mutation(do, "paid"))
+            ctx.compensate(do, "paid back")
+            found.append(await ctx.run_mutation(do, "noted"))
+    except TimeoutError:
+        found.append(await ctx.run_mutation(do, "late"))
+    await ctx.sleep(DAY)  # and all of it is replayed
+    return found
+
+
+@app.workflow
+async def pay_many(ctx: WorkflowCtx) -> None:
+    for number in range(5):
+        await ctx.run_mutation(do, f"paid {number}")
+        ctx.compensate(do, f"paid back {number}")
+    await ctx.sleep(DAY)
+
+
+@app.workflow
+async def pay_or_fail(ctx: WorkflowCtx) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pay(ctx))
+        group.create_task(fail_soon(ctx))
+
+
+async def pay(ctx: WorkflowCtx) -> None:
+    await ctx.run_mutation(do, "paid")
+    ctx.compensate(do, "paid back")
+
+
+async def fail_soon(ctx: WorkflowCtx) -> None:
+    await ctx.sleep(timedelta(seconds=0.5))
+    raise ValueError("as asked")
+
+
+@app.workflow
+async def hear_in_time(ctx: WorkflowCtx) -> list[Any]:
+    return await asyncio.gather(hear(ctx), ctx.run_action(nothing))
+
+
+async def hear(ctx: WorkflowCtx) -> str:
+    try:
+        return await ctx.wait_for(arrived, timeout=SECOND)
+    except EventTimeout:
+        return "late"
+
+
+@asynccontextmanager
+async def held(backend: TestApp, moment: str, when: Callable[..., bool]) -> AsyncIterator[None]:
+    """Hold the run at its first such moment for the time of a block; after that let it come to rest."""
+    with gate(moment, most=1, when=when) as closed:
+        work = asyncio.ensure_future(backend.run_until_idle(advance=False, raise_errors=False))
+        came = asyncio.ensure_future(closed.arrived())
+        await asyncio.wait([work, came], return_when=asyncio.FIRST_COMPLETED)
+        assert came.done(), [(one.error, one.traceback) for one in await backend.jobs()]
+        yield
+        for running in backend.worker.running.values():
+            running.wake()  # as after a part of a second
+        await MACHINE.sleep(0.05)  # a run that would go on does; it must not
+        closed.open()
+        await work
+
+
+def writes(transaction: Any) -> bool:
+    return bool(transaction.wrote)
+
+
+async def end_of(backend: TestApp, job: JobId) -> JobStatus:
+    await backend.run_until_idle(raise_errors=False)
+    status = await backend.job(job)
+    assert status is not None
+    return status
+
+
+async def test_a_time_that_comes_during_a_commit_is_learned_after_it_and_is_replayed_so(database_url: str) -> None:
+    """The mutation that began after it does not commit: the body waits for it no more (WF21, WF31)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, pay_in_time)
+        async with held(backend, "commit.before", writes):
+            backend.clock.advance(SECOND)
+        status = await end_of(backend, job)
+        assert status.result == ["paid", "late"], status
+        assert await backend.run_query(effects) == ["paid", "late"]
+
+
+async def test_a_mutation_that_the_body_waits_for_no_more_does_not_commit(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, pay_in_time)
+        async with held(backend, "mutation.ran", lambda function: function == do.name):
+            backend.clock.advance(SECOND)
+        status = await end_of(backend, job)
+        assert status.result == ["late"], status
+        assert await backend.run_query(effects) == ["late"]
+
+
+@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before"])
+async def test_each_mutation_that_has_committed_is_compensated(database_url: str, moment: str) -> None:
+    """The run is canceled while a mutation runs, or commits (WF102, WF105, WF114, WF115)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, pay_many)
+        async with held(backend, moment, writes if moment == "commit.before" else lambda function: True):
+            (running,) = backend.worker.running.values()
+            running.cancelled.set()  # as the worker does; on SQLite nobody else writes now
+        status = await end_of(backend, job)
+        assert status.state.value == "canceled", status
+        assert await backend.run_query(effects) == ["paid 0", "paid back 0"]
+
+
+@pytest.mark.parametrize("moment", ["mutation.ran", "commit.before"])
+async def test_a_mutation_of_a_branch_is_compensated_or_has_not_taken_effect_if_another_fails(
+    database_url: str, moment: str
+) -> None:
+    """It fails while the mutation runs, or commits (WF84, WF115)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, pay_or_fail)
+        async with held(backend, moment, writes if moment == "commit.before" else lambda function: True):
+            backend.clock.advance(SECOND)
+        status = await end_of(backend, job)
+        assert status.state.value == "failed", status
+        assert await backend.run_query(effects) == (["paid", "paid back"] if moment == "commit.before" else [])
+
+
+async def test_an_event_in_time_wins_though_its_run_waits_in_memory_and_was_not_told(database_url: str) -> None:
+    """The timeout passes meanwhile (WF66)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, hear_in_time)
+        async with held(backend, "workflow.step_ran", lambda **_: True):
+            await backend.run_mutation(tell, job, "in time")
+            backend.clock.advance(2 * SECOND)
+        status = await end_of(backend, job)
+        assert status.result == ["in time", None], status
