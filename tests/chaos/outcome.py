@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from chaos.flows import faults_of
 from chaos.load import Load
 from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
 
@@ -29,6 +30,7 @@ ROWS = {
     12: ("dropped canceled",),
     15: ("chain", "chained"),
 }
+FLOW = 16
 AT_MOST_ONCE = {2: "action", 4: "pooled-action"}
 AT_LEAST_ONCE = {5: "retried", 6: "failing", 8: "acted", 10: "limited", 11: "keyed", 13: "thread", 14: "batched"}
 _EXAMPLES = 5
@@ -82,8 +84,12 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     found = Outcome()
     ran = Counter((what, number) for what, number in await look(backend, "select what, number from ran"))
     deserted = await backend.jobs("failed", 10_000, where=JobFilter(error="WorkerLost"))
-    _count_rows(found, load, ran, [(job.function, job.args) for job in deserted])
+    abandoned = [(job.function, job.args) for job in deserted]
+    _count_rows(found, load, ran, abandoned)
     _count_runs(found, load)
+    await _count_flows(
+        found, load, backend, {args["number"] for function, args in abandoned if function.endswith(":flow")}
+    )
     sorted_rows = await look(backend, "select writer, number from sorted order by place")
     placed = [(writer, number) for writer, number in sorted_rows]
     _count_messages(found, "sorted", parcels(load), placed, exactly=True)
@@ -178,6 +184,25 @@ def _count_runs(found: Outcome, load: Load) -> None:
             elif begun[number] == 0:
                 found.lose("run", {(AT_LEAST_ONCE[kind], number)})
             found.duplicates += max(0, begun[number] - asked)
+
+
+async def _count_flows(found: Outcome, load: Load, backend: Backend, unrun: set[int]) -> None:
+    """Count what runs of workflows left, but of those that lost five workers without getting on."""
+    rows, ran = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+    for number, what in await look(backend, "select number, what from flowed order by number, place"):
+        rows[number].append(what)
+    for _, _, (number, *what) in lines(load, "flowed"):
+        ran[int(number)].append(" ".join(what))
+    for number in (one for one in jobs(load) if one % KINDS == FLOW and one not in unrun):
+        faults = faults_of(number, rows[number], ran[number])
+        found.lose(f"run {number}:", faults["lost"])
+        found.twice += len(faults["twice"])
+        found.out_of_order += len(faults["out of order"])
+        found.duplicates += sum(line.endswith("again") for line in ran[number])
+        found.examples += [f"run {number}: {one}" for kind in ("twice", "out of order") for one in faults[kind]][
+            :_EXAMPLES
+        ]
+    found.unrun += len(unrun)
 
 
 def _count_messages(

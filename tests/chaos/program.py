@@ -1,4 +1,4 @@
-"""The program under faults: sixteen kinds of jobs, outboxes, a reactive task and a live query, with its roles.
+"""The program under faults: seventeen kinds of jobs, outboxes, a reactive task and a live query, with its roles.
 
 Each kind of work leaves a trace, as rows or as lines of a file, by which `chaos.outcome` counts what was lost and what
 was done twice. A role is a process: `python -m chaos.program work|write|watch`.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
+
+from chaos.flows import app, begin_flow, note, patience
 
 from penstock import (
     ActionCtx,
-    App,
     Index,
     MutationCtx,
     MutationTaskCtx,
@@ -45,8 +44,6 @@ SERVICES: tuple[ServiceName, ...] = ("worker", "planner", "relay", "scheduler", 
 JUMP = timedelta(minutes=10)  # of a clock, once
 JUMP_OF_ALL = timedelta(seconds=20)  # of the clock that all processes on one file share: work waits for it
 
-app = App()
-patience = Retry(max_attempts=None, initial_backoff=0.05, max_backoff=1)
 plain = app.workpool("plain", max_parallelism=40, default_retry=patience)
 narrow = app.workpool("narrow", max_parallelism=LIMIT, default_retry=patience)
 keyed = app.workpool("keyed", max_parallelism=40, key_parallelism=1, default_retry=patience)
@@ -87,15 +84,6 @@ class Sorted(Table):
     place: int
 
     by_place = Index("place")
-
-
-def note(file: str, *words: object) -> None:
-    line = " ".join(map(str, (f"{SystemClock().monotonic():.6f}", os.getpid(), *words)))
-    target = os.open(Path(os.environ["CHAOS_FOLDER"]) / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(target, f"{line}\n".encode())
-    finally:
-        os.close(target)
 
 
 # ----- the work
@@ -178,6 +166,7 @@ async def enqueue(ctx: MutationCtx, kind: int, number: int) -> None:
         lambda: again.enqueue(ctx, act_in_thread, what="thread", number=number),
         lambda: again.enqueue(ctx, act_on_many, what="batched", number=number),
         lambda: ctx.scheduler.run_after(at_once, enter_and_pass_on, number=number),
+        lambda: begin_flow(ctx, number),
     ]
     await works[kind]()
 
@@ -193,7 +182,7 @@ async def enqueue_and_cancel(ctx: MutationCtx, number: int) -> None:
     await pool.cancel(ctx, await pool.enqueue(ctx, enter, what="dropped", number=number))
 
 
-KINDS = 16
+KINDS = 17
 
 
 # ----- what is written, sent and watched

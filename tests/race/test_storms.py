@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos import program as chaos
+from chaos.flows import begin_flow, faults_of
 from stage import crashing, ledger, outgoing, reacting
 from stage.outboxes import outbox_row
 from stage.processes import processes
@@ -21,7 +23,7 @@ from penstock.app import Backend
 from penstock.store.nouns.leases import OUTSIDE
 from penstock.store.session import Statement, reading
 
-JOBS, ROWS, PUT = 120, 8, 20
+JOBS, ROWS, PUT, FLOWS = 120, 8, 20, 36
 LIMITS = {"a": 2, "b": 2, "lending": 4, "crew": 4}
 SECOND = timedelta(seconds=1)
 
@@ -155,7 +157,41 @@ async def each_change_came_in_order(storm: Storm) -> None:
         assert list(dict.fromkeys(one for one, _ in told if one.startswith(f"{name}."))) == known, "in order"
 
 
+# ----- workflows
+
+
+async def begin_flows(storm: Storm) -> None:
+    await asyncio.gather(*(storm.backend.run_mutation(begin_flow, number=number) for number in range(FLOWS)))
+
+
+async def flowed(storm: Storm) -> dict[int, list[str]]:
+    found = dict[int, list[str]]()
+    async with reading(storm.backend.engine.store.begin_read) as session:
+        for number, what in await session.fetch(Statement("select number, what from flowed order by number, place")):
+            found.setdefault(number, []).append(what)
+    return found
+
+
+async def flows_over(storm: Storm) -> int:
+    return sum(any(one.startswith("is over") for one in rows) for rows in (await flowed(storm)).values())
+
+
+async def each_run_ended_once_and_did_all_of_it_once(storm: Storm) -> None:
+    """(WF11, WF29, WF59, WF62, WF114, WF116, WF124, WF128)"""
+    lines = [line.split(maxsplit=3)[2:] for line in (storm.folder / "flowed").read_text().splitlines()]
+    for number, rows in (await flowed(storm)).items():
+        ran = [what for run, what in lines if int(run) == number]
+        assert not any(faults_of(number, rows, ran).values()), (number, rows, ran, faults_of(number, rows, ran))
+    again = sum(what.endswith("again") for _, what in lines)
+    assert again == 0 or storm.frozen, f"{again} recorded steps ran again"
+    assert not await storm.backend.jobs("pending")
+
+
 PROGRAMS = {
+    "workflows": (
+        Program(chaos.app, "chaos.program:app", "worker", begin_flows, flows_over, FLOWS, count=3),
+        each_run_ended_once_and_did_all_of_it_once,
+    ),
     "jobs": (
         Program(ledger.app, "stage.ledger:app", "worker", schedule, succeeded, JOBS + JOBS // 8),
         each_took_effect_once,
@@ -177,8 +213,25 @@ PROGRAMS = {
 FAULTS = {"kill": kill, "freeze": freeze, "stop": stop}
 
 
-CASES = ["jobs, freeze", "limits, kill", "tasks, kill", "outboxes, kill", "outboxes, freeze"]
-RARE = ["jobs, kill", "jobs, stop", "crons, kill", "crons, freeze", "tasks, freeze", "tasks, stop", "outboxes, stop"]
+CASES = [
+    "workflows, kill",
+    "workflows, freeze",
+    "jobs, freeze",
+    "limits, kill",
+    "tasks, kill",
+    "outboxes, kill",
+    "outboxes, freeze",
+]
+RARE = [
+    "workflows, stop",
+    "jobs, kill",
+    "jobs, stop",
+    "crons, kill",
+    "crons, freeze",
+    "tasks, freeze",
+    "tasks, stop",
+    "outboxes, stop",
+]
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(one, marks=pytest.mark.long) for one in RARE)])
@@ -186,6 +239,7 @@ async def test_what_is_promised_holds_while_processes_are_struck(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setenv("OUTSIDE", str(tmp_path / "outside"))
+    monkeypatch.setenv("CHAOS_FOLDER", str(tmp_path))
     name, fault = case.split(", ")
     program, check = PROGRAMS[name]
     await storm(program, database_url, tmp_path, FAULTS[fault], check)

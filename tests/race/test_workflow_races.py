@@ -184,3 +184,16 @@ async def test_an_event_in_time_wins_though_its_run_waits_in_memory_and_was_not_
             backend.clock.advance(2 * SECOND)
         status = await end_of(backend, job)
         assert status.result == ["in time", None], status
+
+
+@app.workflow
+async def hear_all(ctx: WorkflowCtx, many: int) -> list[str]:
+    return sorted([await ctx.wait_for(arrived) for _ in range(many)])
+
+
+async def test_senders_that_hold_all_connections_do_not_wait_for_each_other(database_url: str) -> None:
+    async with TestApp(app, database_url, max_connections=2) as backend:
+        job = await backend.scheduler.run_after(NOW, hear_all, 8)
+        await asyncio.gather(*(backend.run_mutation(tell, job, f"{number}") for number in range(8)))
+        status = await end_of(backend, job)
+        assert status.result == [f"{number}" for number in range(8)], status

@@ -66,6 +66,7 @@ class Storm:
     stack: ExitStack
     processes: list[Process] = field(default_factory=list)
     deaths: dict[int, float] = field(default_factory=dict)
+    frozen: bool = False  # whether a process was suspended, and has gone on
 
     def start(self) -> None:
         settings = {"lease": LEASE, "poll": 0.2, **self.program.settings}
@@ -104,6 +105,7 @@ async def freeze(storm: Storm) -> None:
     storm.start()
     await until(is_taken_over)
     frozen.thaw()
+    storm.frozen = True
     storm.processes.append(frozen)
 
 

@@ -124,7 +124,7 @@ class Store(ABC):
         self.crons = Crons(access, self.jobs)
         self.tokens = Tokens(access, calls, self.jobs)
         self.locks = Locks(access, calls)
-        self.workflows = Workflows(access, calls, self.jobs)
+        self.workflows = Workflows(access, self.jobs)
         self.migration_files = MigrationFiles(access)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)

@@ -5,6 +5,7 @@ Each write of a run's worker is fenced by the run's lease: a worker that has los
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -48,10 +49,10 @@ class Write:
 class Workflows(Noun, queries=("workflows",)):
     """Runs of workflows."""
 
-    def __init__(self, access: Access, calls: Access, jobs: Jobs) -> None:
+    def __init__(self, access: Access, jobs: Jobs) -> None:
         super().__init__(access)
-        self._calls = calls
         self._jobs = jobs
+        self._turn = asyncio.Lock()
 
     async def read_history(self, run: UUID) -> list[Record]:
         """The records of a run."""
@@ -92,8 +93,12 @@ class Workflows(Noun, queries=("workflows",)):
             await self._write(session, run, write, now)
 
     async def is_unfinished(self, run: UUID) -> bool:
-        """Whether a run has not ended, by now: no transaction of a user reads the tables of jobs for it."""
-        return bool(await self._calls.look(self._queries["unfinished"], {"run": run}))
+        """Whether a run has not ended, by now: no transaction of a user reads the tables of jobs for it.
+
+        Callers hold a connection each. They take turns on one that is not for calls, or they would wait for each other.
+        """
+        async with self._turn:
+            return bool(await self._look("unfinished", run=run))
 
     async def send(
         self, transaction: OpenTransaction, run: UUID, name: str, key: str | None, payload: str, now: datetime
