@@ -90,7 +90,7 @@ async def fail_soon(ctx: WorkflowCtx) -> None:
 
 @app.workflow
 async def hear_in_time(ctx: WorkflowCtx) -> list[Any]:
-    return await asyncio.gather(hear(ctx), ctx.run_action(nothing))
+    return [*await asyncio.gather(hear(ctx), ctx.run_action(nothing))]
 
 
 async def hear(ctx: WorkflowCtx) -> str:
