@@ -56,11 +56,24 @@ async def work(bench: Bench, ours: Side, measure: str, others: dict[Side, float]
     count = bench.sizes.actions
     if measure == "transactions":
         count = max(COUNTERS, bench.sizes.mutations // COUNTERS * COUNTERS)
+    elif measure in {"flows", "action_flows"}:
+        count = COUNTERS
     turns = await take_turns(bench, most, [ours, *others], measure, count)
     turns.report("run_per_second", _per_second(count), "/s")
     turns.report("settled_per_second", _settled_per_second(count), "/s")
+    turns.report("worker_cpu_us", lambda outcome: float(outcome["cpu_seconds"]) / count * 1e6, " us")
     for other, least in others.items():
         turns.hold_ratio(ours, other, _settled_per_second(count), Bar(at_least=least))
+
+
+async def first_steps(bench: Bench) -> None:
+    """How long workflows wait for their first step: started in the worker's process, or enqueued by another one."""
+    started = await take_turns(bench, _LONG_TURNS, [PENSTOCK, DBOS], "start", bench.sizes.pickups)
+    started.report("start_p50_ms", _p50, " ms")
+    started.hold_ratio(PENSTOCK, DBOS, _p50, Bar(at_most=1.0), "start_of_dbos")
+    queued = await take_turns(bench, _LONG_TURNS, [PENSTOCK, DBOS], "flow_latency", bench.sizes.pickups, _RATE)
+    queued.report("enqueue_p50_ms", _p50, " ms")
+    queued.hold_ratio(PENSTOCK, DBOS, _p50, Bar(at_most=1.0), "enqueue_of_dbos")
 
 
 async def singles(bench: Bench, ours: Side, others: tuple[Side, ...]) -> None:
@@ -117,6 +130,7 @@ def _p99(outcome: Outcome) -> float:
 
 _drain = partial(work, ours=PENSTOCK, measure="drain")
 _batches = partial(work, ours=PENSTOCK, measure="batches")
+_flows = partial(work, others={DBOS: 4.0}, most=_LONG_TURNS)
 _drain_sqlite = partial(work, ours=PENSTOCK_SQLITE, measure="drain")
 _transactions = partial(work, ours=PENSTOCK, measure="transactions")
 
@@ -131,5 +145,8 @@ BENCHMARKS = (
     Benchmark("peer_latency_postgres", latency),
     Benchmark("peer_latency_sqlite", latency_sqlite),
     Benchmark("peer_transactions_postgres", partial(_transactions, others=_TRANSACTIONS)),
+    Benchmark("peer_flows", partial(_flows, ours=PENSTOCK, measure="flows")),
+    Benchmark("peer_flows_of_actions", partial(_flows, ours=PENSTOCK, measure="action_flows")),
+    Benchmark("peer_flows_first_step", first_steps),
     Benchmark("peer_transactions_postgres_slow", partial(_transactions, others=_SLOW_TRANSACTIONS, most=_SLOW_TURNS)),
 )

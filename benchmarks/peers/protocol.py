@@ -5,9 +5,13 @@
 * ``drain COUNT``: store jobs without effect, then let one worker run them all.
 * ``batches COUNT``: the same through a handler that is given many jobs at once.
 * ``transactions COUNT``: the same, where each job adds one to a row of the table ``counter``, in a transaction.
+* ``flows COUNT``: the same with workflows of three steps, each of which adds one to the row in a transaction.
+* ``action_flows COUNT``: the same, where the steps have no effect.
 * ``enqueue COUNT``: store jobs one by one, each in a commit of its own.
 * ``batch COUNT``: store jobs all at once.
 * ``latency COUNT RATE``: let a worker wait, while another process (``feed COUNT RATE``) stores jobs, so many a second.
+* ``flow_latency COUNT RATE``: the same with workflows, until their first step begins (``flow_feed COUNT RATE``).
+* ``start COUNT``: start workflows in the worker's own process, each once the first step of the one before has begun.
 
 Jobs carry a number from 0 on, by which it is seen that each ran once. Programs run in environments of their own: this
 file imports nothing but the standard library. `protocol.mjs` is the same for programs that run on Node.
@@ -28,10 +32,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Literal, cast, get_args
 
 Outcome = dict[str, Any]
-Work = Literal["drain", "batches", "transactions"]
+Work = Literal["drain", "batches", "transactions", "flows", "action_flows"]
 WORKS = get_args(Work)
 
+_OF_FLOWS = {"flow_latency", "flow_feed", "start"}
+
 COUNTERS = 1000
+STEPS = 3  # of a workflow
 POLL = 0.05
 """Seconds between two looks of those peers that look for work because nobody tells them of it."""
 _LOOK_EVERY = 0.01
@@ -77,6 +84,10 @@ class Peer(ABC):
     async def enqueue_one(self, number: int) -> None:
         """Store a job in a commit of its own."""
 
+    async def start_one(self, number: int) -> None:
+        """Start a workflow from the process of the worker."""
+        await self.enqueue_one(number)
+
     @abstractmethod
     async def enqueue_many(self, count: int) -> None:
         """Store jobs numbered from 0 on, by the fastest way there is."""
@@ -93,7 +104,7 @@ class Peer(ABC):
 def serve(peer: type[Peer]) -> None:
     """Run the measure of the command line and print its outcome; on uvloop, where that is installed."""
     url, measure, *numbers = sys.argv[1:]
-    work = cast("Work", measure if measure in WORKS else "drain")
+    work = cast("Work", measure if measure in WORKS else "action_flows" if measure in _OF_FLOWS else "drain")
     if work not in peer.works:
         print(json.dumps({"cannot": f"it has no {work}"}))
         return
@@ -111,10 +122,12 @@ def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 async def _measured(peer: Peer, measure: str, count: int, rate: float = 0.0) -> Outcome:
-    async with peer.opened(install=measure != "feed"):
+    async with peer.opened(install=not measure.endswith("feed")):
         match measure:
-            case "drain" | "batches" | "transactions":
+            case "drain" | "batches" | "transactions" | "flows" | "action_flows":
                 return await _drain(peer, count)
+            case "start":
+                return await _start(peer, count)
             case "enqueue":
                 begun = time.monotonic()
                 for number in range(count):
@@ -124,9 +137,9 @@ async def _measured(peer: Peer, measure: str, count: int, rate: float = 0.0) -> 
                 begun = time.monotonic()
                 await peer.enqueue_many(count)
                 return await _stored(peer, begun)
-            case "latency":
-                return await _latency(peer, count, rate)
-            case "feed":
+            case "latency" | "flow_latency":
+                return await _latency(peer, count, rate, measure.replace("latency", "feed"))
+            case "feed" | "flow_feed":
                 return await _feed(peer, count, rate)
     raise ValueError(f"There is no measure {measure}.")
 
@@ -137,9 +150,13 @@ async def _stored(peer: Peer, begun: float) -> Outcome:
 
 
 async def _drain(peer: Peer, count: int) -> Outcome:
-    """``seconds`` count from the first job to the end of the last one, ``settled_seconds`` until none is left."""
+    """``seconds`` count from the first job to the end of the last one, ``settled_seconds`` until none is left.
+
+    ``cpu_seconds`` are those of the worker's process meanwhile.
+    """
     ran = Ran()
     await peer.enqueue_many(count)
+    worked = time.process_time()
     async with peer.worker(ran):
         await _until_all_ran(ran, count)
         longest = time.monotonic() + _LONGEST
@@ -147,11 +164,28 @@ async def _drain(peer: Peer, count: int) -> Outcome:
             if time.monotonic() > longest:
                 raise TimeoutError("All jobs have run, but the queue does not settle them.")
             await asyncio.sleep(_LOOK_EVERY)
-        settled = time.monotonic()
-    return {**_counts(ran), "seconds": ran.times[-1] - ran.times[0], "settled_seconds": settled - ran.times[0]}
+        settled, worked = time.monotonic(), time.process_time() - worked
+    seconds = {"seconds": ran.times[-1] - ran.times[0], "settled_seconds": settled - ran.times[0]}
+    return {**_counts(ran), **seconds, "cpu_seconds": worked}
 
 
-async def _latency(peer: Peer, count: int, rate: float) -> Outcome:
+async def _start(peer: Peer, count: int) -> Outcome:
+    """``pickup_ms`` count from the call until the first step of the workflow begins; the first ones are left out."""
+    ran, taken = Ran(), []
+    async with peer.worker(ran):
+        for number in range(count):
+            begun = time.monotonic()
+            await peer.start_one(number)
+            longest = begun + _LONGEST
+            while len(ran.times) <= number:
+                if time.monotonic() > longest:
+                    raise TimeoutError(f"Workflow {number} has not started.")
+                await asyncio.sleep(0)
+            taken.append((ran.times[-1] - begun) * 1000)
+    return {**_counts(ran), "pickup_ms": taken[count // 5 :]}
+
+
+async def _latency(peer: Peer, count: int, rate: float, feed: str) -> Outcome:
     """``pickup_ms`` count from the end of an enqueue to its handler's start, ``whole_ms`` from the enqueue's beginning.
 
     Those of the first second are left out: connections are opened then.
@@ -159,7 +193,7 @@ async def _latency(peer: Peer, count: int, rate: float) -> Outcome:
     ran = Ran()
     async with peer.worker(ran):
         await asyncio.sleep(_IDLE_AFTER)
-        command = (sys.executable, "-m", _main_module(), peer.url, "feed", str(count), str(rate))
+        command = (sys.executable, "-m", _main_module(), peer.url, feed, str(count), str(rate))
         feeder = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         output, _ = await feeder.communicate()
         if feeder.returncode:

@@ -19,7 +19,7 @@ import asyncpg
 
 from benchmarks.databases import Databases
 from benchmarks.harness import Bar, Bench, spread
-from benchmarks.peers.protocol import COUNTERS, Outcome
+from benchmarks.peers.protocol import COUNTERS, STEPS, Outcome
 from benchmarks.peers.sides import Side, Skip
 
 _LONGEST = 300.0
@@ -122,13 +122,13 @@ async def _measured(databases: Databases, side: Side, measure: str, *numbers: fl
         Skip: The program failed, or lost or doubled jobs.
     """
     count = int(numbers[0])
-    bumps = measure == "transactions"
+    bumps = {"transactions": 1, "flows": STEPS}.get(measure, 0)
     async with _empty(databases, side) as url:
         if bumps and side.packages:
             await _execute(url, _COUNTERS)
         outcome = await _run(side, url, measure, *numbers)
-        if bumps and await _fetch(url, _WRONG, count // COUNTERS):
-            raise Skip("its transactions did not add exactly one each")
+        if bumps and await _fetch(url, _WRONG, count // COUNTERS * bumps):
+            raise Skip("its transactions did not add exactly one each time")
     for what in ("distinct", "stored") if bumps else ("ran", "distinct", "stored"):  # a conflict runs a handler again
         if outcome.get(what, count) != count:
             raise Skip(f"{outcome[what]} jobs were counted as {what} instead of {count}")

@@ -125,7 +125,7 @@ class Load:
 
     def _process(self, role: str, *arguments: str, **options: object) -> Process:
         settings = {"lease": LEASE, "poll": _POLL, "database_wait": 5} | options
-        return Process(role, self.place.url, *arguments, program="chaos.program", **settings)
+        return Process(role, self.place.url, *arguments, program="chaos.roles", **settings)
 
 
 @asynccontextmanager

@@ -1,19 +1,14 @@
-"""The program under faults: seventeen kinds of jobs, outboxes, a reactive task and a live query, with its roles.
+"""The program under faults: seventeen kinds of jobs, outboxes, a reactive task and a live query.
 
 Each kind of work leaves a trace, as rows or as lines of a file, by which `chaos.outcome` counts what was lost and what
-was done twice. A role is a process: `python -m chaos.program work|write|watch`.
+was done twice. `chaos.roles` has the processes that run it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import signal
-import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from chaos.flows import app as app  # noqa: PLC0414 - others take it from here, with all that is declared
@@ -33,9 +28,8 @@ from penstock import (
     public,
 )
 from penstock.api.pools.workpool import Workpool
-from penstock.app import Backend, ServiceName
+from penstock.app import ServiceName
 from penstock.clock import SystemClock
-from penstock.errors import DatabaseBusy, DatabaseUnavailable, PenstockError
 from penstock.outbox.message import Message
 from penstock.sync import ActionCtx as SyncActionCtx
 
@@ -241,92 +235,3 @@ async def say_on(ctx: ActionCtx, said: dict[str, int]) -> None:
 async def follow(ctx: MutationTaskCtx[State]) -> None:
     state = await ctx.get_document()
     await ctx.db.insert(Ran(what=f"state {state.writer}", number=state.count))
-
-
-# ----- roles
-
-
-class JumpingClock(SystemClock):
-    """The clock of a machine that is wrong from the beginning, and jumps when the process is told to."""
-
-    def __init__(self, skew: timedelta, jump: timedelta) -> None:
-        super().__init__()
-        self._skew = skew
-        self._jump = jump
-
-    def machine_time(self) -> datetime:
-        return super().machine_time() + self._skew
-
-    def jump(self) -> None:
-        self._skew += self._jump if self._skew <= timedelta(0) else -self._jump
-
-
-async def work(backend: Backend) -> None:
-    await told_to_stop()
-
-
-async def told_to_stop() -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    say("ready")
-    await stop.wait()
-
-
-async def write(backend: Backend, first: str, writers: str, rows: str, jobs: str) -> None:
-    """Write parcels as several writers, each one after the other, until each is acknowledged."""
-
-    async def write_all(writer: int) -> None:
-        for number in range(int(rows)):
-            while True:
-                try:
-                    await backend.run_mutation(put, writer=writer, number=number, jobs=int(jobs))
-                except PenstockError as error:
-                    note("refused", writer, number, error.code)
-                    await SystemClock().sleep(0.05)
-                else:
-                    note("wrote", writer, number)
-                    break
-
-    say("ready")
-    await asyncio.to_thread(sys.stdin.readline)
-    await asyncio.gather(*(write_all(int(first) + number) for number in range(int(writers))))
-    say("done")
-
-
-async def watch(backend: Backend) -> None:
-    async def note_all() -> None:
-        async for answer in backend.live(totals):
-            note("seen", *answer)
-
-    noting = asyncio.create_task(note_all())
-    await told_to_stop()
-    noting.cancel()
-    await asyncio.wait([noting])
-
-
-def say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()
-
-
-async def main(role: str, database: str, *arguments: str, skew: str = "0", **settings: str) -> None:
-    logging.disable()  # of hundreds of faults
-    clock = JumpingClock(timedelta(seconds=float(skew)), JUMP_OF_ALL if database.startswith("sqlite") else JUMP)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.jump)
-    services = SERVICES if role == "work" else ()
-    config = app.config(database=database, **settings)
-    async with AsyncExitStack() as stack:
-        backend = None
-        while backend is None:
-            opened = app.open(services=services, config=config, clock=clock, push_schema=False)
-            with suppress(DatabaseUnavailable, DatabaseBusy):  # a fault strikes; a supervisor starts it again
-                backend = await stack.enter_async_context(opened)
-        await {"work": work, "write": write, "watch": watch}[role](backend, *arguments)  # type: ignore[operator]
-
-
-if __name__ == "__main__":
-    from chaos import program  # so that its functions have the names by which others know them
-
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
-    asyncio.run(program.main(*given, **options))

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from stage.storms import MACHINE
@@ -197,3 +199,26 @@ async def test_senders_that_hold_all_connections_do_not_wait_for_each_other(data
         await asyncio.gather(*(backend.run_mutation(tell, job, f"{number}") for number in range(8)))
         status = await end_of(backend, job)
         assert status.result == [f"{number}" for number in range(8)], status
+
+
+async def test_a_run_that_goes_to_sleep_while_cancels_are_carried_out_is_not_ended_without_its_code(
+    database_url: str,
+) -> None:
+    """On PostgreSQL each statement sees what has committed before it (WF114)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, pay_many)
+        await backend.run_until_idle(advance=False)
+        await backend.scheduler.cancel(job)
+        jobs = backend.engine.store.jobs
+        with patch.object(jobs, "_fetch", partial(_pass_over, jobs._fetch)):
+            await backend.worker.tick()
+        status = await end_of(backend, job)
+        assert status.state.value == "canceled", status
+        assert await backend.run_query(effects) == [*PAID, *(f"paid back {number}" for number in reversed(range(5)))]
+
+
+PAID = [f"paid {number}" for number in range(5)]
+
+
+async def _pass_over(fetch: Any, session: Any, query: str, /, **values: Any) -> Any:
+    return [] if query == "cancel_begun" else await fetch(session, query, **values)

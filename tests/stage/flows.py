@@ -1,10 +1,14 @@
-"""Crashes of workflows: the worker is killed at the n-th named moment that it comes to, and its lease runs out."""
+"""Crashes of workflows: the worker is killed at the n-th named moment that it comes to, and its lease runs out.
+
+Or it is suspended there, and goes on once its lease has run out and another worker has done all that was left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -15,30 +19,33 @@ MOMENTS = ("commit.before", "commit.after", "workflow.step_ran", "workflow.recor
 EXPIRED = timedelta(seconds=31)
 
 
-class Crash:
-    """Holds the execution that comes to the n-th moment, until its worker is killed."""
+_frozen: ContextVar[bool] = ContextVar("frozen", default=False)  # whether this task is of a worker that is suspended
 
-    def __init__(self, at: int) -> None:
+
+class Crash:
+    """Holds the execution that comes to the n-th moment, until its worker is killed, or goes on."""
+
+    def __init__(self, at: int, *, thaws: bool) -> None:
         self.left = at
-        self.came = asyncio.Event()
+        self.thaws = thaws
+        self.came, self.goes_on = asyncio.Event(), asyncio.Event()
         self.moment = ""
 
     async def pass_by(self, moment: str) -> None:
+        if self.thaws and (moment == "commit.before" or not _frozen.get()):
+            return  # it would hold locks that others wait for
         self.left -= 1
         if self.left == 0:
             self.moment = moment
             self.came.set()
-            await asyncio.Event().wait()
-        elif self.left < 0 and not self.came.is_set():
-            return
-        elif self.left < 0:
-            await asyncio.Event().wait()  # a dead process does nothing more
+        if self.came.is_set():  # a process that is dead or suspended does nothing more
+            await self.goes_on.wait()
 
 
 @contextmanager
-def crash(at: int) -> Iterator[Crash]:
+def crash(at: int, *, thaws: bool = False) -> Iterator[Crash]:
     """Crash at the n-th moment in a block."""
-    made = Crash(at)
+    made = Crash(at, thaws=thaws)
 
     def hold(moment: str) -> Any:
         async def come(**_facts: Any) -> None:
@@ -53,6 +60,34 @@ def crash(at: int) -> Iterator[Crash]:
     finally:
         for moment in MOMENTS:
             points.disarm(moment)
+
+
+async def run_with_thaw(backend: TestApp, other: TestApp, at: int) -> str:
+    """Run until idle, with the worker suspended at the n-th moment until another one has done the rest; the moment."""
+    with crash(at, thaws=True) as made:
+        work = asyncio.create_task(_work(backend))
+        came = asyncio.create_task(made.came.wait())
+        await asyncio.wait([work, came], return_when=asyncio.FIRST_COMPLETED)
+        came.cancel()
+        if made.came.is_set():
+            backend.clock.advance(EXPIRED)
+            await other.run_until_idle(raise_errors=False)
+            made.goes_on.set()
+        await work
+    return made.moment
+
+
+async def _work(backend: TestApp) -> None:
+    _frozen.set(True)
+    worker, clock = backend.worker, backend.clock
+    while True:
+        pause = await worker.tick()
+        if worker.running or worker.open_outcomes or not pause:
+            await worker.wait_for_jobs()
+        elif worker.next_run_at is None or worker.next_run_at > clock.now() + timedelta(days=366):
+            return
+        else:
+            clock.advance(max(worker.next_run_at - clock.now(), timedelta(0)))
 
 
 async def run_with_crashes(backend: TestApp, crashes: list[int], *, advance: bool = True) -> list[str]:

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from benchmarks.databases import load
-from benchmarks.peers.protocol import COUNTERS, Peer, Ran, serve
+from benchmarks.peers.protocol import COUNTERS, STEPS, Peer, Ran, serve
 from penstock import ActionCtx, App, Backend, Config, Id, MutationCtx, Table
+from penstock.calls.workflows.context import WorkflowCtx
 from penstock.functions.function import AnyFunction
 from penstock.schema.ids import format_id
 from penstock.services.service import Group
@@ -58,10 +60,40 @@ async def bump(ctx: MutationCtx, counter: Id[Counter], number: int) -> None:
     _running.one(number)
 
 
+@app.internal_action
+async def nothing_more(ctx: ActionCtx) -> None:
+    """A step without effect."""
+
+
+@app.workflow
+async def action_flow(ctx: WorkflowCtx, number: int) -> None:
+    """Steps without effect; the first one tells that it has begun."""
+    await ctx.run_action(nothing, number)
+    for _ in range(STEPS - 1):
+        await ctx.run_action(nothing_more)
+
+
+@app.internal_mutation
+async def add(ctx: MutationCtx, counter: Id[Counter]) -> None:
+    """Add one to a row; a step."""
+    row = await ctx.db.get(Counter, counter)
+    if row is None:
+        raise LookupError(counter)
+    await ctx.db.patch(Counter, counter, count=row.count + 1)
+
+
+@app.workflow
+async def flow(ctx: WorkflowCtx, counter: Id[Counter], number: int) -> None:
+    """Add one to a row, in each step."""
+    for _ in range(STEPS):
+        await ctx.run_mutation(add, counter)
+    _running.one(number)
+
+
 class PenstockPeer(Peer):
     """The worker runs in this process, on the same connections."""
 
-    works = ("drain", "batches", "transactions")
+    works = ("drain", "batches", "transactions", "flows", "action_flows")
     _backend: Backend
 
     @asynccontextmanager
@@ -73,15 +105,17 @@ class PenstockPeer(Peer):
 
     async def enqueue_one(self, number: int) -> None:
         """Store a job, as a program does."""
-        await pool.enqueue(self._backend, nothing, number)
+        function: Any = action_flow if self.work == "action_flows" else nothing
+        await pool.enqueue(self._backend, function, number)
 
     async def enqueue_many(self, count: int) -> None:
         """Store jobs in one transaction."""
         functions: dict[str, AnyFunction] = {"drain": nothing, "batches": nothing_at_once, "transactions": bump}
+        functions |= {"flows": flow, "action_flows": action_flow}
         await pool.enqueue_batch(self._backend, functions[self.work], await self._arguments(count))
 
     async def _arguments(self, count: int) -> list[dict[str, object]]:
-        if self.work != "transactions":
+        if self.work not in {"transactions", "flows"}:
             return [{"number": number} for number in range(count)]
         clock, now = self._backend.engine.clock, datetime.now(UTC)
         ids = [format_id("counter", clock.uuid7()) for _ in range(COUNTERS)]

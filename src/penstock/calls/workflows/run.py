@@ -237,7 +237,9 @@ class _Run:
 
     async def _learn_of_cancel(self) -> Record:
         record = self._learn(RecordKind.CANCEL, self._engine.clock.now())
-        await self._steps.flush(cancelled=True)
+        cancels = [one for one in self._inbox if one.kind == CANCEL_EVENT]
+        self._drop(cancels)
+        await self._steps.flush(received=[one.id for one in cancels], cancelled=True)
         return record
 
     @property
@@ -263,17 +265,13 @@ class _Run:
             self._run.cancelled.set()
 
     async def _take_arrivals(self) -> bool:
-        """Take what the body waits for from the inbox; whether there was something."""
+        """Take what the body waits for from the inbox; whether there was something, or a cancel."""
         if self._looks or self._run.woken:
             await self._look()
-        return await self._receive()
+        return self._is_to_learn_of_cancel or await self._receive()
 
     async def _receive(self) -> bool:
         timer = self._body.next_timer
-        if cancels := [one for one in self._inbox if one.kind == CANCEL_EVENT]:
-            self._drop(cancels)
-            await self._steps.flush(received=[one.id for one in cancels])
-            return True
         ends = [one for one in self._inbox if one.kind == JOB_EVENT]
         if ends:
             self._drop(ends)

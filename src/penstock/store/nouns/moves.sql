@@ -276,11 +276,13 @@ values (:id, :pool, :function, :kind, :args, :priority, :run_at, :options, :on_c
     :started_at, :finished_at, :expires_at, :state, :result, :error, :traceback, :on_complete_error,
     :on_complete_attempts, :attempts);
 
--- cancelable: pending jobs for which a request to cancel stands, held against other workers.
+-- cancelable: pending jobs for which a request to cancel stands, held against other workers. A run that has begun learns
+-- of it in its inbox; it may have gone to sleep a moment ago.
 with asked as materialized (
     select c.job_id as id from penstock.cancel_request c
-    where exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
-       or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null)
+    where (exists (select from penstock.ready_job j where j.id = c.job_id and j.ending is null)
+           or exists (select from penstock.scheduled_job j where j.id = c.job_id and j.ending is null))
+      and not exists (select from penstock.workflow_record r where r.run = c.job_id and r.number = 0)
     limit :limit
 ), ready as (
     select j.* from penstock.ready_job j join asked on j.id = asked.id for update of j skip locked
