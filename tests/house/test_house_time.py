@@ -69,7 +69,7 @@ _PURPOSES = {
         "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},
         "services/worker/executor": {"Executor._run_job"},
         "store/postgres/store": {"PostgresStore._set_clock"},
-        "transaction/transaction": {"Transaction._remembering"},
+        "transaction/transaction": {"Transaction.remembering"},
     },
     "it decides where or when work runs, and never how much of it": {
         "migrations/running": {"Migrator._batch"},  # it pauses between batches, so that others have the database

@@ -9,13 +9,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 from stage.storms import MACHINE
 
 from penstock import ActionCtx, App, JobId, MutationCtx, QueryCtx, Table
 from penstock.calls.workflows.context import WorkflowCtx
-from penstock.errors import EventTimeout
+from penstock.errors import DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
 from penstock.testing import TestApp, gate
 
@@ -222,3 +223,21 @@ PAID = [f"paid {number}" for number in range(5)]
 
 async def _pass_over(fetch: Any, session: Any, query: str, /, **values: Any) -> Any:
     return [] if query == "cancel_begun" else await fetch(session, query, **values)
+
+
+async def test_a_sender_runs_again_whose_look_for_the_run_lost_the_database(database_url: str) -> None:
+    """It is a scheduled mutation, which takes effect once whatever fails (WF76)."""
+    async with TestApp(app, database_url) as backend:
+        job = await backend.scheduler.run_after(NOW, hear_all, 1)
+        await backend.run_until_idle()
+        store, lost = backend.engine.store.workflows, [DatabaseUnavailable("The connection was lost.")]
+
+        async def look(run: UUID) -> bool:
+            if lost:
+                raise lost.pop()
+            return await type(store).is_unfinished(store, run)
+
+        with patch.object(store, "is_unfinished", look):
+            await backend.scheduler.run_after(NOW, tell, job, "again")
+            status = await end_of(backend, job)
+        assert status.result == ["again"], status

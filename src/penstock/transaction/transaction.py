@@ -108,27 +108,27 @@ class Transaction:
         return self.statements.of(table, definition_of(table))
 
     def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, Sequence[Row]]:
-        return self._remembering(self.session.fetch(statement, args))
+        return self.remembering(self.session.fetch(statement, args))
 
     def execute(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
-        return self._remembering(self.session.execute(statement, args))
+        return self.remembering(self.session.execute(statement, args))
 
     def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
-        return self._remembering(self.session.execute_many(statement, rows))
+        return self.remembering(self.session.execute_many(statement, rows))
 
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
         if self.shared is not None:
-            return await self._remembering(self.shared.row(statements, key))
+            return await self.remembering(self.shared.row(statements, key))
         return await self.fetch(statements.get(), statements.key_args(key))
 
     def fetch_range(
         self, read: RangeRead, statement: Statement, args: Sequence[Any]
     ) -> Coroutine[Any, Any, Sequence[Row]]:
         """Run a statement that reads rows of a range, and nothing else."""
-        return self._remembering(self.session.fetch_range(read, statement, args))
+        return self.remembering(self.session.fetch_range(read, statement, args))
 
     def change_row(self, change: Change) -> Coroutine[Any, Any, None]:
-        return self._remembering(self.session.change(change))
+        return self.remembering(self.session.change(change))
 
     def know(self, definition: TableDefinition, rows: Sequence[Row]) -> None:
         """Remember rows as they are now, so that they need not be read by their keys."""
@@ -181,11 +181,11 @@ class Transaction:
             self.read_set.everything = True
         for definition in map(definition_of, reads or ()):
             self.note_range(RangeRead(definition.name, None, definition.key))
-        names, rows = await self._remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
+        names, rows = await self.remembering(self.session.fetch_read_only(sql, args, self.rows_left, self.bytes_left))
         self.count_read(len(rows), total_bytes(chain.from_iterable(rows)))
         return names, rows
 
-    async def _remembering(self, work: Awaitable[T]) -> T:
+    async def remembering(self, work: Awaitable[T]) -> T:
         """Remember errors that mean "try again", so that no function can swallow them."""
         spent = current_spent()
         begun = 0.0 if spent is None else profile_timer()
@@ -268,7 +268,7 @@ class Transaction:
         """Send a message now, with its trace; False if nobody knows the topic. It counts as a written row."""
         self._count_written(text_bytes(payload))
         self.wakes = True
-        return await self._remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
+        return await self.remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
 
     def _count_written(self, size: int) -> None:
         self._bytes_written += size
@@ -290,19 +290,19 @@ class Transaction:
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> None:
         """Store jobs now, in this transaction, however many that are alike."""
-        await self._remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
+        await self.remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
         self.wakes = True
 
     async def cancel_all(self, where: JobFilter) -> int:
         """Request now, in this transaction, that matching jobs be canceled; how many have not ended."""
-        count = await self._remembering(self.store.jobs.request_cancel_all(self.session, where, self.now))
+        count = await self.remembering(self.store.jobs.request_cancel_all(self.session, where, self.now))
         self.wakes = True
         return count
 
     async def change_cron(self, change: Awaitable[T]) -> T:
         """Change a cron now; schedulers are told after the commit."""
         self.wakes = True
-        return await self._remembering(change)
+        return await self.remembering(change)
 
     def add_cancel(self, job_id: UUID) -> None:
         """Request that a job be canceled when this transaction commits."""
@@ -325,10 +325,10 @@ class Transaction:
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
         jobs, cancels, told = len(self.jobs), len(self.cancels), len(self.committed)
-        await self._remembering(self.session.savepoint(name))
+        await self.remembering(self.session.savepoint(name))
         try:
             yield
-            await self._remembering(self.session.release(name))
+            await self.remembering(self.session.release(name))
         except BaseException:
             del self.jobs[jobs:]
             del self.cancels[cancels:]

@@ -71,9 +71,9 @@ class Event(Generic[T]):
                 limit=limit,
             )
         store, stored = calls.engine.store.workflows, calls.engine.store.encryption.encrypt(text)
-        known = await store.is_unfinished(uuid)
 
         async def send(transaction: Transaction) -> bool:
+            known = await transaction.remembering(store.is_unfinished(uuid))
             if not known and all(job.id != uuid for job in transaction.jobs):
                 return False
             await store.send(transaction, uuid, self.name, key, stored, transaction.now)

@@ -45,6 +45,11 @@ class Write:
     cancelled: bool = False  # whether the run has learned that it is to be canceled
     restarts: bool = False  # whether the attempts at the run are counted from 1 again
 
+    @property
+    def of_records(self) -> bool:
+        """Whether it has records, and nothing else."""
+        return bool(self.records) and self == Write(self.records)
+
 
 class Workflows(Noun, queries=("workflows",)):
     """Runs of workflows."""
@@ -74,13 +79,18 @@ class Workflows(Noun, queries=("workflows",)):
         Raises:
             LeaseLost: The run has another lease.
         """
+        if write.of_records:  # most writes, so they take one statement
+            rows = [self._row(record) for record in write.records]
+            if not await self._run_each("record_alone", rows, run=run, lease=lease):
+                raise _lost()
+            return
         async with self._writing() as session:
             await self.write_within(session, run, lease, write, now)
 
     async def write_within(self, session: Session, run: UUID, lease: int, write: Write, now: datetime) -> None:
         """Write for a run in the transaction of a step. Raises the error of `write`."""
         if not await self._fetch(session, "hold", run=run, lease=lease):
-            raise LeaseLost("The lease of a workflow's run was lost; another worker has it.")
+            raise _lost()
         await self._write(session, run, write, now)
         if write.restarts:
             await self._execute(session, "reset_attempts", run=run, lease=lease)
@@ -89,7 +99,7 @@ class Workflows(Noun, queries=("workflows",)):
         """Let a run sleep, with what it has still to write. Raises the error of `write`."""
         async with self._writing() as session:
             if not await self._jobs.settle_within(session, lease, settlement):
-                raise LeaseLost("The lease of a workflow's run was lost; another worker has it.")
+                raise _lost()
             await self._write(session, run, write, now)
 
     async def is_unfinished(self, run: UUID) -> bool:
@@ -155,3 +165,7 @@ class Workflows(Noun, queries=("workflows",)):
     def _records(self, rows: Sequence[Row]) -> list[Record]:
         reveal = self._access.encryption.reveal
         return self._read(Record, rows, args=lambda row: None if row["args"] is None else reveal(row["args"]))
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost("The lease of a workflow's run was lost; another worker has it.")

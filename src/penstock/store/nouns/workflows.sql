@@ -27,6 +27,29 @@ on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
     due_at = excluded.due_at;
 
+-- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
+-- SQLite: one at a time.
+insert into penstock.workflow_record (run, {record})
+select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job
+where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
+on conflict (run, number) do update
+set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
+    due_at = excluded.due_at
+returning number;
+-- PostgreSQL: any number at once.
+with held as materialized (
+    select 1 from penstock.running_job where id = :run and lease = :lease for key share
+)
+insert into penstock.workflow_record (run, {record})
+select :run::uuid, t.* from held cross join unnest(
+    :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+) as t ({record})
+on conflict (run, number) do update
+set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
+    due_at = excluded.due_at
+returning number;
+
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
 update penstock.running_job set attempt = 1 where id = :run and lease = :lease and attempt > 1;
 
