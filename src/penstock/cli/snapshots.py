@@ -78,7 +78,7 @@ def import_snapshot(options: Options, path: Path, only: Sequence[str], mode: Mod
             fitting=True,
             statement_timeout=UNHURRIED,
         )
-        left = source.left_out()
+        left = source.others()
     if options.json:
         print_json({"tables": [part.report() for part in parts], "left_out": left})
         return
@@ -133,7 +133,8 @@ class Snapshot:
         with self._zip.open(entry) as stream:
             yield Lines(stream, entry.file_size)
 
-    def left_out(self) -> list[str]:
+    def others(self) -> list[str]:
+        """The parts that are not imported."""
         return sorted(self._others) if self.of_convex else []
 
     def numbers(self) -> dict[int, str]:
@@ -287,7 +288,7 @@ class _Import:
         await self._backend.runner.write(partial(advance_numbers, statements=statements))
 
     async def _store(self, transaction: Transaction, part: _Part, piece: Piece) -> int:
-        """Store a piece but for the rows that are there; those that the database refuses may be passed over."""
+        """Store a piece but for the rows that are there. A row that the database refuses may be passed over."""
         if self._mode.append and part.statements.definition.managed:
             await self._pass_over_present(transaction, part, piece)
         while piece.rows:

@@ -153,21 +153,25 @@ def import_rows(
     of_convex = table == "convex" and file is not None and file.endswith(".zip")
     if file is None and not table.endswith(".zip"):
         raise click.UsageError("Name the FILE, after its TABLE.")
+    mode = Mode(append=append, replace=replace, skip_refused=skip_refused, sure=yes)
     if of_convex or file is None:
         if is_csv:
             raise click.UsageError("--csv is for the FILE of one TABLE.")
-        mode = Mode(append=append, replace=replace, skip_refused=skip_refused, sure=yes)
         import_snapshot(options, Path(file or table), only, mode, of_convex=of_convex)
         return
     if only or skip_refused:
         raise click.UsageError("--table and --skip-refused are for a FILE.zip.")
+    _import_file(options, table, file, mode, is_csv=is_csv or file.lower().endswith(".csv"))
+
+
+def _import_file(options: Options, table: str, file: str, mode: Mode, *, is_csv: bool) -> None:
     with nullcontext(sys.stdin.buffer) if file == "-" else open_file(file) as stream:
         size = Path(file).stat().st_size if file != "-" and stream.seekable() else None
-        loading = Loading(Lines(stream, size, is_csv=is_csv or file.lower().endswith(".csv")))
+        loading = Loading(Lines(stream, size, is_csv=is_csv))
         try:
             with_backend(
                 options,
-                lambda backend: _import(backend, table, loading, append=append, replace=replace, sure=yes),
+                lambda backend: _import(backend, table, loading, mode),
                 fitting=True,
                 statement_timeout=UNHURRIED,
             )
@@ -182,7 +186,7 @@ def import_rows(
     if options.json:
         print_json({"table": table, "rows": loading.stored, "deleted": loading.deleted})
         return
-    deleted = f"; {amount(loading.deleted, 'row')} before them deleted" if replace else ""
+    deleted = f"; {amount(loading.deleted, 'row')} before them deleted" if mode.replace else ""
     say(f"{table}: {amount(loading.stored, 'row')} imported{deleted}.")
 
 
@@ -238,18 +242,18 @@ class Loading:
         return show_progress(statements.definition.name, self._lines.size, size=True)
 
 
-async def _import(backend: Backend, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
+async def _import(backend: Backend, table: str, loading: Loading, mode: Mode) -> None:
     statements = find_table(backend, table)
-    if append:
+    if mode.append:
         await loading.append(backend, statements)
         return
     async with snapshot(backend) as session:
         rows = await count_rows(session, statements)
-    if rows and not replace:
+    if rows and not mode.replace:
         raise ConfigError(
             f"{table} has {amount(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
         )
     if rows:
         which = "the only row" if rows == 1 else f"all {amount(rows, 'row')}"
-        confirm(f"Delete {which} of {table}?", sure=sure)
-    await (loading.replace if replace else loading.append)(backend, statements)
+        confirm(f"Delete {which} of {table}?", sure=mode.sure)
+    await (loading.replace if mode.replace else loading.append)(backend, statements)
