@@ -346,7 +346,7 @@ class ConvexRows:
     def __init__(self, statements: TableStatements, ids: ConvexIds, *, is_typed: bool) -> None:
         definition = statements.definition
         if not definition.managed:
-            fix = "Import into a table that penstock owns."
+            fix = "Import into a managed table."
             raise ConfigError(f"{definition.name} has keys of its own, and Convex's documents have none.", fix=fix)
         self._statements = statements
         self._ids = ids
