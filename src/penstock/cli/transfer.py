@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +25,7 @@ from penstock.cli.data import Documents, count_rows, find_table, read_rows, stat
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import make_console, print_json, say
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
 from penstock.observe.readable import amount
 from penstock.store.session import Session

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 from penstock import errors
 from penstock.calls.run.snapshots import KEPT, OutOfRetention
 from penstock.clock import SystemClock
+from penstock.dataclass import dataclass
 from penstock.observe.errortext import frames_text, message_of
 from penstock.observe.logs import event
 from penstock.server.requests import Refused

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic_core import from_json
 from starlette.requests import HTTPConnection
 
 from penstock.api.identity.tokens import Tokens, Verified
+from penstock.dataclass import dataclass
 from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX
 from penstock.identity.caller import Caller, RequestInfo

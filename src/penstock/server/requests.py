@@ -9,7 +9,6 @@ import asyncio
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -20,6 +19,7 @@ from starlette.types import Receive
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.threads import offload
 from penstock.config import Config
+from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, at_the_door
 from penstock.functions.function import FunctionKind
 from penstock.functions.registry import LONGEST_PATH

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from penstock.calls.run.containment import containing
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.snapshots import Snapshots
 from penstock.calls.run.threads import check_args, offload
+from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, Conflict, FunctionNotFound, InputError, LimitExceeded, Overloaded, at_the_door
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.httpaction import HttpAction

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
+from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, InputError, LimitExceeded, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
