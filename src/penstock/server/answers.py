@@ -36,6 +36,7 @@ class Exchange:
         function: The function that it calls.
         form: The form of the values in its answer.
         error: The name of its error, as in the answer's ``code``.
+        headers: Its headers, by names in small letters; the first of several with one name.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class Exchange:
     function: str = ""
     form: Format = Format.CLEAN
     error: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:
