@@ -11,7 +11,7 @@ import asyncio
 import statistics
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -68,15 +68,17 @@ async def _busy(_databases: Databases) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _slow(databases: Databases) -> AsyncIterator[None]:
     """Have PostgreSQL answer later, for a block."""
-    async with AsyncExitStack() as stack:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _PROXY, *databases.address, str(_DELAY)), stdout=asyncio.subprocess.PIPE
-        )
-        stack.callback(process.kill)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PROXY, *databases.address, str(_DELAY)), stdout=asyncio.subprocess.PIPE
+    )
+    try:
         if process.stdout is None:
             raise RuntimeError("The proxy has no output.")
-        stack.enter_context(databases.behind(int(await process.stdout.readline())))
-        yield
+        with databases.behind(int(await process.stdout.readline())):
+            yield
+    finally:
+        process.kill()
+        await process.wait()
 
 
 Fault = Callable[[Databases], AbstractAsyncContextManager[None]]
