@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.api.crons.crons import Crons
@@ -49,21 +49,23 @@ from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.services.indexer import Indexer
 from penstock.services.live.capture import declare_live
-from penstock.services.live.live import LiveQueries
 from penstock.services.logbook import LogbookWriter
-from penstock.services.planner.planner import Planner
-from penstock.services.pruner import Pruner
-from penstock.services.relay.relay import Relay
-from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
-from penstock.services.worker.worker import Worker
 from penstock.store.nouns.captures import identity_of
 from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+
+if TYPE_CHECKING:
+    from penstock.services.indexer import Indexer
+    from penstock.services.live.live import LiveQueries
+    from penstock.services.planner.planner import Planner
+    from penstock.services.pruner import Pruner
+    from penstock.services.relay.relay import Relay
+    from penstock.services.scheduler import CronScheduler
+    from penstock.services.worker.worker import Worker
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
@@ -421,6 +423,8 @@ class Backend(CallerBackend):
     def live_queries(self) -> LiveQueries:
         """The watched queries of this process; the service begins to run when they are first asked for."""
         if self._live is None:
+            from penstock.services.live.live import LiveQueries  # noqa: PLC0415 - see `make_service`
+
             self._live = LiveQueries(self.runner, self.app.definitions())
             self._live.start()
         return self._live
@@ -464,16 +468,28 @@ class Backend(CallerBackend):
         await self.engine.store.close()
 
     def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Indexer | Pruner:
-        """A service of this backend, not yet started."""
+        """A service of this backend, not yet started; imported here, as most programs that import an app run none."""
         here = f"{socket.gethostname()}:{os.getpid()}"
         if name == "scheduler":
+            from penstock.services.scheduler import CronScheduler  # noqa: PLC0415
+
             return CronScheduler(self.runner, self.app.crons.scope())
         if name == "worker":
+            from penstock.services.worker.worker import Worker  # noqa: PLC0415
+
             return Worker(self.runner, here, self.config.worker_jobs, list(self.app.pools))
         if name == "planner":
+            from penstock.services.planner.planner import Planner  # noqa: PLC0415
+
             return Planner(self.runner, here)
         if name == "relay":
+            from penstock.services.relay.relay import Relay  # noqa: PLC0415
+
             return Relay(self.runner, here, self.app.outboxes)
         if name == "indexer":
+            from penstock.services.indexer import Indexer  # noqa: PLC0415
+
             return Indexer(self.runner, here, searches_of(self.app.definitions()))
+        from penstock.services.pruner import Pruner  # noqa: PLC0415
+
         return Pruner(self.runner)

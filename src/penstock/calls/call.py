@@ -7,10 +7,10 @@ subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
+from penstock.dataclass import dataclass
 from penstock.errors import InputError
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import SYSTEM, Caller

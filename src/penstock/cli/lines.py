@@ -7,7 +7,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 from rich import progress
 
 from penstock.cli.output import make_console
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError, DataError, InputError, ValueInvalid
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import load_rows

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, Self
@@ -28,6 +28,7 @@ from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options
 from penstock.cli.output import print_json, print_table, say
 from penstock.clock import layout_uuid7
+from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, ConfigError, InputError, ValueInvalid
 from penstock.functions.signature import Signature
 from penstock.observe.readable import amount

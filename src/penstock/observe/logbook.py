@@ -12,7 +12,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count, islice
@@ -20,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock, SystemClock, layout_uuid7
+from penstock.dataclass import dataclass
 from penstock.errors import ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain
 from penstock.observe.errortext import error_text, trace_text
 from penstock.observe.following import current_part, trace_id

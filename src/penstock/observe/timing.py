@@ -11,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Self
 
 from penstock.clock import profile_timer
+from penstock.dataclass import dataclass
 
 _SHORTEST = 1e-6
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from penstock.calls.call import Arguments, Call
@@ -18,6 +18,7 @@ from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import lingering
 from penstock.calls.run.timelimit import time_limit
+from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction, FunctionKind

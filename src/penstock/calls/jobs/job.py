@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.run import run_workflow
 from penstock.codec import Encryption
+from penstock.dataclass import dataclass
 from penstock.errors import (
     ArgumentsInvalid,
     ContextError,

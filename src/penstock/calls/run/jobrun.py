@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
 from penstock.clock import Clock
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import ANONYMOUS, SYSTEM, Caller

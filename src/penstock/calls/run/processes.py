@@ -13,15 +13,13 @@ import atexit
 import builtins
 import importlib
 import json
-import multiprocessing
 import signal
 import sys
 from contextlib import suppress
 from datetime import datetime, timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
@@ -36,6 +34,9 @@ from penstock.functions.function import AnyFunction, module_name
 from penstock.jobs.job import JobId, Work
 from penstock.observe.errortext import message_of, trace_text
 from penstock.transaction.words import NotInThisCtx
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _RETURNED = b"+"
 _RAISED = b"-"
@@ -161,6 +162,8 @@ class _Process:
     """One process, and the pipe to it."""
 
     def __init__(self) -> None:
+        import multiprocessing  # noqa: PLC0415 - few apps have actions that run in processes
+
         context = multiprocessing.get_context("spawn")
         self._line, self._far_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(self._far_end,), name="penstock-action")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from penstock.calls.run.ratelimits import key_of, policy_of, take_tokens
 from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
+from penstock.dataclass import dataclass
 from penstock.errors import (
     AccessDenied,
     CallTimeout,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.body import OpenCall
+from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id

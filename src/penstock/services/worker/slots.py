@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.clock import Clock
+from penstock.dataclass import dataclass
 from penstock.pools.shares import Need, change
 from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import PoolView

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import Job
 from penstock.store.nouns.jobs import Jobs, Settle
 from penstock.store.nouns.noun import Access, Noun

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.jobs.job import NewJob, Settlement
 from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
