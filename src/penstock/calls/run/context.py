@@ -239,7 +239,6 @@ class ActionCtx(OfCall):
         self._call = call
         self._calls = calls
         self._random: Random | None = None
-        self._cancelled = call.cancellation
 
     @property
     def auth(self) -> Auth:
@@ -269,13 +268,14 @@ class ActionCtx(OfCall):
     @property
     def cancelled(self) -> bool:
         """Whether someone asked for this action's job to stop."""
-        return self._cancelled.is_set()
+        return self._call.cancellation.is_set()
 
     async def wait_cancelled(self, seconds: float | None = None) -> bool:
         """Wait until someone asks for this action's job to stop, at most this many seconds; whether someone did."""
+        event = self._call.cancellation.event
         if seconds is None:
-            return await self._cancelled.event.wait()
-        return await self._runner.engine.clock.wait(self._cancelled.event, seconds)
+            return await event.wait()
+        return await self._runner.engine.clock.wait(event, seconds)
 
     @property
     def is_job(self) -> bool:
