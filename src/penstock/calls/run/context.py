@@ -99,7 +99,7 @@ class QueryCtx(OfCall):
     @property
     def is_job(self) -> bool:
         """Whether this runs in an attempt at a job."""
-        return self._scope.transaction.work is not None
+        return self._call.job is not None
 
     @property
     def work(self) -> Work:
@@ -108,7 +108,7 @@ class QueryCtx(OfCall):
         Raises:
             ContextError: It runs in none.
         """
-        work = self._scope.transaction.work
+        work = self._call.work
         if work is None:
             raise no_work()
         return work

@@ -64,6 +64,7 @@ class Engine:
         self.known = Known(registry)
         self.registry = registry
         self.config = config
+        self.keep = timedelta(seconds=config.job_status_ttl)  # for the status of a job that does not say otherwise
         self.clock = clock  # the app's time; a test may move it
         self.machine = SystemClock()  # for waits inside one call
         self.rate_limits = rate_limits
@@ -141,11 +142,6 @@ class Engine:
         else:
             self._writes_logbook = True
         return self._writes_logbook
-
-    @property
-    def keep(self) -> timedelta:
-        """The time for which the status of a finished job is kept, unless the job says otherwise."""
-        return timedelta(seconds=self.config.job_status_ttl)
 
     def begin_stop(self) -> None:
         if self._stop_by is None:

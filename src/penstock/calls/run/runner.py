@@ -280,7 +280,7 @@ class FunctionCalls(Attempts):
         return found
 
     def _transaction(self, session: Session, call: Call, moment: Moment) -> Transaction:
-        return Transaction(session, self.engine, *moment, call.work, call.caller)
+        return Transaction(session, self.engine, *moment, call.caller)
 
     async def _in_transaction(
         self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None

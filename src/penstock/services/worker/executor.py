@@ -226,8 +226,8 @@ class Executor:
             self._wake()
 
     async def _run_job(self, running: JobRun) -> None:
-        clock, is_attempt = self._runner.engine.clock, running.job.ending is None
-        begun = clock.monotonic()
+        clock, journal, is_attempt = self._runner.engine.clock, self._runner.engine.journal, running.job.ending is None
+        begun = None if journal.meters is None else clock.monotonic()
         outcome: Outcome | None
         try:
             outcome = await (run_job if is_attempt else complete_job)(self._runner, running)
@@ -235,8 +235,8 @@ class Executor:
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
-        if is_attempt:
-            self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
+        if begun is not None and is_attempt:
+            journal.ran(running.job, clock.monotonic() - begun)
         await self._end_attempt(running, outcome)
 
     async def _end_attempt(self, running: JobRun, outcome: Outcome | None) -> None:
