@@ -131,16 +131,18 @@ class Journal:
     def note_ends(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
         """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
         quiet = self.meters is None and not self._talking()
+        succeeded = Counter[str]()  # of most jobs nothing else is told
         for job, settlement in settled:
             if won is not None and settlement.id not in won:
                 continue
-            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:  # the way of most jobs
-                self.book.add(f"pool {job.pool}", "success")
-                tally = self.tallies.get(job.pool)
-                if tally is not None:
-                    tally.succeeded += 1
+            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:
+                succeeded[job.pool] += 1
             else:
                 self._note_settlement(job, settlement)
+        for pool, number in succeeded.items():
+            self.book.add(f"pool {pool}", "success", number)
+            if (tally := self.tallies.get(pool)) is not None:
+                tally.succeeded += number
 
     def _note_settlement(self, job: Job, settlement: Settlement) -> None:
         if job.ending is None:
