@@ -102,7 +102,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _ResetCall(Call):
     """The call of a reset: each attempt holds the outbox first, and writes its new place last."""
 

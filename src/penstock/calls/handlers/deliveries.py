@@ -314,7 +314,7 @@ def run_of(handler: Any) -> Callable[..., Any]:
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class DeliveryCall(Call):
     """The call of a handler. If it is a mutation, it commits together with `record`, which records the delivery."""
 

@@ -29,7 +29,7 @@ Encode = Callable[[Any], Any]
 Respond = Callable[[Any], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class Request(Call):
     """A call from outside: its arguments are JSON, and its result leaves as `encode` gives it."""
 
@@ -43,7 +43,7 @@ class Request(Call):
         return result if self.encode is None else self.encode(self.function.signature.mark(result))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class MutationRequest(Request):
     """A mutation from outside: its time is over at `deadline`, but a commit under way is never cut off."""
 
@@ -62,7 +62,7 @@ class MutationRequest(Request):
         return answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class SentOnce(MutationRequest):
     """A mutation that its client may send again: its answer is stored with its effect."""
 
@@ -82,7 +82,7 @@ class SentOnce(MutationRequest):
             raise Conflict("Another run of the same request took effect at the same time.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class HttpCall(Call):
     """A call of an HTTP action. With async def it ends when its response is sent, which may stream from its ctx."""
 

@@ -15,6 +15,7 @@ import importlib
 import json
 import signal
 import sys
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -94,8 +95,12 @@ class Processes:
         self._all: set[_Process] = set()
         self._free: list[_Process] = []
 
-    async def run(self, function: AnyFunction, args: bytes, work: Work | None = None) -> bytes:
+    async def run(
+        self, function: AnyFunction, args: bytes, work: Work | None = None, lingering: list[Future[Any]] | None = None
+    ) -> bytes:
         """Run an action's handler on JSON arguments; its result as JSON. Cancelling this kills the process.
+
+        A thread that still waits for that is added to `lingering`.
 
         Raises:
             WorkerLost: The process died. Errors of the action are raised as they are, as far as JSON can say them.
@@ -103,7 +108,7 @@ class Processes:
         module, file = _home(function)
         told = [djangodb.is_used(), module, file, function.handler.__name__, _work_json(work)]
         request = json.dumps(told).encode()
-        async with self._threads.place(function.name) as place:
+        async with self._threads.place(function.name, lingering) as place:
             if work is not None and work.begin is not None:
                 await work.begin(None)
             process = self._free.pop() if self._free else self._make()
