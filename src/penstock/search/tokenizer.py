@@ -15,7 +15,7 @@ from functools import cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-VERSION = f"1 {unicodedata.unidata_version}"  # of these rules, and of Unicode's data
+VERSION = f"2 {unicodedata.unidata_version}"  # of these rules, of the stored form, and of Unicode's data
 MAX_WORD = 64  # characters; the rest of a longer word is left out, in texts and in queries
 _PIECE = 8192  # characters that are folded at a time
 
