@@ -6,9 +6,10 @@ subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from uuid import UUID
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
 from penstock.errors import InputError
@@ -89,6 +90,11 @@ class Call:
     def asks(self, arguments: Arguments) -> Sequence[Arguments]:
         """The arguments that its access is asked about."""
         return (arguments,)
+
+    def note_cancels(self, asked: Collection[UUID]) -> None:
+        """Note the jobs whose cancels its mutation asks for."""
+        if self.job is not None:
+            self.job.cancels_itself = self.job.job.id in asked
 
     def check_result(self, result: Any) -> Any:
         """Check what the handler returned."""

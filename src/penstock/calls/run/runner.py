@@ -292,8 +292,8 @@ class FunctionCalls(Attempts):
         if transaction.failure is not None:
             raise transaction.failure
         self.engine.journal.count_rows(transaction)
-        if call.job is not None:
-            call.job.cancels_itself = call.job.job.id in transaction.cancels
+        if call.job is not None or transaction.cancels:
+            call.note_cancels(transaction.cancels)
         return result
 
     def _within(
