@@ -341,7 +341,7 @@ def _pieces(items: Sequence[Item], size: int = _PIECE) -> Iterator[Sequence[Item
 
 
 def _type_order(value: Any) -> int:
-    """The place of a value's type among those that one column may hold: numbers, texts, bytes."""
+    """The place of a value's type in the order of SQLite: numbers, texts, bytes."""
     if value is None:
         raise ValueError("no key has NULL")
     return 2 if isinstance(value, bytes) else 1 if isinstance(value, str) else 0

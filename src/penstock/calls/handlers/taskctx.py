@@ -169,7 +169,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
             generation = found.get(run.key)
         definition = run.task.definition
         if not definition.managed:
-            transaction.spelled[definition.table, definition.encode_key(run.doc_id)] = run.stored_key
+            transaction.spelled[definition.table, definition.encode_key(run.doc_id)] = run.spell_key()
         row = await self.db._get(definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:
             return cast("T", run.check(generation, row, fields))

@@ -66,8 +66,7 @@ class TaskAttempt(TaskCall):
     def doc_id(self) -> Any:
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
-    @property
-    def stored_key(self) -> list[Any]:
+    def spell_key(self) -> list[Any]:
         """The key as the driver takes its values. Other programs spell values otherwise than penstock does."""
         return decode_key(self.engine.store.dialect, self.task.definition, self.key)
 
@@ -339,7 +338,7 @@ async def _rows(
     found: dict[str, Table | PenstockError] = {}
     for run in runs:
         try:
-            rows = _make_rows(statements, await session.fetch(one, run.stored_key), part)
+            rows = _make_rows(statements, await session.fetch(one, run.spell_key()), part)
             found |= zip((run.key,), rows, strict=False)  # one row or none
         except DataError as error:
             found[run.key] = error
