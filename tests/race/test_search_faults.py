@@ -142,6 +142,7 @@ async def test_a_watched_search_is_read_on_a_replica(monkeypatch: pytest.MonkeyP
             view.add(0, found, {"text": "word"})
 
             async def shows(wanted: list[int]) -> None:
+
                 async def is_shown() -> bool:
                     await settle(live)
                     answer = view.queries[0].answer

@@ -44,6 +44,7 @@ T = TypeVar("T", bound=Table)
 Item = TypeVar("Item")
 
 MAX_RESULTS = 1024
+MAX_VALUES = 8  # of filters, in one search
 MOST_UNREAD = 4096  # changed rows that a search reads by itself
 _PIECE = 256
 _PLACE = [
@@ -267,6 +268,7 @@ class Search(Generic[T]):
                 f"Search index {self._search.name} has found more than {MAX_RESULTS} rows, and no more can be read.",
                 fix='Take fewer, or narrow the search by filters or with match="all".',
                 limit=MAX_RESULTS,
+                convex="SearchQueryScannedTooManyDocumentsError",
             )
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Row]:
@@ -318,6 +320,13 @@ def make_search(scope: Scope, table: type[T], index: SearchIndex, query: Query, 
         raise ValueInvalid(
             f"Search index {index.name} has no filter {', '.join(sorted(unknown))}.",
             fix=f"Its filters are {', '.join(index.filters) or 'none'}; declare more, or choose with filter().",
+            convex="IncorrectFilterFieldError",
+        )
+    if len(filters) > MAX_VALUES:
+        raise ValueInvalid(
+            f"A search in index {index.name} asks for {len(filters)} values, more than {MAX_VALUES}.",
+            fix="Ask for the ones that leave the fewest rows, and choose among these with filter().",
+            convex="TooManyFilterConditionsInSearchQueryError",
         )
     values = tuple((name, _value(definition, name, filters[name])) for name in index.filters if name in filters)
     return Search(scope, table, TableSearch(definition, index), query, values)
