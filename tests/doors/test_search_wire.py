@@ -90,20 +90,20 @@ async def fill(ctx: MutationCtx, count: int) -> None:
 
 
 @pytest.fixture
-async def test(database_url: str) -> AsyncIterator[TestApp]:
+async def restaurant(database_url: str) -> AsyncIterator[TestApp]:
     async with TestApp(app, database_url, dev=True) as opened:
         await opened.run_mutation(populate)
         yield opened
 
 
-async def call(test: TestApp, kind: str, name: str, **args: Any) -> Any:
+async def call(restaurant: TestApp, kind: str, name: str, **args: Any) -> Any:
     body = {"path": f"test_search_wire:{name}", "format": "convex_encoded_json", "args": [args]}
-    answer = (await test.http.post(f"/api/{kind}", json=body)).json()
+    answer = (await restaurant.http.post(f"/api/{kind}", json=body)).json()
     return answer["value"] if answer["status"] == "success" else answer["errorMessage"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("query", "looked_for"), ("mutation", "found")])
-async def test_queries_and_mutations_find_the_best_row_first(test: TestApp, kind: str, name: str) -> None:
+async def test_queries_and_mutations_find_the_best_row_first(restaurant: TestApp, kind: str, name: str) -> None:
     """CP1, CP2, CP3, CP5, CP7, CP12, CP14, CP15."""
     both = [DISHES[0].text, DISHES[2].text]
     for query, kitchen, wanted in (
@@ -115,12 +115,12 @@ async def test_queries_and_mutations_find_the_best_row_first(test: TestApp, kind
         ("gulab rose", "indian ", []),
     ):
         given = {} if kitchen is None else {"kitchen": kitchen}
-        assert await call(test, kind, name, query=query, **given) == wanted, query
+        assert await call(restaurant, kind, name, query=query, **given) == wanted, query
 
 
-async def test_a_mutation_finds_what_it_has_written(test: TestApp) -> None:
+async def test_a_mutation_finds_what_it_has_written(restaurant: TestApp) -> None:
     """CP16."""
-    assert await call(test, "mutation", "found", query="gulab rose", writes=True) == [
+    assert await call(restaurant, "mutation", "found", query="gulab rose", writes=True) == [
         DISHES[0].text, DISHES[0].text, DISHES[2].text
     ]  # fmt: skip
 
@@ -128,28 +128,32 @@ async def test_a_mutation_finds_what_it_has_written(test: TestApp) -> None:
 @pytest.mark.parametrize(("kind", "name"), [("query", "pages"), ("mutation", "pages_in_a_mutation")])
 @pytest.mark.parametrize("kitchen", [None, "indian"])
 async def test_pages_of_one_row_come_in_order_and_a_full_one_is_not_the_last(
-    test: TestApp, kind: str, name: str, kitchen: str | None
+    restaurant: TestApp, kind: str, name: str, kitchen: str | None
 ) -> None:
     """CP10, CP11, CP13."""
     cursor, seen = None, list[str]()
     given = {} if kitchen is None else {"kitchen": kitchen}
     for _ in range(2 if kitchen is None else 1):
         options = {"numItems": 1, "cursor": cursor}
-        page = await call(test, kind, name, query="gul", options=options, **given)
+        page = await call(restaurant, kind, name, query="gul", options=options, **given)
         assert (page["isDone"], len(page["page"])) == (False, 1)
         cursor, seen = page["continueCursor"], [*seen, page["page"][0]["text"]]
     assert seen == [dish.text for dish in DISHES[: len(seen)]], "the one with more hits comes first"
-    page = await call(test, kind, name, query="gul", options={"numItems": 1, "cursor": cursor}, **given)
+    page = await call(restaurant, kind, name, query="gul", options={"numItems": 1, "cursor": cursor}, **given)
     assert (page["isDone"], page["page"]) == (True, [])
 
 
-async def test_errors_of_searches_have_the_codes_that_convex_gives_them(test: TestApp) -> None:
+async def test_errors_of_searches_have_the_codes_that_convex_gives_them(restaurant: TestApp) -> None:
     """CP21, CP22, CP26."""
     assert "Uncaught IncorrectFilterFieldError: Search index by_text has no filter text" in await call(
-        test, "query", "refused", way="field"
+        restaurant, "query", "refused", way="field"
     )
-    assert "Uncaught TooManyFilterConditionsInSearchQueryError: " in await call(test, "query", "refused", way="ninth")
-    await call(test, "mutation", "fill", count=1024.0)
-    assert await call(test, "query", "refused", way="many") == 1024
-    await call(test, "mutation", "fill", count=1.0)
-    assert "Uncaught SearchQueryScannedTooManyDocumentsError: " in await call(test, "query", "refused", way="many")
+    assert "Uncaught TooManyFilterConditionsInSearchQueryError: " in await call(
+        restaurant, "query", "refused", way="ninth"
+    )
+    await call(restaurant, "mutation", "fill", count=1024.0)
+    assert await call(restaurant, "query", "refused", way="many") == 1024
+    await call(restaurant, "mutation", "fill", count=1.0)
+    assert "Uncaught SearchQueryScannedTooManyDocumentsError: " in await call(
+        restaurant, "query", "refused", way="many"
+    )
