@@ -98,3 +98,25 @@ async def test_tasks_find_a_row_whose_key_another_program_has_spelled(sqlite_url
         await test.run_until_idle()
         assert done == ["word"] * 3
         assert await sql(test, "select * from timed") == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_searches_find_rows_by_fractions(postgres_url: str, count: int) -> None:
+    class Priced(Table, source="priced", key="price", managed=False):
+        price: float
+        text: str = ""
+
+        by_text = SearchIndex("text")
+
+    app, prices = App(tables=[Priced]), [0.1, 2.5, 1e-9][:count]
+
+    @app.internal_query
+    async def found(ctx: QueryCtx) -> list[float]:
+        return [row.price for row in await ctx.db.query(Priced).with_search_index(Priced.by_text, "word").collect()]
+
+    await run_sql(postgres_url, "create table priced (price numeric primary key, text text)")
+    async with TestApp(app, postgres_url) as test:
+        await run_sql(postgres_url, *[f"insert into priced values ({price!r}, 'word')" for price in prices])
+        for _ in range(2):
+            assert await test.run_query(found) == sorted(prices, reverse=True)
+            await test.indexer.tick()

@@ -66,9 +66,12 @@ class TaskAttempt(TaskCall):
     def doc_id(self) -> Any:
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
 
-    def spell_key(self) -> list[Any]:
-        """The key as the driver takes its values. Other programs spell values otherwise than penstock does."""
-        return decode_key(self.engine.store.dialect, self.task.definition, self.key)
+    def spell_key(self, statements: TableStatements) -> list[Any]:
+        """Give the key as the driver takes its values. On SQLite other programs may spell them otherwise."""
+        dialect, definition = statements.dialect, statements.definition
+        if definition.managed or dialect.given is None:
+            return statements.key_args(definition.encode_key(self.doc_id))
+        return decode_key(dialect, definition, self.key)
 
     @property
     def watched_values(self) -> dict[str, Any]:
@@ -338,7 +341,7 @@ async def _rows(
     found: dict[str, Table | PenstockError] = {}
     for run in runs:
         try:
-            rows = _make_rows(statements, await session.fetch(one, run.spell_key()), part)
+            rows = _make_rows(statements, await session.fetch(one, run.spell_key(statements)), part)
             found |= zip((run.key,), rows, strict=False)  # one row or none
         except DataError as error:
             found[run.key] = error
