@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -89,71 +90,73 @@ async def fill(ctx: MutationCtx, count: int) -> None:
     await ctx.db.insert_many(Dish(text="many") for _ in range(count))
 
 
-@pytest.fixture
-async def restaurant(database_url: str) -> AsyncIterator[TestApp]:
-    async with TestApp(app, database_url, dev=True) as opened:
-        await opened.run_mutation(populate)
-        yield opened
+@asynccontextmanager
+async def restaurant(url: str) -> AsyncIterator[TestApp]:
+    async with TestApp(app, url, dev=True) as test:
+        await test.run_mutation(populate)
+        yield test
 
 
-async def call(restaurant: TestApp, kind: str, name: str, **args: Any) -> Any:
+async def call(test: TestApp, kind: str, name: str, **args: Any) -> Any:
     body = {"path": f"test_search_wire:{name}", "format": "convex_encoded_json", "args": [args]}
-    answer = (await restaurant.http.post(f"/api/{kind}", json=body)).json()
+    answer = (await test.http.post(f"/api/{kind}", json=body)).json()
     return answer["value"] if answer["status"] == "success" else answer["errorMessage"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("query", "looked_for"), ("mutation", "found")])
-async def test_queries_and_mutations_find_the_best_row_first(restaurant: TestApp, kind: str, name: str) -> None:
+async def test_queries_and_mutations_find_the_best_row_first(database_url: str, kind: str, name: str) -> None:
     """CP1, CP2, CP3, CP5, CP7, CP12, CP14, CP15."""
-    both = [DISHES[0].text, DISHES[2].text]
-    for query, kitchen, wanted in (
-        ("gulab rose", None, both),
-        ("gu1ab", None, []),
-        ("gulab jam", None, both[:1]),
-        ("jam gulab", None, both[:1]),
-        ("gulab rose", "indian", both[:1]),
-        ("gulab rose", "indian ", []),
-    ):
-        given = {} if kitchen is None else {"kitchen": kitchen}
-        assert await call(restaurant, kind, name, query=query, **given) == wanted, query
+    async with restaurant(database_url) as test:
+        both = [DISHES[0].text, DISHES[2].text]
+        for query, kitchen, wanted in (
+            ("gulab rose", None, both),
+            ("gu1ab", None, []),
+            ("gulab jam", None, both[:1]),
+            ("jam gulab", None, both[:1]),
+            ("gulab rose", "indian", both[:1]),
+            ("gulab rose", "indian ", []),
+        ):
+            given = {} if kitchen is None else {"kitchen": kitchen}
+            assert await call(test, kind, name, query=query, **given) == wanted, query
 
 
-async def test_a_mutation_finds_what_it_has_written(restaurant: TestApp) -> None:
+async def test_a_mutation_finds_what_it_has_written(database_url: str) -> None:
     """CP16."""
-    assert await call(restaurant, "mutation", "found", query="gulab rose", writes=True) == [
-        DISHES[0].text, DISHES[0].text, DISHES[2].text
-    ]  # fmt: skip
+    async with restaurant(database_url) as test:
+        assert await call(test, "mutation", "found", query="gulab rose", writes=True) == [
+            DISHES[0].text, DISHES[0].text, DISHES[2].text
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name"), [("query", "pages"), ("mutation", "pages_in_a_mutation")])
 @pytest.mark.parametrize("kitchen", [None, "indian"])
 async def test_pages_of_one_row_come_in_order_and_a_full_one_is_not_the_last(
-    restaurant: TestApp, kind: str, name: str, kitchen: str | None
+    database_url: str, kind: str, name: str, kitchen: str | None
 ) -> None:
     """CP10, CP11, CP13."""
-    cursor, seen = None, list[str]()
-    given = {} if kitchen is None else {"kitchen": kitchen}
-    for _ in range(2 if kitchen is None else 1):
-        options = {"numItems": 1, "cursor": cursor}
-        page = await call(restaurant, kind, name, query="gul", options=options, **given)
-        assert (page["isDone"], len(page["page"])) == (False, 1)
-        cursor, seen = page["continueCursor"], [*seen, page["page"][0]["text"]]
-    assert seen == [dish.text for dish in DISHES[: len(seen)]], "the one with more hits comes first"
-    page = await call(restaurant, kind, name, query="gul", options={"numItems": 1, "cursor": cursor}, **given)
-    assert (page["isDone"], page["page"]) == (True, [])
+    async with restaurant(database_url) as test:
+        cursor, seen = None, list[str]()
+        given = {} if kitchen is None else {"kitchen": kitchen}
+        for _ in range(2 if kitchen is None else 1):
+            options = {"numItems": 1, "cursor": cursor}
+            page = await call(test, kind, name, query="gul", options=options, **given)
+            assert (page["isDone"], len(page["page"])) == (False, 1)
+            cursor, seen = page["continueCursor"], [*seen, page["page"][0]["text"]]
+        assert seen == [dish.text for dish in DISHES[: len(seen)]], "the one with more hits comes first"
+        page = await call(test, kind, name, query="gul", options={"numItems": 1, "cursor": cursor}, **given)
+        assert (page["isDone"], page["page"]) == (True, [])
 
 
-async def test_errors_of_searches_have_the_codes_that_convex_gives_them(restaurant: TestApp) -> None:
+async def test_errors_of_searches_have_the_codes_that_convex_gives_them(database_url: str) -> None:
     """CP21, CP22, CP26."""
-    assert "Uncaught IncorrectFilterFieldError: Search index by_text has no filter text" in await call(
-        restaurant, "query", "refused", way="field"
-    )
-    assert "Uncaught TooManyFilterConditionsInSearchQueryError: " in await call(
-        restaurant, "query", "refused", way="ninth"
-    )
-    await call(restaurant, "mutation", "fill", count=1024.0)
-    assert await call(restaurant, "query", "refused", way="many") == 1024
-    await call(restaurant, "mutation", "fill", count=1.0)
-    assert "Uncaught SearchQueryScannedTooManyDocumentsError: " in await call(
-        restaurant, "query", "refused", way="many"
-    )
+    async with restaurant(database_url) as test:
+        assert "Uncaught IncorrectFilterFieldError: Search index by_text has no filter text" in await call(
+            test, "query", "refused", way="field"
+        )
+        assert "Uncaught TooManyFilterConditionsInSearchQueryError: " in await call(
+            test, "query", "refused", way="ninth"
+        )
+        await call(test, "mutation", "fill", count=1024.0)
+        assert await call(test, "query", "refused", way="many") == 1024
+        await call(test, "mutation", "fill", count=1.0)
+        assert "Uncaught SearchQueryScannedTooManyDocumentsError: " in await call(test, "query", "refused", way="many")
