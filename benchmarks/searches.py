@@ -136,12 +136,14 @@ async def _insert(
     return count / (taker() - begun)
 
 
+_STORES: tuple[StoreName, ...] = ("postgres", "sqlite")
 BENCHMARKS = (
     *(
         Benchmark(
             f"search_insert_{store}_{together}", partial(inserts, store=store, together=together), Bar(at_least=0.5)
         )
-        for store, together in (("postgres", 1), ("postgres", 10), ("sqlite", 1), ("sqlite", 10))
+        for store in _STORES
+        for together in (1, 10)
     ),
-    *(Benchmark(f"large_search_{store}", partial(large, store=store)) for store in ("postgres", "sqlite")),
+    *(Benchmark(f"large_search_{store}", partial(large, store=store)) for store in _STORES),
 )

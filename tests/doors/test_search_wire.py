@@ -38,7 +38,7 @@ DISHES = [
 
 
 def search(ctx: QueryCtx, query: str, kitchen: str | None) -> Any:
-    given = {} if kitchen is None else {"kitchen": kitchen}
+    given: dict[str, Any] = {} if kitchen is None else {"kitchen": kitchen}
     return ctx.db.query(Dish).with_search_index(Dish.by_text, query, **given)
 
 
@@ -79,9 +79,8 @@ async def refused(ctx: QueryCtx, way: str) -> int:
     if way == "field":
         return len(await dishes.with_search_index(Dish.by_text, "rose", text="x").collect())
     if way == "ninth":
-        return len(
-            await dishes.with_search_index(Dish.by_text, "rose", kitchen="x", **dict.fromkeys("abcdefgh", 0)).collect()
-        )
+        given: dict[str, Any] = {"kitchen": "x", **dict.fromkeys("abcdefgh", 0)}
+        return len(await dishes.with_search_index(Dish.by_text, "rose", **given).collect())
     return len(await dishes.with_search_index(Dish.by_text, "many").collect())
 
 
