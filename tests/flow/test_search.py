@@ -196,7 +196,12 @@ class Writers:
         if self.lite:
             said += [known.replace("insert", "insert or replace", 1), "vacuum"]
         else:
-            said += [f"copy:{row}\t2026-01-01\ta\t{body}", "truncate posts", MERGE.format(row=row, body=body)]
+            said += [
+                "vacuum note",
+                f"copy:{row}\t2026-01-01\ta\t{body}",
+                "truncate posts",
+                MERGE.format(row=row, body=body),
+            ]
         statement = dice.choice(said)
         if statement.startswith("copy:"):
             with self.outside.cursor().copy("copy note (id, creation_time, channel, body) from stdin") as copy:
