@@ -51,6 +51,7 @@ class Sizes:
         sockets: Clients of live queries.
         socket_writes: Writes that they are told of.
         tokens: Tokens that are verified.
+        searched: Rows of the table that is searched.
     """
 
     pairs: int = 9
@@ -72,6 +73,7 @@ class Sizes:
     sockets: int = 1_000
     socket_writes: int = 40
     tokens: int = 20_000
+    searched: int = 1_000_000
 
 
 QUICK = Sizes(
@@ -94,6 +96,7 @@ QUICK = Sizes(
     sockets=20,
     socket_writes=4,
     tokens=200,
+    searched=2_000,
 )
 
 

@@ -56,8 +56,8 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
-        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
-        "store", "wakes", "writes", "wrote",
+        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "spelled",
+        "statements", "store", "wakes", "work", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,8 @@ class Transaction:
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
+        # keys that their table spells otherwise than penstock does, by table and key, as the driver takes their values
+        self.spelled: dict[tuple[type[Table], Any], list[Any]] = {}
         self.assumes = False  # whether it has told a row as it was before a change of another one, or as it was written
         self.failure: Exception | None = None
         self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
@@ -114,10 +116,15 @@ class Transaction:
     def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         return self.remembering(self.session.execute_many(statement, rows))
 
+    def key_args(self, statements: TableStatements, key: Any) -> list[Any]:
+        """A key as the driver takes its values, spelled as its row is known to spell it."""
+        return self.spelled.get((statements.definition.table, key)) or statements.key_args(key)
+
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
+        args = self.key_args(statements, key)
         if self.shared is not None:
-            return await self.remembering(self.shared.row(statements, key))
-        return await self.fetch(statements.get(), statements.key_args(key))
+            return await self.remembering(self.shared.row(statements, key, args))
+        return await self.fetch(statements.get(), args)
 
     def fetch_range(
         self, read: RangeRead, statement: Statement, args: Sequence[Any]
