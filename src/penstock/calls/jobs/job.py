@@ -58,7 +58,7 @@ async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     """Run an attempt at a job under its lease; its outcome, or None if it has settled itself or the lease is lost."""
     if (unread := run.job.options.unread) is not None:
         return _park_unread(run.job, unread)
-    if run.job.is_late:
+    if run.job.is_late and not _is_workflow(run.function):  # which says so itself, if it has not begun
         return Outcome(JobEvent.RAISED, error="expired", retryable=False)
     if run.job.marked:  # by an attempt whose worker died
         return Outcome(JobEvent.RETURNED)
@@ -106,6 +106,10 @@ async def complete_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     return None
 
 
+def _is_workflow(function: AnyFunction | None) -> bool:
+    return function is not None and function.kind is FunctionKind.WORKFLOW
+
+
 def log_lost(run: JobRun) -> None:
     """Log that a worker has lost a job."""
     job = run.job
@@ -121,12 +125,12 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
         return of_no_use(error)
     if function is None:
         return _leave(runner, job, job.function, "in the program of this worker")
-    timeout = job.options.timeout
+    timeout = None if _is_workflow(function) else job.options.timeout  # which counts its time itself
     run.deadline = None if timeout is None else runner.now() + timedelta(seconds=timeout)
     try:
         call = JobCall.of(runner, function, run)
         async with time_limit(job.function, timeout):
-            if function.kind is FunctionKind.WORKFLOW:
+            if _is_workflow(function):
                 result = await run_workflow(runner, run, function)
             else:
                 result = await runner.start(call)

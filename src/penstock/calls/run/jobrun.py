@@ -124,7 +124,7 @@ class JobRun:
     doubtful: bool = False  # whether an open transaction may have marked it as completed
     decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
     trace: str | None = None  # the span of its attempt, which its on_complete is a part of
-    step: int = 0  # the number of the step, if it is one of a workflow's run
+    step: str = ""  # the number of the step, if it is one of a workflow's run
     asleep: bool = False  # whether it was a run of a workflow, and sleeps
     woken: bool = False  # whether there may be something new in the inbox of the run that it is
     wake: Callable[[], None] = wake_nobody  # has the run look: it was woken, or is to be canceled
