@@ -80,6 +80,7 @@ class Options:
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
     run: str | None = None  # the id of the run of a workflow that waits for its end
+    deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
@@ -270,6 +271,7 @@ class JobStatus:
         on_complete: Name of the mutation that is run when it has ended.
         progress: Its progress, if it runs and has reported any.
         on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
+        published: The state that it has published last, if it is a run of a workflow.
     """
 
     id: JobId
@@ -292,6 +294,7 @@ class JobStatus:
     on_complete: str | None = None
     progress: Progress | None = None
     on_complete_attempts: tuple[Attempt, ...] = ()
+    published: Any = None
 
 
 JobStatuses: TypeAlias = list[JobStatus]  # for classes with a method named list

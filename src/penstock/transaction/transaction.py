@@ -57,7 +57,7 @@ class Transaction:
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
         "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "spelled",
-        "statements", "store", "wakes", "work", "writes", "wrote",
+        "statements", "store", "wakes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(

@@ -28,7 +28,7 @@ _OF_ENDING, _OF_ATTEMPT = (tuple(field.name for field in fields(kind)) for kind 
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
     **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program", "run"), (str, _NONE)),
-    **dict.fromkeys(("timeout", "start_deadline"), (int, float, _NONE)),
+    **dict.fromkeys(("timeout", "start_deadline", "deadline"), (int, float, _NONE)),
     "until_start": (bool, _NONE),
     "task": (int, _NONE),
 }

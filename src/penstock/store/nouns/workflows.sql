@@ -53,6 +53,16 @@ returning number;
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
 update penstock.running_job set attempt = 1 where id = :run and lease = :lease and attempt > 1;
 
+-- publish: keep the state that a run has published last.
+insert into penstock.workflow_state (run, published) values (:run, :published)
+on conflict (run) do update set published = excluded.published;
+
+-- forget_records: forget the records of a run.
+delete from penstock.workflow_record where run = :run;
+
+-- begin_again: give a run that sleeps other arguments.
+update penstock.scheduled_job set args = :args where id = :run;
+
 -- receive: mark events as received.
 update penstock.workflow_event set received = true where run = :run and id = any(:ids::bigint[]);
 
@@ -62,22 +72,38 @@ delete from penstock.workflow_wake where run = :run;
 -- inbox: the events that a run has not received yet, in their order.
 select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
 
--- unfinished: whether a run has not ended.
-select 1 from penstock.ready_job where id = :run and ending is null
-union all select 1 from penstock.scheduled_job where id = :run and ending is null
-union all select 1 from penstock.running_job where id = :run and ending is null;
+-- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+select j.id as run, (
+    select count(*) from (select from penstock.workflow_event e where e.run = j.id and not e.received limit :most) few
+) >= :most as is_full
+from (
+    select id from penstock.ready_job where id = any(:runs::uuid[]) and ending is null
+    union all select id from penstock.scheduled_job where id = any(:runs::uuid[]) and ending is null
+    union all select id from penstock.running_job where id = any(:runs::uuid[]) and ending is null
+) j;
 
--- send: send an event to a run, unless one with its key was sent before.
+-- find_key: whether an event with a key was sent to a run.
+select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;
+
+-- send: send an event to runs, unless one with its key was sent before.
+-- SQLite: one at a time.
 insert into penstock.workflow_event (run, kind, name, key, payload, sent_at)
 values (:run, 'event', :name, :key, :payload, :now)
+on conflict do nothing;
+-- PostgreSQL: any number at once.
+insert into penstock.workflow_event (run, kind, name, key, payload, sent_at)
+select t.run, 'event', :name::text, :key::text, :payload::text, :now::timestamptz from unnest(:run::uuid[]) as t (run)
 on conflict do nothing;
 
 -- post: put the end of a job, or a request to cancel, into the inbox of a run.
 insert into penstock.workflow_event (run, kind, name, payload, sent_at)
 values (:run, :kind, :name, :payload, :now);
 
--- wake: have a worker look at the inbox of a run.
+-- wake: have a worker look at the inboxes of runs.
+-- SQLite: one at a time.
 insert into penstock.workflow_wake (run) values (:run);
+-- PostgreSQL: any number at once.
+insert into penstock.workflow_wake (run) select * from unnest(:run::uuid[]);
 
 -- any_wakes: whether anybody has something new.
 select 1 from penstock.workflow_wake limit 1;
@@ -128,8 +154,10 @@ where not waiting and id in (
 returning id;
 
 -- {over}: runs that are nowhere any more.
-select b.run from penstock.workflow_record b
-where b.number = 0 and not exists (select from penstock.ready_job j where j.id = b.run)
+select b.run from (
+    select run from penstock.workflow_record where number = 0 union select run from penstock.workflow_event
+) b
+where not exists (select from penstock.ready_job j where j.id = b.run)
   and not exists (select from penstock.scheduled_job j where j.id = b.run)
   and not exists (select from penstock.running_job j where j.id = b.run)
   and not exists (select from penstock.finished_job j where j.id = b.run)
@@ -138,7 +166,18 @@ where b.number = 0 and not exists (select from penstock.ready_job j where j.id =
 -- Unbounded: it looks at all runs.
 {over} limit :limit;
 
--- forget: forget a run.
-delete from penstock.workflow_record where run = :run;
-delete from penstock.workflow_event where run = :run;
-delete from penstock.workflow_refusal where run = :run;
+-- forget: forget runs.
+-- SQLite: one statement for each table.
+delete from penstock.workflow_record where run = any(:runs::uuid[]);
+delete from penstock.workflow_event where run = any(:runs::uuid[]);
+delete from penstock.workflow_state where run = any(:runs::uuid[]);
+delete from penstock.workflow_refusal where run = any(:runs::uuid[]);
+-- PostgreSQL: one statement for all.
+with records as (
+    delete from penstock.workflow_record where run = any(:runs::uuid[])
+), events as (
+    delete from penstock.workflow_event where run = any(:runs::uuid[])
+), states as (
+    delete from penstock.workflow_state where run = any(:runs::uuid[])
+)
+delete from penstock.workflow_refusal where run = any(:runs::uuid[]);
