@@ -79,9 +79,11 @@ def revealing(backend: Backend) -> Reveal:
     decrypt, app = backend.engine.store.encryption.decrypt, backend.app
 
     def reveal(record: Record) -> Mapping[str, Any] | None:
-        if record.outcome is None or record.number == BEGINNING:  # which has a secret of its own
+        if record.outcome is None:
             return None
         outcome: dict[str, Any] = decode_json(decrypt(record.outcome))
+        if record.number == BEGINNING:
+            return {"life": outcome["life"]}  # and not its secret
         function, result = app.registry.find(record.function), outcome.get("result")
         if function is not None and "result" in outcome:
             outcome["result"] = function.signature.results.mask(result)

@@ -30,7 +30,7 @@ set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attemp
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job
+select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -43,7 +43,7 @@ with held as materialized (
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from held cross join unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
