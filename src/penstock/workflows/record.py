@@ -52,6 +52,7 @@ class Record:
         attempts: Attempts at a step that have begun, if they are counted.
         due_at: When the next attempt begins.
         job: The job that runs the step.
+        made_at: When the body made the call.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Record:
     attempts: int = 0
     due_at: datetime | None = None
     job: UUID | None = None
+    made_at: datetime | None = None
 
     def __str__(self) -> str:
         return describe(self.kind, self.function, self.args)

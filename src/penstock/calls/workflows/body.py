@@ -81,6 +81,7 @@ class OpenCall:
     options: StepOptions = field(default_factory=StepOptions)
     events: Mapping[str, Event[Any]] = field(default_factory=dict)
     record: Record | None = None  # of its beginning, if that was recorded
+    made_at: datetime | None = None
 
     @property
     def is_abandoned(self) -> bool:
@@ -89,7 +90,8 @@ class OpenCall:
 
     def make_record(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
         """The record of this call."""
-        return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **others)
+        about: dict[str, Any] = {"made_at": self.made_at, **others}
+        return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **about)
 
 
 class BodyCalls(Calls):
@@ -261,6 +263,7 @@ class Body:
         call = OpenCall(
             number, kind, name, future, digest, args, shown, function, options or StepOptions(), events or {}
         )
+        call.made_at = self.now
         try:
             call.record = self.history.match(number, kind, name, digest, shown)
         except Mismatch as error:  # the future stays open: the run drops the body

@@ -335,9 +335,10 @@ class _Run:
         return min(limits)
 
     def _next_attempt(self) -> datetime | None:
-        """The time at which a step is tried again."""
-        waiting = (call for call in self._body.open.values() if not call.is_abandoned and call.record is not None)
-        return min((call.record.due_at for call in waiting if call.record and call.record.due_at), default=None)
+        """The time at which a step is tried again, of those that do not run."""
+        waiting = (one for number, one in self._body.open.items() if number not in self._steps.seen)
+        records = (call.record for call in waiting if not call.is_abandoned)
+        return min((one.due_at for one in records if one is not None and one.due_at is not None), default=None)
 
     # ----- the inbox
 

@@ -35,6 +35,17 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of the code of a workflow, as ``ctx.patched`` names it."""
+
+    name: str
+    workflow: str
+    since: datetime  # when the first known run took it up
+    with_it: int  # unfinished runs that have
+    without: int  # unfinished runs that began before, and have not: they may need the old branch
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """The writes of a run's worker that belong together."""
 
@@ -75,6 +86,14 @@ class Workflows(Noun, queries=("workflows",)):
         async with self._writing() as session:
             await self._execute(session, "forget_wakes", run=run)
             return self._read(Arrival, await self._fetch(session, "inbox", run=run))
+
+    async def list_events(self, run: UUID) -> list[Arrival]:
+        """The events that a run has not received, for people."""
+        return self._read(Arrival, [row for row in await self._look("inbox", run=run) if row["kind"] == "event"])
+
+    async def list_patches(self) -> list[Patch]:
+        """The changes of code that runs have taken up, the newest first."""
+        return self._read(Patch, await self._look("patches"))
 
     async def write(self, run: UUID, lease: int, write: Write, now: datetime) -> None:
         """Write for a run in a transaction of its own.

@@ -1,5 +1,5 @@
 -- {record}: a record of a run.
-number, kind, place, at, function, digest, args, outcome, attempts, due_at, job
+number, kind, place, at, function, digest, args, outcome, attempts, due_at, job, made_at
 
 -- history: the records of a run.
 select {record} from penstock.workflow_record where run = :run;
@@ -13,7 +13,7 @@ select 1 as held from penstock.running_job where id = :run and lease = :lease fo
 -- record: add records of a run, or the outcomes of calls that have begun.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job)
+values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
     due_at = excluded.due_at;
@@ -21,7 +21,7 @@ set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attemp
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -30,7 +30,7 @@ set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attemp
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job
+select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -43,7 +43,7 @@ with held as materialized (
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from held cross join unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -71,6 +71,28 @@ delete from penstock.workflow_wake where run = :run;
 
 -- inbox: the events that a run has not received yet, in their order.
 select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
+
+-- {open_runs}: runs that have not ended, with their workflows.
+select id, function from penstock.ready_job where ending is null
+union all select id, function from penstock.scheduled_job where ending is null
+union all select id, function from penstock.running_job where ending is null
+
+-- patches: the changes of code that runs have taken up, with the unfinished runs that have, and that began before and have not.
+-- Unbounded: it looks at all runs.
+select t.name, t.workflow, t.since,
+    (select count(*) from ({open_runs}) j where j.function = t.workflow and exists (
+        select from penstock.workflow_record r where r.run = j.id and r.kind = 'patch' and r.function = t.name
+    )) as with_it,
+    (select count(*) from ({open_runs}) j where j.function = t.workflow and exists (
+        select from penstock.workflow_record r where r.run = j.id and r.number = 0 and r.at <= t.since
+    ) and not exists (
+        select from penstock.workflow_record r where r.run = j.id and r.kind = 'patch' and r.function = t.name
+    )) as without
+from (
+    select r.function as name, j.function as workflow, min(r.at) as since from penstock.workflow_record r
+    join ({open_runs} union all select id, function from penstock.finished_job) j on j.id = r.run
+    where r.kind = 'patch' group by r.function, j.function
+) t order by t.since desc, t.name;
 
 -- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
 select j.id as run, (
