@@ -40,6 +40,7 @@ from benchmarks import (
     tasks,
     tokens,
     web,
+    workflows,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bar, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -56,6 +57,7 @@ BENCHMARKS = (
     *prices.BENCHMARKS,
     *changes.BENCHMARKS,
     *tasks.BENCHMARKS,
+    *workflows.BENCHMARKS,
     *live.BENCHMARKS,
     *mutationtasks.BENCHMARKS,
     *outbox.BENCHMARKS,
