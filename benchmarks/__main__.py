@@ -42,6 +42,7 @@ from benchmarks import (
     tasks,
     tokens,
     web,
+    workflows,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bar, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -58,6 +59,7 @@ BENCHMARKS = (
     *prices.BENCHMARKS,
     *changes.BENCHMARKS,
     *tasks.BENCHMARKS,
+    *workflows.BENCHMARKS,
     *live.BENCHMARKS,
     *mutationtasks.BENCHMARKS,
     *outbox.BENCHMARKS,

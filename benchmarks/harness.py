@@ -41,6 +41,11 @@ class Sizes:
         actions: Jobs without effect that a worker drains; actions.
         mutations: The same; mutations.
         drains: How often it does so.
+        flows: Runs of a workflow that a worker drains.
+        sleepers: Runs of a workflow that sleep.
+        due: Runs that are due within a second.
+        steps: Steps of a run that is replayed.
+        parts: Parts that a run waits for.
         turns: Turns of each program, where programs are measured beside each other.
         hot: Seconds of one turn of the callers of one row, who begin by conflicting.
         singles: Jobs stored one by one.
@@ -62,6 +67,11 @@ class Sizes:
     claims: int = 60
     actions: int = 10_000
     mutations: int = 3_000
+    flows: int = 1000
+    sleepers: int = 100_000
+    due: int = 10_000
+    steps: int = 1000
+    parts: int = 1000
     drains: int = 3
     turns: int = 5
     hot: float = 1.0
@@ -85,6 +95,11 @@ QUICK = Sizes(
     claims=5,
     actions=200,
     mutations=50,
+    flows=20,
+    sleepers=1000,
+    due=100,
+    steps=50,
+    parts=20,
     drains=1,
     turns=1,
     hot=0.1,
