@@ -38,8 +38,10 @@ from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
 from penstock.functions.registry import distinct, tables_of
+from penstock.functions.scope import Only, Work
 from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
+from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.retry import Retry
 from penstock.live.capture import live_interest
 from penstock.observe.loglines import hear_records
@@ -235,6 +237,12 @@ class App(Declaring):
             raise DeclarationError(f"The app has no codec to encrypt {', '.join(encrypted)}.", fix=CODEC_FIX)
         return definitions
 
+    def work(self) -> Work:
+        """The names of the work that it declares."""
+        tasks = {one.task.name: one.task.pool for one in self.tasks}
+        crons = [name for name, _function in self.crons.functions()]
+        return Work([DEFAULT_POOL, *self.pools], tasks, [one.outbox.name for one in self.outboxes], crons)
+
     def declarations(self) -> list[Declaration]:
         """The declarations stored under the name of the program, to be compared with other programs'."""
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
@@ -275,6 +283,7 @@ class App(Declaring):
         database: str | None = None,
         *,
         services: Sequence[ServiceName] = (),
+        only: Only | None = None,
         push_schema: bool = True,
         clock: Clock | None = None,
         config: Config | None = None,
@@ -285,18 +294,21 @@ class App(Declaring):
         Args:
             database: URL of its database; by default as the settings say.
             services: The services to run in this process, such as ``("worker",)``; none by default.
+            only: The names of what these run, such as ``{"pools": ["sms"], "outboxes": []}``: ``pools``, or all but
+                ``not_pools``; ``tasks``, ``outboxes`` and ``crons``. All of a kind by default.
             push_schema: Whether to bring the database's tables up to the declared ones.
             clock: The time; the machine's by default.
             config: All settings at once, instead of `settings`.
             **settings: Settings that differ here; see `Config`.
 
         Raises:
+            ConfigError: `only` names something that the app does not declare.
             DatabaseUnavailable: The database cannot be reached.
             SchemaMismatch: Its tables do not fit, and changing them would lose or break data.
             ProgramClash: Another program on the database declares something of a name that this one declares.
         """
         backend = Backend(self, config or self.config(database=database, **settings), clock or SystemClock())
-        await backend.start(services, push_schema=push_schema)
+        await backend.start(services, push_schema=push_schema, only=only)
         try:
             yield backend
         finally:
@@ -325,8 +337,11 @@ class Backend(CallerBackend):
         self.services = Group([], self.engine.store.signals)
         self._writer = LogbookWriter(self.engine)
 
-    async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
+    async def start(
+        self, services: Sequence[ServiceName] = (), *, push_schema: bool = True, only: Only | None = None
+    ) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        self.engine.scope = self.app.work().narrow(only or {})
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self._check_functions()
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
@@ -415,7 +430,7 @@ class Backend(CallerBackend):
 
     async def health(self) -> list[HealthFinding]:
         """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""
-        return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
+        return findings(await look(self.engine, self.app.definitions(), self.app.work(), self.app.outboxes))
 
     @property
     def live_queries(self) -> LiveQueries:
@@ -465,15 +480,18 @@ class Backend(CallerBackend):
 
     def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Indexer | Pruner:
         """A service of this backend, not yet started."""
-        here = f"{socket.gethostname()}:{os.getpid()}"
+        here, scope = f"{socket.gethostname()}:{os.getpid()}", self.engine.scope
         if name == "scheduler":
-            return CronScheduler(self.runner, self.app.crons.scope())
+            return CronScheduler(self.runner, self.app.crons.scope(scope))
         if name == "worker":
-            return Worker(self.runner, here, self.config.worker_jobs, list(self.app.pools))
+            pools = [pool for pool in self.app.pools if scope.runs_pool(pool)]
+            return Worker(self.runner, here, self.config.worker_jobs, pools)
         if name == "planner":
             return Planner(self.runner, here)
         if name == "relay":
-            return Relay(self.runner, here, self.app.outboxes)
+            return Relay(
+                self.runner, here, [one for one in self.app.outboxes if scope.runs("outboxes", one.outbox.name)]
+            )
         if name == "indexer":
             return Indexer(self.runner, here, searches_of(self.app.definitions()))
         return Pruner(self.runner)

@@ -191,6 +191,23 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
     assert (job["state"], job["result"]) == ("success", "opened")
 
 
+def test_a_worker_runs_only_what_its_options_name(slow: Console) -> None:
+    refused = slow("worker", "--pools", "defualt")
+    assert (refused.code, "fix: Did you mean default?" in refused.err) == (1, True), refused.err
+    with slow.start("worker", "--not-pools", "default", "--outboxes", "none", "--crons=none") as process:
+        process.wait_for("services.started")
+        (worker,) = slow.ok("top", "--once", "--json").json["workers"]
+        assert worker["scope"] == {
+            "pools": None, "not_pools": ["default"], "tasks": None, "outboxes": [], "crons": [],
+        }  # fmt: skip
+        assert "not pools default; no" in slow.ok("top", "--once").out
+        (finding,) = (one for one in slow("doctor", "--json").json["findings"] if one["code"] == "work-unserved")
+        assert finding["where"] == "pool default"
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+    assert slow.ok("jobs", "--json").json["jobs"][0]["state"] == "pending"
+
+
 def test_a_second_signal_does_not_wait(slow: Console) -> None:
     with slow.start("worker") as process:
         stop_in_the_middle(process)

@@ -5,9 +5,10 @@ Owns the names of one app. Leaves the rights of callers to `calls/run/dispatch`.
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType
@@ -64,7 +65,7 @@ class Registry:
 
     def full_name(self, name: str) -> str:
         """The name with its module; the name as it is if it is unknown or ambiguous, as jobs outlive functions."""
-        found = [known for known in self._functions if known.endswith((f":{name}", f".{name}"))]
+        found = matching(name, self._functions)
         return found[0] if len(found) == 1 and ":" not in name else name
 
     def kinds(self) -> dict[str, str]:
@@ -86,6 +87,18 @@ class Registry:
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def matching(name: str, names: Collection[str]) -> list[str]:
+    """The names that a name may mean: itself, or else each that has only a module before it."""
+    return [name] if name in names else [one for one in names if one.endswith((f":{name}", f".{name}"))]
+
+
+def nearest(name: str, names: Collection[str], most: int = 1) -> list[str]:
+    """The names that somebody may have meant, with or without their modules."""
+    short = {one.rpartition(":")[2]: one for one in names}
+    near = difflib.get_close_matches(name.rpartition(":")[2], short, most, 0.7)
+    return [short[one] for one in near] or difflib.get_close_matches(name, names, most)
 
 
 def _codes_of(names: Mapping[str, Any], module: str) -> Iterator[bytes]:
