@@ -130,6 +130,8 @@ class JobCalls:
         kind: Kind = function.kind.job_kind
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.with_trace(options)
+        if function.restartable:
+            options = replace(options, restartable=True)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 
