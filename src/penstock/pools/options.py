@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from penstock.crons.schedule import LocalTime
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.order import FARTHEST, PRIORITIES
@@ -45,7 +46,7 @@ class WorkOptions(TypedDict, total=False):
     on_complete_retry: Retry | None
     on_complete_only: Collection[End] | None
     context: Any
-    run_at: datetime | None
+    run_at: datetime | LocalTime | None
     run_after: timedelta | None
     name: str | None
     priority: int

@@ -9,6 +9,7 @@ from penstock.calls.locks.blocks import LEASE, WAIT, SyncLockBlock
 from penstock.calls.run.face import Face
 from penstock.calls.run.ratelimits import RateStatus
 from penstock.clock import Random
+from penstock.crons.schedule import LocalTime
 from penstock.errors import Unauthenticated
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, WorkflowFunction
 from penstock.identity.caller import RequestInfo
@@ -106,7 +107,7 @@ class SyncScheduler(Face):
     ) -> JobId[R]: ...
     def run_at(
         self,
-        time: datetime,
+        time: datetime | LocalTime,
         function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
