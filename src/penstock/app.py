@@ -32,7 +32,7 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.searches import searches_of
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
-from penstock.config import Config, check_settings, load_config, stray_variables
+from penstock.config import Config, Password, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
@@ -83,6 +83,8 @@ class App(Declaring):
         tables: More tables. The ones that the modules of its functions name are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
+        password: Gives the password of each new connection to PostgreSQL, in place of the one in the URL: for tokens
+            that rotate. A function or a coroutine function that returns a str. Threads of penstock call it too.
         **settings: Settings of `Config` that this program fixes; see there for settings that are left open.
 
     Attributes:
@@ -99,7 +101,7 @@ class App(Declaring):
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
-        DeclarationError: The name cannot be, or the codec is none.
+        DeclarationError: The name cannot be, the codec is none, or `password` is no function.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class App(Declaring):
         tables: Iterable[type[Table]] = (),
         auth: Iterable[Provider] = (),
         codec: Codec | None = None,
+        password: Password | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -120,6 +123,9 @@ class App(Declaring):
         if codec is not None and (isinstance(codec, type) or not isinstance(codec, Codec)):
             raise DeclarationError("codec= takes an object with encode and decode.", fix=CODEC_FIX)
         self.registry.codec = codec
+        if password is not None and not callable(password):
+            raise DeclarationError("password= takes a function that returns one.", fix="Put a fixed one into the URL.")
+        self.registry.password = password
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
@@ -328,7 +334,7 @@ class Backend(CallerBackend):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        store = make_store(config, clock, app.registry.codec)
+        store = make_store(config, clock, app.registry.codec, app.registry.password)
         self.engine = Engine(store, app.registry, config, clock, app.rate_limits, reactive)
         self.runner = FunctionCalls(self.engine, CONTEXTS)
         self.dispatch = Dispatch(self.runner)

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from penstock.codec import Codec
+from penstock.config import Password
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
@@ -30,6 +31,7 @@ class Registry:
     def __init__(self) -> None:
         self.program = ""  # the name of the app
         self.codec: Codec | None = None  # the codec of the app
+        self.password: Password | None = None  # gives the password of the database
         self._functions: dict[str, AnyFunction] = {}
         self._http_names: dict[str, AnyFunction] = {}
         self.http = HttpActions()
