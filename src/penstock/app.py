@@ -37,7 +37,7 @@ from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
-from penstock.functions.registry import distinct, tables_of
+from penstock.functions.registry import AroundJobs, distinct, tables_of
 from penstock.functions.scope import Only, Work
 from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
@@ -85,6 +85,9 @@ class App(Declaring):
         codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
         password: Gives the password of each new connection to PostgreSQL, in place of the one in the URL: for tokens
             that rotate. A function or a coroutine function that returns a str. Threads of penstock call it too.
+        around_jobs: An async context manager around each attempt at a job or a run of a reactive task, such as a scope
+            for error reports: called with the name of the function, and the `Work` of each of its jobs, one unless it
+            takes batches. It cannot swallow errors. Not around workflows, and actions with ``runtime="process"``.
         **settings: Settings of `Config` that this program fixes; see there for settings that are left open.
 
     Attributes:
@@ -112,6 +115,7 @@ class App(Declaring):
         auth: Iterable[Provider] = (),
         codec: Codec | None = None,
         password: Password | None = None,
+        around_jobs: AroundJobs | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -125,7 +129,7 @@ class App(Declaring):
         self.registry.codec = codec
         if password is not None and not callable(password):
             raise DeclarationError("password= takes a function that returns one.", fix="Put a fixed one into the URL.")
-        self.registry.password = password
+        self.registry.password, self.registry.around_jobs = password, around_jobs
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}

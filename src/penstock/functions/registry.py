@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType
@@ -24,6 +25,8 @@ from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
 
 LONGEST_PATH = 512
+# The program's wrapper of its jobs: gets the name of a function, and the `Work` of each job that one call of it runs.
+AroundJobs = Callable[[str, Sequence[Any]], AbstractAsyncContextManager[Any]]
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -31,6 +34,7 @@ class Registry:
     def __init__(self) -> None:
         self.program = ""  # the name of the app
         self.codec: Codec | None = None  # the codec of the app
+        self.around_jobs: AroundJobs | None = None
         self.password: Password | None = None  # gives the password of the database
         self._functions: dict[str, AnyFunction] = {}
         self._http_names: dict[str, AnyFunction] = {}
