@@ -92,6 +92,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert call(url, "hello:hello") == "second"
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}, "it is the same"
+        assert console.ok("live", "--json").json["queries"] == [], "it finds the address and the token"
         process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
         process.wait_for("penstock check --explain PEN006")
         assert "n: int" in (console.folder / "clients" / "api.py").read_text("utf-8"), "its clients are written"
@@ -113,6 +114,22 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert re.search(r"^(Stopping\.|Waiting up to 2 s for 1 call\.)", "".join(process.lines), re.MULTILINE), (
             "the server may not know yet that its answer has arrived"
         )
+
+
+def test_dev_begins_with_an_empty_database_if_asked(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    console.write("penstock.db", "no database")
+    with console.start("dev", "--port", "0", "--reset") as process:
+        process.wait_for(r"deleted penstock\.db")
+        process.wait_for("Starts again when the source changes")
+        console.write("hello.py", HELLO.replace('"hi"', '"second"'))
+        process.wait_for("ready at (.*)")
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+        assert "deleted" not in "".join(process.lines[process.lines.index("deleted penstock.db\n") + 1 :]), "only once"
+    with console.start("dev", "--no-reload", "--reset", DATABASE_URL="postgresql://127.0.0.1:1/x") as process:
+        assert process.end() == 1
+        assert "error: --reset deletes SQLite files only." in "".join(process.lines)
 
 
 def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> None:
