@@ -225,6 +225,8 @@ class Declaring:
 
             def add(given: Callable[..., Any]) -> Any:
                 asked = dict(options)
+                if type(again := asked.get("restartable", False)) is not bool:
+                    raise DeclarationError(f"@app.{word}: restartable is True or False, not {again!r}.")
                 size, of, linger = (asked.pop(name, None) for name in _BATCH_OPTIONS)
                 if size is not None:
                     asked["batch"] = Batch(given, size, of, timedelta(0) if linger is None else linger)

@@ -32,7 +32,7 @@ _WINDOW = 1_000  # events that a look compares with those of the look before
 def command(
     options: Options, /, *, function: str, event: str, job: str, level: str | None, limit: int, follow: bool
 ) -> None:
-    """Show the last log events of all processes, oldest first: those of penstock, and those that functions log.
+    """Show the last log events of all processes, oldest first: those of penstock, and what functions log.
 
     Processes write them to the database every five seconds, and keep them for seven days at most.
     """

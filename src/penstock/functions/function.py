@@ -125,9 +125,6 @@ class Function(Generic[C, P, R, X]):
         self.timeout = timeout
         self._check_timeout(handler, timeout)
         self.restartable = restartable
-        if type(restartable) is not bool:
-            where = f"{self.name} ({place_of_handler(handler)})"
-            raise DeclarationError(f"{where}: restartable is True or False, not {restartable!r}.")
         self.access = None if access is None else access_of(access)
         self._check_access(handler)
 
