@@ -14,6 +14,7 @@ from stage.waits import SOON
 from penstock import ActionCtx, App, DeclarationError, MutationCtx, UsageError, ValueInvalid, WorkId, WorkResult
 from penstock.app import Backend
 from penstock.jobs.settle import MAX_LOSSES
+from penstock.pools.options import End
 from penstock.services.worker.worker import Worker
 from penstock.testing import TestApp, TestClock
 
@@ -68,9 +69,10 @@ def nothing_was_called() -> None:
 @pytest.mark.parametrize("function", [act, write], ids=["action", "mutation"])
 async def test_an_on_complete_is_called_after_the_ends_that_are_named(database_url: str, function: Any) -> None:
     async with TestApp(app, database_url) as backend:
-        for only in (("failed",), ["canceled", "success"], {"failed", "canceled"}, None):
+        choices: tuple[tuple[End, ...] | None, ...] = ("failed",), ("canceled", "success"), ("failed", "canceled"), None
+        for only in choices:
             CALLED.clear()
-            some = pool.with_options(on_complete=ended, context="x", on_complete_only=only, key="the only one")  # type: ignore[arg-type]
+            some = pool.with_options(on_complete=ended, context="x", on_complete_only=only, key="the only one")
             for raises in (False, True):
                 await some.enqueue(backend, function, raises)
                 await backend.run_until_idle(raise_errors=False)
@@ -104,7 +106,7 @@ async def test_a_job_that_failed_and_succeeds_later_is_followed_by_what_was_aske
         assert job.options.on_complete_only == "failed"
 
 
-@pytest.mark.parametrize("only", [(), "failed", ("fialed",), [["failed"]], 3])
+@pytest.mark.parametrize("only", [(), "failed", ["failed"], ("fialed",), (["failed"],), 3])
 def test_ends_that_there_are_not_are_refused(only: Any) -> None:
     with pytest.raises(ValueInvalid, match="on_complete_only takes a tuple of some of success, failed, canceled"):
         pool.with_options(on_complete=ended, on_complete_only=only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
@@ -44,7 +44,7 @@ class WorkOptions(TypedDict, total=False):
     retry: bool | Retry | None
     on_complete: MutationFunction[Any, ..., Any, Any] | None
     on_complete_retry: Retry | None
-    on_complete_only: Collection[End] | None
+    on_complete_only: tuple[End, ...] | None
     context: Any
     run_at: datetime | LocalTime | None
     run_after: timedelta | None
@@ -121,9 +121,7 @@ def _is_allowed(name: str, value: Any) -> bool:
         case "retry" | "on_complete_retry":
             return isinstance(value, Retry) or (name == "retry" and isinstance(value, bool))
         case "on_complete_only":
-            return isinstance(value, tuple | list | set | frozenset) and 0 < sum(
-                one in get_args(End) for one in value
-            ) == len(value)
+            return isinstance(value, tuple) and 0 < sum(one in get_args(End) for one in value) == len(value)
         case "priority":
             return type(value) is int and value in PRIORITIES
         case "timeout" | "start_deadline" | "max_wait":
