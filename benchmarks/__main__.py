@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measure, print, and end with status 1 if a bar is not met.
 
-Those named ``peer_…`` install other job queues, and those named ``hostile_…`` make the machine busy and the network
-slow: they run only if asked for, with ``--only peer`` or ``--only hostile``.
+Those named ``peer_…`` install other job queues, those named ``hostile_…`` make the machine busy and the network slow,
+and those named ``price_…`` hold nothing to a bar: they run only if asked for, such as with ``--only peer``.
 
 Each benchmark prints a line for people, then ``BAR name measured need ok|short`` if it has a bar to meet, and
 ``REPORT name value`` for numbers that have none; ``SKIP peer reason`` stands for a peer that cannot be measured, whose
@@ -69,7 +69,7 @@ BENCHMARKS = (
     *bars.BENCHMARKS,
     *hostile.BENCHMARKS,
 )
-_ON_DEMAND = ("peer_", "hostile_")
+_ON_DEMAND = ("peer_", "hostile_", "price_")
 _WHOLE = Bar(at_most=480)  # seconds of all that are not on demand
 
 

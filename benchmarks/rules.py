@@ -79,7 +79,7 @@ async def compared(bench: Bench, store: StoreName, ruled: Any, by_hand: Any) -> 
         for table in ("plain", "ruled"):
             rows = [
                 (format_id(table, backend.engine.clock.uuid7()), datetime.now(UTC), str(number % USERS), team, "x" * 50)
-                for number in range(bench.sizes.rows)
+                for number in range(max(bench.sizes.rows, USERS))
                 for team in (team_of(str(number % USERS)),)
             ]
             await load(url, table, ("id", "creation_time", "owner", "team", "text"), rows)

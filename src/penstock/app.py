@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.api.crons.crons import Crons
@@ -51,21 +51,23 @@ from penstock.pools.pool import LogLevel, PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
-from penstock.services.indexer import Indexer
 from penstock.services.live.capture import declare_live
-from penstock.services.live.live import LiveQueries
 from penstock.services.logbook import LogbookWriter
-from penstock.services.planner.planner import Planner
-from penstock.services.pruner import Pruner
-from penstock.services.relay.relay import Relay
-from penstock.services.scheduler import CronScheduler
 from penstock.services.service import Group
-from penstock.services.worker.worker import Worker
 from penstock.store.nouns.captures import identity_of
 from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
 from penstock.store.open import make_store
 from penstock.store.push.migrate import push
+
+if TYPE_CHECKING:
+    from penstock.services.indexer import Indexer
+    from penstock.services.live.live import LiveQueries
+    from penstock.services.planner.planner import Planner
+    from penstock.services.pruner import Pruner
+    from penstock.services.relay.relay import Relay
+    from penstock.services.scheduler import CronScheduler
+    from penstock.services.worker.worker import Worker
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
@@ -446,6 +448,8 @@ class Backend(CallerBackend):
     def live_queries(self) -> LiveQueries:
         """The watched queries of this process; the service begins to run when they are first asked for."""
         if self._live is None:
+            from penstock.services.live.live import LiveQueries  # noqa: PLC0415 - see `make_service`
+
             self._live = LiveQueries(self.runner, self.app.definitions())
             self._live.start()
         return self._live
@@ -489,19 +493,30 @@ class Backend(CallerBackend):
         await self.engine.store.close()
 
     def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Indexer | Pruner:
-        """A service of this backend, not yet started."""
+        """A service of this backend, not yet started; imported here, as most programs that import an app run none."""
         here, scope = f"{socket.gethostname()}:{os.getpid()}", self.engine.scope
         if name == "scheduler":
+            from penstock.services.scheduler import CronScheduler  # noqa: PLC0415
+
             return CronScheduler(self.runner, self.app.crons.scope(scope))
         if name == "worker":
+            from penstock.services.worker.worker import Worker  # noqa: PLC0415
+
             pools = [pool for pool in self.app.pools if scope.runs_pool(pool)]
             return Worker(self.runner, here, self.config.worker_jobs, pools)
         if name == "planner":
+            from penstock.services.planner.planner import Planner  # noqa: PLC0415
+
             return Planner(self.runner, here)
         if name == "relay":
-            return Relay(
-                self.runner, here, [one for one in self.app.outboxes if scope.runs("outboxes", one.outbox.name)]
-            )
+            from penstock.services.relay.relay import Relay  # noqa: PLC0415
+
+            outboxes = [one for one in self.app.outboxes if scope.runs("outboxes", one.outbox.name)]
+            return Relay(self.runner, here, outboxes)
         if name == "indexer":
+            from penstock.services.indexer import Indexer  # noqa: PLC0415
+
             return Indexer(self.runner, here, searches_of(self.app.definitions()))
+        from penstock.services.pruner import Pruner  # noqa: PLC0415
+
         return Pruner(self.runner)

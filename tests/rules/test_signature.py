@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass as make_dataclass
 from typing_extensions import TypedDict
 
-from penstock import Int64
+from penstock import BigInt, Int64
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 from penstock.functions.signature import Signature, check_declaration
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
+from penstock.wire.incoming import Message as Incoming
 
 
 class Colour(enum.Enum):
@@ -124,6 +125,20 @@ def test_a_whole_number_in_json_is_an_integer_where_one_is_asked_for(text: str, 
     checked = EVERYTHING.check_json(f'{{"text": "a", {text[1:]}')
     for name, value in found.items():
         assert (checked[name], type(checked[name])) == (value, type(value))
+
+
+@pytest.mark.parametrize("of", ["3", "3.0"])
+@pytest.mark.parametrize("large", ['"7"', '{"$integer": "BwAAAAAAAAA="}', "7.0"])
+def test_bytes_and_integers_in_any_are_kept_however_the_numbers_around_them_are_spelled(of: str, large: str) -> None:
+    async def take(ctx: Any, of: int, large: Int64, whatever: dict[str, Any]) -> None:
+        """Take numbers in several spellings."""
+
+    whatever = '{"a": {"$bytes": "/w=="}, "b": {"$integer": "BwAAAAAAAAA="}}'
+    text = f'{{"of": {of}, "large": {large}, "whatever": {whatever}}}'
+    sent = Incoming(text)
+    found = Signature(take, "f").check_json(sent.arguments(sent.value))
+    assert found == {"of": 3, "large": 7, "whatever": {"a": b"\xff", "b": 7}}
+    assert type(found["whatever"]["b"]) is BigInt
 
 
 @pytest.mark.parametrize("number", ["1.5", "9007199254740994.0", "1e300", "true", '"1"', '"1.0"', "NaN", "[1.0]"])

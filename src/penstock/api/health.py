@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
@@ -18,6 +17,7 @@ from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
 from penstock.changes.searches import searches_of
 from penstock.clock import SystemClock
+from penstock.dataclass import dataclass
 from penstock.errors import SchemaMismatch
 from penstock.functions.scope import Work
 from penstock.live.capture import live_interest

@@ -7,10 +7,11 @@ subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
+from penstock.dataclass import dataclass
 from penstock.errors import InputError
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import SYSTEM, Caller
@@ -22,7 +23,8 @@ Arguments = dict[str, Any]
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
 
 
-@dataclass(frozen=True, slots=True)
+# Frozen by habit only, as each job has one: see `jobs.job`.
+@dataclass(slots=True)
 class Call:
     """One call of a function, which stays the same when it is tried again.
 
@@ -58,6 +60,11 @@ class Call:
     def cancellation(self) -> Cancellation:
         """The request to stop that its ctx shows."""
         return Cancellation() if self.job is None else self.job.cancelled
+
+    @property
+    def lingering(self) -> list[Future[Any]] | None:
+        """Gets the threads in which its function goes on after it was given up."""
+        return None if self.job is None else self.job.lingering
 
     @property
     def handler(self) -> Callable[..., Any]:
@@ -107,7 +114,7 @@ class Call:
         """Write last in the transaction of a mutation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PythonCall(Call):
     """A call from Python code: `arguments` are those by place, and those by name."""
 

@@ -8,6 +8,7 @@ moved if they are shown.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -99,11 +100,12 @@ class Journal:
     def note_starts(self, jobs: Iterable[Job]) -> None:
         """A worker starts attempts."""
         talkative, meters = self._talking(), self.meters
-        for job in jobs:
-            if job.ending is not None:
-                continue
+        attempts = [job for job in jobs if job.ending is None]
+        lags = Counter([(job.function, bucket_of((job.started_at - job.run_at).total_seconds())) for job in attempts])
+        for (function, bucket), number in lags.items():
+            self.book.add(f"function {function}", f"lag {bucket}", number)
+        for job in attempts if talkative or meters is not None else ():
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
-            self.book.add(f"function {job.function}", f"lag {bucket_of(lag)}")
             if meters is not None:
                 meters.add("penstock_jobs_started", job.pool)
                 meters.observe("penstock_start_lag_seconds", lag, job.pool)
@@ -129,16 +131,18 @@ class Journal:
     def note_ends(self, settled: Iterable[tuple[Job, Settlement]], won: Collection[UUID] | None = None) -> None:
         """The settlements of jobs were written: all of them, or those `won`, which were still this worker's."""
         quiet = self.meters is None and not self._talking()
+        succeeded = Counter[str]()  # of most jobs nothing else is told
         for job, settlement in settled:
             if won is not None and settlement.id not in won:
                 continue
-            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:  # the way of most jobs
-                self.book.add(f"pool {job.pool}", "success")
-                tally = self.tallies.get(job.pool)
-                if tally is not None:
-                    tally.succeeded += 1
+            if quiet and settlement.state is JobState.SUCCESS and job.options.task is None:
+                succeeded[job.pool] += 1
             else:
                 self._note_settlement(job, settlement)
+        for pool, number in succeeded.items():
+            self.book.add(f"pool {pool}", "success", number)
+            if (tally := self.tallies.get(pool)) is not None:
+                tally.succeeded += number
 
     def _note_settlement(self, job: Job, settlement: Settlement) -> None:
         if job.ending is None:
@@ -331,18 +335,16 @@ class Journal:
             self.meters.add("penstock_conflicts", what)
 
     def follow_jobs(self, *jobs: Job) -> AbstractContextManager[None]:
-        """The part of a trace that jobs are, for a block. They begin traces of their own only for a dashboard."""
-        ours = [job for job in jobs if self.tracing is None and (self.follows or job.options.trace is not None)]
-        (number, parent), *others = [(job.id.int, job.options.trace) for job in ours or jobs]
-        return Following(number, parent, others, jobs=lambda: [job_id(job.id) for job in jobs], leads=bool(ours))
+        """The part of a trace that jobs are, for a block."""
+        return _Jobs(self, jobs)
 
-    def attempts(self, jobs: Sequence[Job]) -> AbstractContextManager[Sequence[Any] | None]:
+    def attempts(self, *jobs: Job) -> AbstractContextManager[Sequence[Any] | None]:
         """The runs and spans of attempts that are made together, for a block."""
-        return self._attempts(jobs) if self.tells_runs or self.tracing is not None else self.follow_jobs(*jobs)
+        return self._attempts(jobs) if self.tells_runs or self.tracing is not None else _Jobs(self, jobs)
 
     def running(self, job: Job, trace: str | None) -> AbstractContextManager[object]:
         """The run of a job, for a block; that of its on_complete in the span of its attempt, if it has ended here."""
-        return self.attempts([job]) if self.tracing is None or trace is None else self._within(self.tracing, job, trace)
+        return self.attempts(job) if self.tracing is None or trace is None else self._within(self.tracing, job, trace)
 
     @contextmanager
     def _within(self, tracing: Tracing, job: Job, trace: str) -> Iterator[None]:
@@ -415,6 +417,34 @@ class Journal:
     def _talking(self) -> frozenset[str]:
         """The pools whose jobs are logged, if anybody reads the log."""
         return self._talkative if self._talkative and is_enabled() else frozenset()
+
+
+class _Jobs(Following):
+    """The part of a trace that jobs are. They begin traces of their own only for a dashboard."""
+
+    __slots__ = ("_jobs", "_journal")
+
+    def __init__(self, journal: Journal, jobs: Sequence[Job]) -> None:
+        self._journal, self._jobs = journal, jobs
+
+    @property
+    def leads(self) -> bool:
+        return bool(self._leading)
+
+    @property
+    def jobs(self) -> list[str]:
+        return [job_id(job.id) for job in self._jobs]
+
+    @property
+    def parts(self) -> Sequence[tuple[int, str | None]]:
+        return [(job.id.int, job.options.trace) for job in self._leading or self._jobs]
+
+    @property
+    def _leading(self) -> list[Job]:
+        journal = self._journal
+        if journal.tracing is not None:
+            return []
+        return [job for job in self._jobs if journal.follows or job.options.trace is not None]
 
 
 def _cost(ran: CallStats, error: Exception | None) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
+
+from penstock.dataclass import dataclass
 
 KINDS = ("enter", "change", "leave", "delete", "truncate")
 LOST = "lost"

@@ -6,9 +6,9 @@ Owns the choice between the sides of an update, before and after. Leaves the tri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.changes.interest import ROW, Interest
+from penstock.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ position of the feed the reader can tell whether its demand has held up to there
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from penstock.changes.position import Position, Snapshot
+from penstock.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property, lru_cache
 
 from penstock.changes.change import KINDS
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 
 ROW = "{row}"

@@ -5,8 +5,9 @@ Owns the rule, and the times of its log events. Leaves counting unread changes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from penstock.dataclass import dataclass
 
 STOPPED_AFTER = timedelta(minutes=1)
 SLOW_AFTER = timedelta(minutes=10)

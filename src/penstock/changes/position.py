@@ -6,9 +6,10 @@ Owns the meaning of a position and its text, which is opaque to all others. Leav
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.errors import CursorInvalid
 
 _BEFORE_ALL = -(2**62)

@@ -6,11 +6,12 @@ Values are in the form in which the store holds them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.search.query import Query
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from penstock.dataclass import dataclass
 
 SLOT_BYTES = 32 * 2**20
 SLOT_AGE = timedelta(hours=1)

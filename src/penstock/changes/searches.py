@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.schema.table import TableDefinition
 from penstock.search.encoding import encode, filter_token
 from penstock.search.index import SearchIndex

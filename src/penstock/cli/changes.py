@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
 from penstock.cli.output import print_json, print_list, readable_time, say
+from penstock.dataclass import dataclass
 from penstock.errors import DataError
 from penstock.observe.readable import amount, cap, size_of, span
 from penstock.outbox.outbox import outbox_read

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -206,6 +207,7 @@ async def read_rows(session: Session, statements: TableStatements) -> AsyncItera
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_OF_JSON = {Kind.INTEGER, Kind.REAL, Kind.BOOLEAN, Kind.JSON}  # which stand in CSV as they do in JSON
 _TAGGED = {Kind.INTEGER, Kind.REAL, Kind.BYTES}
 
 
@@ -215,6 +217,7 @@ class Documents:
         self._definition = statements.definition
         self._clock = clock
         self._columns = statements.definition.columns
+        self._by_name = {column.name: column for column in self._columns}
         self._tagged = {column.name for column in self._columns if column.kind in _TAGGED}
         schema = TypeAdapter(statements.definition.table).core_schema
         self._validator = plain_validator(change_schema(schema, self._read_as_stored))
@@ -264,7 +267,25 @@ class Documents:
 
     def row(self, line: bytes) -> list[Any]:
         """The row of a JSON line as the store takes it; an InputError says what is wrong with the line."""
-        given = _parse(line)
+        return self._row(parse_line(line))
+
+    def row_of_texts(self, line: bytes) -> list[Any]:
+        """The row of a record of CSV: an object of texts. An empty one is null where the column is optional."""
+        return self._row({name: self._of_text(name, text) for name, text in parse_line(line).items()})
+
+    def _of_text(self, name: str, text: str) -> Any:
+        column = self._by_name.get(_SYSTEM_NAMES.get(name, name))
+        if column is None:
+            return text
+        if not text and (column.optional or name in _SYSTEM_NAMES):
+            return None
+        if column.kind not in _OF_JSON and name != "_creationTime":
+            return text
+        with suppress(ValueError):
+            return from_json(text.lower() if column.kind is Kind.BOOLEAN else text, allow_inf_nan=False)
+        return text
+
+    def _row(self, given: dict[str, Any]) -> list[Any]:
         identity = self._identity(given)
         found = self._check(given, *identity)
         kept = self.document(found)
@@ -313,13 +334,7 @@ class Documents:
             row_id = format_id(name, self._clock.uuid7())
         elif not isinstance(row_id, str) or not is_id(name, row_id):
             raise ValueInvalid(f"_id: {row_id!r} is not an id of table {name}.")
-        if created is None:
-            return row_id, self._clock.now()
-        try:
-            milliseconds = Decimal(str(float(created)))  # keeps the microsecond that a product of floats would lose
-            return row_id, _EPOCH + timedelta(microseconds=round(milliseconds * 1000))
-        except (TypeError, ValueError, OverflowError):
-            raise ValueInvalid(f"_creationTime: {created!r} is no number of milliseconds since 1970.") from None
+        return row_id, self._clock.now() if created is None else read_creation_time(created)
 
     def _read(self, name: str, value: Any) -> Any:
         if name in self._tagged and isinstance(value, dict) and len(value) == 1:
@@ -328,7 +343,15 @@ class Documents:
         return value
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def read_creation_time(milliseconds: Any) -> datetime:
+    try:
+        exact = Decimal(str(float(milliseconds)))  # keeps the microsecond that a product of floats would lose
+        return _EPOCH + timedelta(microseconds=round(exact * 1000))
+    except (TypeError, ValueError, OverflowError):
+        raise ValueInvalid(f"_creationTime: {milliseconds!r} is no number of milliseconds since 1970.") from None
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
     try:
         found = from_json(line, allow_inf_nan=False)
     except ValueError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +27,7 @@ from penstock.cli.output import print_json, say
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.crons.plan import CronPlan
+from penstock.dataclass import dataclass
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
 from penstock.observe.readable import amount
 from penstock.outbox.backfill import BackfillProgress

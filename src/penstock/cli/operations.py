@@ -6,7 +6,6 @@ Owns how parameters are typed. Leaves the look of results to the files of the no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from penstock.cli.confirm import confirm
 from penstock.cli.opening import with_backend
 from penstock.cli.options import Command, Options, combine, json_option, listing, pass_options
 from penstock.cli.output import print_json, print_list, say
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.operations.moments import read_duration, read_moment
 from penstock.operations.operation import Given, Operation, Parameter

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from penstock.dataclass import dataclass
 
 Command = Callable[..., Any]
 

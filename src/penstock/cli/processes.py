@@ -13,13 +13,14 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from threading import Thread
 
 import click
 
 from penstock.clock import SystemClock
 from penstock.config import Config
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
 

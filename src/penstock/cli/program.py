@@ -11,7 +11,6 @@ import importlib.util
 import re
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from penstock.app import App
 from penstock.cli.failure import ProgramFailed
 from penstock.config import project_files
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError
 
 _MAKES_APP = re.compile(r"^\w+[ \t]*(?::[^=\n]+)?=[ \t]*(?:penstock\.)?App\(", re.MULTILINE)

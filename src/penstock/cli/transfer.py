@@ -1,4 +1,4 @@
-"""``penstock export`` and ``import``: tables as JSON lines.
+"""``penstock export`` and ``import``: rows of tables in files.
 
 An export is one snapshot; a file appears under its name only once it is whole. An import stores pieces of moderate
 size, each in a transaction; with ``--replace`` all of it is one transaction, so that nobody sees a half.
@@ -11,25 +11,25 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO
 
 import click
-from rich import progress
 
 from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.data import Documents, count_rows, find_table, read_rows, statements_of
+from penstock.cli.lines import LineRefused, Lines, Read, load_piece, open_file, show_progress
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import make_console, print_json, say
-from penstock.errors import ConfigError, DataError, InputError, PenstockError, ValueInvalid
+from penstock.cli.output import print_json, say
+from penstock.cli.snapshots import Mode, import_snapshot, writing_snapshot
+from penstock.errors import ConfigError, PenstockError
 from penstock.observe.readable import amount
 from penstock.store.session import Session
 from penstock.store.sql.statements import TableStatements
-from penstock.transaction.rows import advance_numbers, load_rows
+from penstock.transaction.rows import advance_numbers
 from penstock.transaction.transaction import Transaction
 
 
@@ -39,8 +39,8 @@ from penstock.transaction.transaction import Transaction
     "--output",
     "-o",
     required=True,
-    metavar="FILE|DIR|-",
-    help="A file for one table, a folder for several, - for stdout.",
+    metavar="FILE|DIR|ZIP|-",
+    help="A file for one table, a folder or a .zip for several, - for stdout.",
 )
 @json_option("Report as JSON.")
 def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
@@ -64,10 +64,18 @@ async def _export(backend: Backend, names: Sequence[str], output: str) -> list[t
     ]
     async with snapshot(backend) as session:
         done = []
+        if output.endswith(".zip"):
+            with _open_output(Path(output)) as stream, writing_snapshot(stream) as add:
+                for statements in tables:
+                    with add(statements.definition.name) as entry:
+                        rows = await _write(backend, session, statements, entry)
+                    done.append((statements.definition.name, rows, output))
+            return done
         for statements in tables:
             table = statements.definition.name
             file = _file_of(table, output, alone=len(names) == 1)
-            done.append((table, await _write(backend, session, statements, file), str(file or "stdout")))
+            with _open_output(file) as stream:
+                done.append((table, await _write(backend, session, statements, stream), str(file or "stdout")))
         return done
 
 
@@ -81,10 +89,10 @@ def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
     return path / f"{table}.jsonl"
 
 
-async def _write(backend: Backend, session: Session, statements: TableStatements, file: Path | None) -> int:
+async def _write(backend: Backend, session: Session, statements: TableStatements, stream: IO[bytes]) -> int:
     documents, done = Documents(statements, backend.engine.clock), 0
     total = await count_rows(session, statements)
-    with _open_output(file) as stream, _progress(statements.definition.name, total) as advance:
+    with show_progress(statements.definition.name, total) as advance:
         async for rows in read_rows(session, statements):
             stream.writelines(documents.line(row) for row in rows)
             done += len(rows)
@@ -93,7 +101,7 @@ async def _write(backend: Backend, session: Session, statements: TableStatements
 
 
 @contextlib.contextmanager
-def _open_output(file: Path | None) -> Iterator[BinaryIO]:
+def _open_output(file: Path | None) -> Iterator[IO[bytes]]:
     """A file that takes its name when it is whole, or stdout."""
     if file is None:
         yield sys.stdout.buffer
@@ -112,25 +120,58 @@ def _open_output(file: Path | None) -> Iterator[BinaryIO]:
 
 
 @click.command("import")
-@click.argument("table")
-@click.argument("file", metavar="FILE|-")
-@click.option("--append", is_flag=True, help="Keep the existing rows.")
+@click.argument("table", metavar="[TABLE|convex]")
+@click.argument("file", metavar="FILE|-", required=False)
+@click.option("--append", is_flag=True, help="Keep the existing rows; of a .zip, pass over the rows that are there.")
 @click.option("--replace", is_flag=True, help="Delete the existing rows first, in the same transaction.")
+@click.option("--csv", "is_csv", is_flag=True, help="FILE is CSV with a header, as a name that ends in .csv says too.")
+@click.option(
+    "--table", "only", metavar="NAME[=TABLE]", multiple=True, help="Of a .zip, only this table; = names yours for it."
+)
+@click.option("--skip-refused", is_flag=True, help="Of a .zip, import the rows that fit, and report the others.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before deleting rows.")
 @json_option("Report as JSON.")
-def import_rows(options: Options, table: str, file: str, append: bool, replace: bool, yes: bool) -> None:
-    """Read rows into TABLE from a FILE of JSON lines, or from stdin.
+def import_rows(
+    options: Options,
+    table: str,
+    file: str | None,
+    append: bool,
+    replace: bool,
+    is_csv: bool,
+    only: Sequence[str],
+    skip_refused: bool,
+    yes: bool,
+) -> None:
+    """Read rows into TABLE from a FILE, or all tables from a FILE.zip.
 
-    Keeps ids and creation times. The table must be empty without --append or --replace.
+    A FILE holds JSON lines, a JSON array or CSV; - is stdin. A FILE.zip is from penstock export, or a snapshot that
+    Convex exported, as in: penstock import convex FILE.zip. Keeps ids and creation times; ids of Convex become
+    penstock's, wherever they stand. Tables must be empty without --append or --replace.
     """
     if append and replace:
         raise click.UsageError("--append and --replace exclude each other.")
-    with nullcontext(sys.stdin.buffer) if file == "-" else open_lines(file) as stream:
-        loading = Loading(Lines(file, stream))
+    of_convex = table == "convex" and file is not None and file.endswith(".zip")
+    if file is None and not table.endswith(".zip"):
+        raise click.UsageError("Name the FILE, after its TABLE.")
+    mode = Mode(append=append, replace=replace, skip_refused=skip_refused, sure=yes)
+    if of_convex or file is None:
+        if is_csv:
+            raise click.UsageError("--csv is for the FILE of one TABLE.")
+        import_snapshot(options, Path(file or table), only, mode, of_convex=of_convex)
+        return
+    if only or skip_refused:
+        raise click.UsageError("--table and --skip-refused are for a FILE.zip.")
+    _import_file(options, table, file, mode, is_csv=is_csv or file.lower().endswith(".csv"))
+
+
+def _import_file(options: Options, table: str, file: str, mode: Mode, *, is_csv: bool) -> None:
+    with nullcontext(sys.stdin.buffer) if file == "-" else open_file(file) as stream:
+        size = Path(file).stat().st_size if file != "-" and stream.seekable() else None
+        loading = Loading(Lines(stream, size, is_csv=is_csv))
         try:
             with_backend(
                 options,
-                lambda backend: _import(backend, table, loading, append=append, replace=replace, sure=yes),
+                lambda backend: _import(backend, table, loading, mode),
                 fitting=True,
                 statement_timeout=UNHURRIED,
             )
@@ -145,7 +186,7 @@ def import_rows(options: Options, table: str, file: str, append: bool, replace: 
     if options.json:
         print_json({"table": table, "rows": loading.stored, "deleted": loading.deleted})
         return
-    deleted = f"; {amount(loading.deleted, 'row')} before them deleted" if replace else ""
+    deleted = f"; {amount(loading.deleted, 'row')} before them deleted" if mode.replace else ""
     say(f"{table}: {amount(loading.stored, 'row')} imported{deleted}.")
 
 
@@ -158,8 +199,8 @@ class Loading:
 
     async def append(self, backend: Backend, statements: TableStatements) -> None:
         with self._progress(statements) as advance:
-            for piece in self._lines.pieces(Documents(statements, backend.engine.clock)):
-                await backend.runner.write(partial(_load_piece, statements=statements, piece=piece))
+            for piece in self._lines.pieces(self._reader(backend, statements)):
+                await backend.runner.write(partial(load_piece, statements=statements, piece=piece))
                 self.stored += len(piece.rows)
                 self._done = piece.numbers[-1]
                 advance(piece.size)
@@ -169,8 +210,8 @@ class Loading:
         async def write(transaction: Transaction) -> tuple[int, int]:
             deleted, stored = await transaction.execute(statements.clear(), ()), 0
             with self._progress(statements) as advance:
-                for piece in self._lines.pieces(Documents(statements, backend.engine.clock)):
-                    await _load_piece(transaction, statements, piece)
+                for piece in self._lines.pieces(self._reader(backend, statements)):
+                    await load_piece(transaction, statements, piece)
                     stored += len(piece.rows)
                     advance(piece.size)
             await advance_numbers(transaction, statements)
@@ -189,121 +230,30 @@ class Loading:
             return ""
         if not self.stored:
             return "Correct the line, and import again."
+        if self._lines.is_csv:
+            return "Correct the line, take out those before it, and go on with --append."
         return f"Correct the line, then go on: tail -n +{self._done + 1} FILE | penstock import TABLE - --append"
 
+    def _reader(self, backend: Backend, statements: TableStatements) -> Read:
+        documents = Documents(statements, backend.engine.clock)
+        return documents.row_of_texts if self._lines.is_csv else documents.row
+
     def _progress(self, statements: TableStatements) -> AbstractContextManager[Callable[[int], None]]:
-        return _progress(statements.definition.name, self._lines.size, size=True)
+        return show_progress(statements.definition.name, self._lines.size, size=True)
 
 
-async def _import(backend: Backend, table: str, loading: Loading, *, append: bool, replace: bool, sure: bool) -> None:
+async def _import(backend: Backend, table: str, loading: Loading, mode: Mode) -> None:
     statements = find_table(backend, table)
-    if append:
+    if mode.append:
         await loading.append(backend, statements)
         return
     async with snapshot(backend) as session:
         rows = await count_rows(session, statements)
-    if rows and not replace:
+    if rows and not mode.replace:
         raise ConfigError(
             f"{table} has {amount(rows, 'row')} already.", fix="Add to them with --append, or --replace them."
         )
     if rows:
         which = "the only row" if rows == 1 else f"all {amount(rows, 'row')}"
-        confirm(f"Delete {which} of {table}?", sure=sure)
-    await (loading.replace if replace else loading.append)(backend, statements)
-
-
-async def _load_piece(transaction: Transaction, statements: TableStatements, piece: Piece) -> None:
-    try:
-        await load_rows(transaction, statements, piece.rows)
-    except (DataError, InputError) as error:
-        if (place := error.facts.get("row")) is None:
-            raise
-        raise LineRefused(piece.numbers[place], error.what) from error
-
-
-PIECE_ROWS = 1000
-_PIECE_BYTES = 1024 * 1024
-_LONGEST_LINE = 64 * 1024 * 1024
-_MARK = b"\xef\xbb\xbf"  # with which some programs begin a text in UTF-8
-
-
-@dataclass
-class Piece:
-    rows: list[list[Any]] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    size: int = 0
-
-
-class LineRefused(ValueInvalid):
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(f"line {number:,}: {why}", line=number)
-
-
-class Lines:
-    """The lines of a file or of stdin, whose name is ``-``."""
-
-    def __init__(self, name: str, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._begun = False
-        self.size = Path(name).stat().st_size if name != "-" and stream.seekable() else None
-
-    def pieces(self, documents: Documents) -> Iterator[Piece]:
-        """Read all rows in pieces of moderate size; each call starts at the beginning."""
-        self._rewind()
-        piece = Piece()
-        for number, line in self._number_lines():
-            try:
-                piece.rows.append(documents.row(line))
-            except InputError as error:
-                raise LineRefused(number, error.what) from error
-            piece.numbers.append(number)
-            piece.size += len(line)
-            if len(piece.rows) == PIECE_ROWS or piece.size > _PIECE_BYTES:
-                yield piece
-                piece = Piece()
-        if piece.rows:
-            yield piece
-
-    def _number_lines(self) -> Iterator[tuple[int, bytes]]:
-        number = 0
-        while line := self._stream.readline(_LONGEST_LINE):
-            number += 1
-            if len(line) == _LONGEST_LINE:
-                raise LineRefused(number, f"it is longer than {_LONGEST_LINE:,} bytes.")
-            if number == 1:
-                line = line.removeprefix(_MARK)
-            if line.strip():
-                yield number, line
-
-    def _rewind(self) -> None:
-        if self._begun:
-            if not self._stream.seekable():
-                raise ConfigError(
-                    "Another process changed the table meanwhile, and stdin cannot be read again.",
-                    fix="Import from a file.",
-                )
-            self._stream.seek(0)
-        self._begun = True
-
-
-def open_lines(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
-
-
-@contextlib.contextmanager
-def _progress(what: str, total: int | None, *, size: bool = False) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, where a person looks on; nothing elsewhere. It is moved by what is yielded."""
-    with progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.DownloadColumn() if size else progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        console=make_console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
-        yield partial(bar.advance, bar.add_task(what, total=total))
+        confirm(f"Delete {which} of {table}?", sure=mode.sure)
+    await (loading.replace if mode.replace else loading.append)(backend, statements)

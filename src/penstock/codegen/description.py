@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 
+from penstock.dataclass import dataclass
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES

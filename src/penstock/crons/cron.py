@@ -7,12 +7,12 @@ or waits for a run under way. Leaves writing that, logging skipped times and ask
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Literal, get_args
 
 from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc, last_due
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 
 CatchUp = Literal["skip", "one", "all"]

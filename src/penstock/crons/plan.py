@@ -7,13 +7,13 @@ with it as text, and belongs to the code that enqueues it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.schedule import CronExpression, Interval, Schedule, in_utc
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))

@@ -6,7 +6,6 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from penstock.codegen.description import Description, Schema, describe, literals, options
 from penstock.dashboard.mask import is_secret, secrets_in, secrets_of
+from penstock.dataclass import dataclass
 from penstock.errors import PenstockError
 from penstock.functions.function import AnyFunction
 from penstock.schema.table import Table, definition_of

@@ -9,7 +9,7 @@ store are escaped by the template; arguments and results go through the filter `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from penstock.api.live import Watch
 from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.mask import mask
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
 from penstock.operations.operation import Given, Operation, Parameter

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from penstock.calls.run.ratelimits import key_of, take_tokens
 from penstock.clock import secret
 from penstock.config import Config
 from penstock.dashboard.page import Role
+from penstock.dataclass import dataclass
 from penstock.errors import AccessDenied, RateLimited, Unauthenticated
 from penstock.identity.api_key import PREFIX
 from penstock.identity.caller import address_of

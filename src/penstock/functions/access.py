@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ResultInvalid
 from penstock.functions.signature import check_declaration
 from penstock.identity.identity import Identity

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, DeclarationError, ResultInvalid
 
 LARGEST_BATCH = 10_000

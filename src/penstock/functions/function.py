@@ -30,6 +30,8 @@ Runtime = Literal["thread", "process"]
 
 
 class FunctionKind(enum.Enum):
+    __hash__ = object.__hash__  # as for `jobs.states`
+
     QUERY = "query"
     MUTATION = "mutation"
     ACTION = "action"

@@ -9,10 +9,10 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, DeclarationError
 from penstock.functions.access import Access, Guard
 from penstock.functions.function import ActionFunction

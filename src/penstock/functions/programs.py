@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ProgramClash
 from penstock.functions.function import AnyFunction
 from penstock.functions.registry import Registry

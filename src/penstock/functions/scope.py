@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TypedDict, cast
 
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError
 from penstock.functions.registry import matching, nearest
 

@@ -116,18 +116,16 @@ class Signature:
         if isinstance(text, Arguments):
             if self._tag_reader is not None:
                 with suppress(ValidationError):  # the plain text tells what is wrong
-                    return self._tag_reader.validate_json(text.with_tags(bytes, int))  # type: ignore[no-any-return]
+                    return _check_whole(self._tag_reader, text.with_tags(bytes, int))
             if self.encoder.takes_tags:
                 text = text.with_tags(bytes)
         try:
-            return self.encoder.validator.validate_json(text)  # type: ignore[no-any-return]
+            return _check_whole(self.encoder.validator, text)
         except ValidationError as error:
-            if _misses_whole_numbers(error):
-                text = to_json(_with_whole_numbers(from_json(text)))
-            elif self._lenient is self.encoder.validator:
+            if self._lenient is self.encoder.validator:
                 raise self._refusal(error) from None
         try:
-            return self._lenient.validate_json(text)  # type: ignore[no-any-return]
+            return _check_whole(self._lenient, text)
         except ValidationError as error:
             raise self._refusal(error) from None
 
@@ -222,7 +220,9 @@ class Signature:
         """Take tagged values too, where `Any` alone would not tell bytes from text; None if nothing is `Any`."""
         kinds = set[Any]()
         change_schema(self.encoder.schema, lambda node: kinds.add(node.get("type")))
-        return _encoder_of(self.encoder.schema, take_tags).validator if "any" in kinds else None
+        if "any" not in kinds:
+            return None
+        return _encoder_of(change_schema(self.encoder.schema, take_text_integers), take_tags).validator
 
     def _refusal(self, error: ValidationError) -> ArgumentsInvalid:
         details = _details(error)
@@ -326,6 +326,16 @@ def _result_checks(annotation: Any, _spelled: str) -> tuple[SchemaValidator | No
     schema = schema_of(annotation, _RESULT)
     check = None if annotation is Any else plain_validator(change_schema(schema, refuse_lookalikes), strict=True)
     return check, Encoder(schema, plain_validator, result=True)
+
+
+def _check_whole(reader: SchemaValidator, text: str | bytes) -> dict[str, Any]:
+    """Check JSON text; where an integer is asked for, a float that is one is taken."""
+    try:
+        return reader.validate_json(text)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        if not _misses_whole_numbers(error):
+            raise
+    return reader.validate_json(to_json(_with_whole_numbers(from_json(text))))  # type: ignore[no-any-return]
 
 
 def _misses_whole_numbers(error: ValidationError) -> bool:

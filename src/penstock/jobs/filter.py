@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobStatus
 from penstock.jobs.states import FINISHED, RETRIABLE, JobState

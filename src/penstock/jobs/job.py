@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from json.decoder import scanstring  # type: ignore[attr-defined]  # is not in its stubs
 from typing import Any, Generic, Literal, TypeAlias
@@ -16,6 +16,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypeVar
 
+from penstock.dataclass import dataclass
 from penstock.jobs.progress import Progress
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobEvent, JobState

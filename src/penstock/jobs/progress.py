@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.values import is_storable
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.errors import IdInvalid, TokenInvalid
 from penstock.jobs.job import job_id, job_uuid
 

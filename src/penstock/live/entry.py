@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.changes.readset import RangeRead, ReadSet, SearchRead
+from penstock.dataclass import dataclass
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import Caller
 from penstock.jobs.job import JobStatus

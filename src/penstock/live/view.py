@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from penstock.dataclass import dataclass
 from penstock.errors import LimitExceeded
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import Caller

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import sqlalchemy.dialects.postgresql
@@ -16,6 +16,7 @@ import sqlalchemy.dialects.sqlite
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError
 from penstock.migrations.operations import Backfill, Relax
 from penstock.store.sql.dialect import Dialect

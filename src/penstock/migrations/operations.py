@@ -6,13 +6,13 @@ Owns the SQL of the triggers. Leaves running it to `running`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from alembic import op
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import UserDefinedType
 
+from penstock.dataclass import dataclass
 from penstock.schema.fields import Kind
 from penstock.schema.stored import sync_name
 from penstock.store.sql.ddl import kind_type

@@ -6,8 +6,9 @@ Owns the text of the file. A file is for people to review: comments in it say wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 from penstock.schema.diff import Difference
 from penstock.schema.fields import Column, Kind

@@ -7,8 +7,8 @@ of the first one, and names those of others in its tracestate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -19,48 +19,49 @@ _MOST_OTHERS = 7  # ids that a tracestate has room for
 
 
 class Following:
-    """A part of a trace, for a block and its threads. Its text is made when somebody asks, as most jobs enqueue none.
+    """A part of a trace, for a block and its threads. A subclass is that of jobs; `number` is the id of a call.
 
-    Args:
-        number: The id of the call or the job.
-        parent: The trace of its parent, as `current_trace` gave it; None if it begins the trace.
-        others: The same of the jobs that run together with it.
-        jobs: Gives the ids of the jobs that run here.
-        leads: Whether what is enqueued here bears the trace.
+    Its text is made when somebody asks, as most jobs enqueue none.
     """
 
-    __slots__ = ("_number", "_others", "_parent", "_token", "jobs", "leads")
+    __slots__ = ("_number", "_token")
 
-    def __init__(
-        self,
-        number: int,
-        parent: str | None = None,
-        others: Sequence[tuple[int, str | None]] = (),
-        *,
-        jobs: Callable[[], list[str]] = list,
-        leads: bool = True,
-    ) -> None:
-        self.jobs = jobs
-        self.leads = leads
+    def __init__(self, number: int) -> None:
         self._number = number
-        self._parent = parent
-        self._others = others
-        self._token: Token[Following | None] | None = None
 
     def __enter__(self) -> None:
         self._token = _part.set(self)
 
     def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            _part.reset(self._token)
+        _part.reset(self._token)
+
+    @property
+    def leads(self) -> bool:
+        """Whether what is enqueued here bears the trace."""
+        return True
+
+    @property
+    def jobs(self) -> list[str]:
+        """The ids of the jobs that run here."""
+        return []
+
+    @property
+    def parts(self) -> Sequence[tuple[int, str | None]]:
+        """The id of the call, or of each job, and the trace of its parent, as `current_trace` gave it.
+
+        The trace is None for what begins one.
+        """
+        return [(self._number, None)]
 
     @property
     def trace(self) -> str:
-        parts = ((self._number, self._parent), *self._others)
-        first, *others = dict.fromkeys(one for number, parent in parts for one in _ids(number, parent))
+        """Its traceparent, perhaps with a tracestate."""
+        parts = self.parts
+        number, parent = parts[0]
+        first, *others = dict.fromkeys(one for part in parts for one in _ids(*part))
         state = f"{_STATE}{';'.join(others[:_MOST_OTHERS])}" if others else ""
-        bags = f"{'' if state else ' '} {found}" if not self._others and (found := baggage_of(self._parent)) else ""
-        return f"00-{first}-{span_of(self._number)}-01{state}{bags}"
+        bags = f"{'' if state else ' '} {found}" if len(parts) == 1 and (found := baggage_of(parent)) else ""
+        return f"00-{first}-{span_of(number)}-01{state}{bags}"
 
 
 def current_trace() -> str | None:

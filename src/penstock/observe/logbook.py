@@ -12,7 +12,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count, islice
@@ -20,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clock import Clock, SystemClock, layout_uuid7
+from penstock.dataclass import dataclass
 from penstock.errors import ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain
 from penstock.observe.errortext import error_text, trace_text
 from penstock.observe.following import current_part, trace_id
@@ -74,15 +74,16 @@ class Logbook:
         """Count a run of a function, and keep it if it is one of the first since the last time."""
         outcome = "success" if error is None else "error" if isinstance(error, Exception) else "canceled"
         found, bucket = self._numbers[f"function {spent.function}"], bucket_of(seconds)
-        found[outcome] = found.get(outcome, 0) + 1
+        found[outcome] = runs = found.get(outcome, 0) + 1
         found[bucket] = found.get(bucket, 0) + 1
         found["all"] = found.get("all", 0) + seconds
-        for step in STEPS:
-            if took := getattr(spent, step):
-                found[step] = found.get(step, 0) + took
+        if spent.waits or spent.database or spent.retries:
+            for step in STEPS:
+                if took := getattr(spent, step):
+                    found[step] = found.get(step, 0) + took
         if outcome == "error" and not isinstance(error, _NO_FAULT):
             self.add(f"function {spent.function}", "fault")
-        if found[outcome] <= _RUNS_OF_ONE:
+        if runs <= _RUNS_OF_ONE:
             facts: dict[str, Any] = {step: getattr(spent, step) for step in STEPS}
             told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
             facts |= {"outcome": outcome, "error": told, "all": seconds}
@@ -169,7 +170,7 @@ def note_record(record: logging.LogRecord, text: str) -> None:
     spent, part = current_spent(), current_part()
     if spent is None or spent.book is None:
         return
-    jobs = [] if part is None else part.jobs()
+    jobs = [] if part is None else part.jobs
     facts = {"function": spent.function, "job": next(iter(jobs), None), "message": text}
     if part is not None and part.leads:
         facts["trace"] = trace_id(part.trace)

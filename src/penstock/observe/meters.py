@@ -8,8 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from penstock.dataclass import dataclass
 
 Labels = tuple[str, ...]
 

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cache
 from itertools import islice
@@ -27,6 +27,7 @@ from types import ClassMethodDescriptorType, CodeType, FrameType
 from typing import Any
 
 from penstock.clock import other_doors
+from penstock.dataclass import dataclass
 from penstock.errors import PracticeBroken
 from penstock.observe.logs import event
 from penstock.observe.places import place

@@ -6,18 +6,19 @@ also the rows of a run, which `calls.journal` logs.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Self
 
 from penstock.clock import profile_timer
+from penstock.dataclass import dataclass
 
-_SHORTEST = 1e-6
+_BUCKETS = range(-39, 64)  # from a microsecond on
+_LONGEST = [2 ** (bucket / 2) for bucket in _BUCKETS[:-1]]  # duration in each of them, but for the last
+_NAMES = [str(bucket) for bucket in _BUCKETS]
 
 Step = Literal["waits", "database", "retries"]
 STEPS: tuple[Step, ...] = ("waits", "database", "retries")
@@ -72,7 +73,7 @@ class Spent:
 
 def bucket_of(seconds: float) -> str:
     """The name of the durations that are counted as one: the longest of them is 1.41 times as long as the shortest."""
-    return str(math.ceil(2 * math.log2(max(seconds, _SHORTEST))))
+    return _NAMES[bisect_left(_LONGEST, seconds)]
 
 
 def percentiles(counts: Mapping[str, float], *shares: float, prefix: str = "") -> Sequence[float | None]:

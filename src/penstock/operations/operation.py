@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple
 
 from penstock.app import Backend
+from penstock.dataclass import dataclass
 from penstock.errors import PenstockError
 from penstock.observe.readable import amount
 

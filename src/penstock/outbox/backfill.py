@@ -6,7 +6,9 @@ Owns its text, which is kept with the outbox. Leaves reading the rows to `servic
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+
+from penstock.dataclass import dataclass
 
 BEFORE_ALL = 1 - 2**53  # where the numbers of rows begin that are older than their outbox: every program can read them
 _OF_ONE_BEGINNING, _BEGINNINGS = 2**32, 2**20  # so that no number comes again soon after another beginning

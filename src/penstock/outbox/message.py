@@ -6,7 +6,6 @@ captured rows to `calls/handlers/deliveries`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 from uuid import NAMESPACE_URL, uuid5
@@ -14,6 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 from pydantic_core import to_jsonable_python
 
 from penstock.changes.change import RESENT, CapturedChange
+from penstock.dataclass import dataclass
 from penstock.errors import InputError, ValueInvalid
 from penstock.values import check_text
 

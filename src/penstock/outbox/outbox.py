@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 from penstock.jobs.retry import Retry
 from penstock.reactive.expression import Condition

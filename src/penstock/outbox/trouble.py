@@ -6,10 +6,11 @@ Owns the decision after a failed attempt. Leaves writing it to the store.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 
 from penstock.changes.change import CapturedChange
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, NonRetryableError, Snooze, WorkerLost
 from penstock.jobs.retry import Retry, wait_after
 from penstock.observe.errortext import error_text, message_of, trace_text

@@ -6,10 +6,11 @@ Owns the decision. Leaves holding the gate, so that one worker at a time decides
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 
+from penstock.dataclass import dataclass
 from penstock.pools.rates import RateLimit, RateState, peek, take
 
 

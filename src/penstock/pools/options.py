@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
 
 from penstock.crons.schedule import LocalTime
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
 from penstock.jobs.order import FARTHEST, PRIORITIES

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NoReturn, get_args
 
 from penstock.config import FOR_EVER
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 from penstock.functions.programs import NAME, check_name
 from penstock.jobs.job import DEFAULT_POOL
@@ -25,7 +25,7 @@ class PoolDefinition:
     name: str  # its name, in the database, in logs and on the command line
     max_parallelism: int = 10  # how many of its jobs run at once, on all machines together; 0 starts none
     # the policy of actions that are enqueued with ``retry=True``
-    default_retry: Retry = Retry()  # noqa: RUF009 - frozen
+    default_retry: Retry = Retry()
     retry_actions_by_default: bool = False  # whether actions are retried unless they are enqueued with ``retry=False``
     # how long the status and the result of a finished job are kept; None for ever
     status_ttl: timedelta | None = timedelta(days=1)

@@ -5,8 +5,9 @@ The names and the rates are those of Convex's Workpool.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from penstock.dataclass import dataclass
 
 EVERY = 60.0
 _DIGITS = 4

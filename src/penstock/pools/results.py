@@ -6,13 +6,13 @@ before the one that is meant. On the wire both are unions that their `kind` tell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 from penstock.codec import CODEC_FIX, Ciphertext
+from penstock.dataclass import dataclass
 from penstock.errors import Undecryptable
 from penstock.jobs.job import JobId, JobStatus
 from penstock.jobs.progress import Progress

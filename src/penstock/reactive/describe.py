@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from penstock.dataclass import dataclass
 from penstock.reactive import expression as ex
 from penstock.reactive.evaluate import FORMS, Values
 

@@ -11,12 +11,12 @@ import enum
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import Table, TableDefinition
 from penstock.values import INT64_MAX, INT64_MIN

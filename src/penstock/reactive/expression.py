@@ -11,12 +11,12 @@ false, and never a third thing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from operator import add, eq, ge, gt, le, lt, mul, sub
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
+from penstock.dataclass import dataclass
 from penstock.reactive.evaluate import FORMS, Values, is_ordered, normal_value, same
 from penstock.reactive.pattern import is_found
 from penstock.schema.fields import Kind

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from penstock.dataclass import dataclass
 from penstock.errors import UsageError, ValueInvalid
 from penstock.jobs.states import JobState
 from penstock.reactive.tracing import RowFilter

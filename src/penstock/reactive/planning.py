@@ -6,12 +6,13 @@ Writes nothing. Changes of one row come in the order of its locks, so the last o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
+from penstock.dataclass import dataclass
 from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, plain_decimal, read_each, same
 from penstock.reactive.expression import Condition, Expression
 from penstock.reactive.task import Change, TaskSpec, kinds_of

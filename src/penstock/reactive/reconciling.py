@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Literal
 
 from penstock.changes.change import read_values
+from penstock.dataclass import dataclass
 from penstock.reactive.evaluate import holds, read_each, same
 from penstock.reactive.planning import Gone, PlannedTask, Read, RowPlan, due, forgets_at, hears, partition_of, values_of
 from penstock.reactive.task import Change, OnVersionChange, TaskSpec, kinds_of

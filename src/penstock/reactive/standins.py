@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
+from penstock.dataclass import dataclass
 from penstock.errors import AccessDenied, DeclarationError, UsageError, ValueInvalid
 from penstock.reactive import expression as ex
 from penstock.reactive.constants import ConstantInvalid, constant_for, plain_constant

@@ -10,10 +10,10 @@ import dis
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from contextlib import suppress
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
+from penstock.dataclass import dataclass
 from penstock.errors import AccessDenied, DeclarationError, UsageError
 from penstock.reactive.expression import TERMS, Compare, Condition, Expression, OneOf, leaves, reads
 from penstock.reactive.signature import signature

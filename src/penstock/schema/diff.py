@@ -7,9 +7,10 @@ only if rows stand against it. Catalogs count those rows; `store/push/alter` has
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, PenstockError
 from penstock.schema.fields import Column, Kind
 from penstock.schema.index import Index

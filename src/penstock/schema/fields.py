@@ -12,7 +12,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property, partial
@@ -33,6 +33,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import from_json, to_json
 
 from penstock.codec import IS_ENCRYPTED, MARK
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.schema.encoder import Encoder
 from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of

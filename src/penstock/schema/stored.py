@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2s
+
+from penstock.dataclass import dataclass
 
 MAX_SQL_NAME = 63
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')

@@ -11,7 +11,7 @@ import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cached_property
 from itertools import repeat
@@ -34,6 +34,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, PenstockError, ValueInvalid
 from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of

@@ -7,10 +7,11 @@ search to `encoding`. A search text has no operators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.search.tokenizer import MAX_WORD, Run, is_unbroken, runs, tokens_of_run
 

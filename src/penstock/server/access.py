@@ -11,7 +11,6 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -50,11 +49,16 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID, "")
-        request_id = given if _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
-        exchange = scope[_KEY] = Exchange(request_id, self._opening.config.dev)
-        with self._opening.follow(), self._opening.request():
-            await self._answer(scope, exchange, receive, send)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        given = headers.get(REQUEST_ID, "")
+        request_id = given if given and _GIVEN_ID.fullmatch(given) else f"{self._clock.seed():016x}"
+        exchange = scope[_KEY] = Exchange(request_id, self._opening.config.dev, headers=headers)
+        self._opening.begin_request()
+        try:
+            with self._opening.follow():
+                await self._answer(scope, exchange, receive, send)
+        finally:
+            self._opening.end_request()
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         began, answered = profile_timer(), _Answered(send, exchange.request_id)

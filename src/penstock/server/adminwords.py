@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from penstock.config import Config
+from penstock.dataclass import dataclass
 from penstock.operations.operation import Given, Kind, Operation, Parameter
 from penstock.server.requests import Body, Refused, read_body
 from penstock.values import check_text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 from penstock import errors
 from penstock.calls.run.snapshots import KEPT, OutOfRetention
 from penstock.clock import SystemClock
+from penstock.dataclass import dataclass
 from penstock.observe.errortext import frames_text, message_of
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
@@ -35,6 +36,7 @@ class Exchange:
         function: The function that it calls.
         form: The form of the values in its answer.
         error: The name of its error, as in the answer's ``code``.
+        headers: Its headers, by names in small letters; the first of several with one name.
     """
 
     request_id: str
@@ -42,6 +44,7 @@ class Exchange:
     function: str = ""
     form: Format = Format.CLEAN
     error: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from penstock.calls.run.engine import Engine
+from penstock.dataclass import dataclass
 from penstock.errors import PenstockError
 from penstock.observe.logs import event
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic_core import from_json
 from starlette.requests import HTTPConnection
 
 from penstock.api.identity.tokens import Tokens, Verified
+from penstock.dataclass import dataclass
 from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX
 from penstock.identity.caller import Caller, RequestInfo
@@ -44,7 +45,8 @@ class Credentials:
 
 def anonymous(connection: HTTPConnection, request_id: str = "") -> Credentials:
     """Nobody known, with the request that the connection began with."""
-    address = "" if connection.client is None else connection.client.host
+    client = connection.scope.get("client")
+    address = client[0] if client else ""
     agent = connection.headers.get("user-agent", "")[:_LONGEST_AGENT]
     return Credentials(Caller(request=RequestInfo(address, agent, request_id)))
 
@@ -56,7 +58,10 @@ async def credentials_of(connection: HTTPConnection, tokens: Tokens, admin_token
         Unauthenticated: The token is wrong.
         ProviderUnavailable: It cannot be verified now.
     """
-    scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+    authorization = connection.headers.get("authorization", "")
+    if not authorization:
+        return anonymous(connection, request_id)
+    scheme, _, given = authorization.partition(" ")
     if scheme.startswith(PREFIX) or scheme.count(".") == 2:  # noqa: PLR2004 - a JSON Web Token has three parts
         raise Unauthenticated(
             "The header authorization has a token without a scheme.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from pydantic_core import to_json
@@ -201,7 +201,7 @@ class Api:
 
     async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
         """The backend that answers calls, and the caller of one."""
-        backend, exchange = await open_backend(self._opening), exchange_of(request)
+        backend, exchange = self._opening.opened or await open_backend(self._opening), exchange_of(request)
         try:
             found = await credentials_of(request, backend.tokens, self._config.admin_token, exchange.request_id)
         except Unauthenticated as error:
@@ -236,7 +236,7 @@ class CallDoor:
         if kind is None:
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive)
+        request = _Request(scope, receive)
         if self._has_origins and "origin" in request.headers:
             await self._app(scope, receive, send)
             return
@@ -249,6 +249,14 @@ class CallDoor:
         headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+
+class _Request(Request):
+    """A request whose headers are looked up in the dictionary that `Access` has made of them."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]  # Starlette's own reads them all for each name
+        return exchange_of(self).headers
 
 
 async def refuse(request: Request, error: Exception) -> Response:

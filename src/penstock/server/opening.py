@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
 from penstock.app import App, Backend, ServiceName
@@ -60,6 +60,11 @@ class Opening:
         self._watched = True
         if self._backend is not None:
             self._backend.engine.journal.follows = True
+
+    @property
+    def opened(self) -> Backend | None:
+        """The backend, if it is open and takes calls."""
+        return None if self.draining else self._backend
 
     async def backend(self) -> Backend:
         """The backend, opened if need be. Refused while the server shuts down."""
@@ -115,17 +120,15 @@ class Opening:
         if self.endless:
             await asyncio.wait({one.closed for one in self.endless}, timeout=_LAST_WORD)
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count a request as under way, for a block."""
+    def begin_request(self) -> None:
+        """Count a request as under way, until `end_request`."""
         self.under_way += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.under_way -= 1
-            if not self.under_way:
-                self._idle.set()
+
+    def end_request(self) -> None:
+        self.under_way -= 1
+        if not self.under_way:
+            self._idle.set()
 
     async def idle(self) -> None:
         """Wait until no request is under way, for as long as stopping may take."""

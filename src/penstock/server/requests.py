@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
 from penstock.calls.run.dispatch import Dispatch
 from penstock.calls.run.threads import offload
 from penstock.config import Config
+from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, InputError, LimitExceeded, at_the_door
 from penstock.functions.function import FunctionKind
 from penstock.functions.registry import LONGEST_PATH
@@ -254,7 +253,7 @@ async def _read_text(request: Request, config: Config, limit: int) -> bytes:
     return body
 
 
-def _check_headers(headers: Headers) -> None:
+def _check_headers(headers: Mapping[str, str]) -> None:
     """Refuse bodies that are not JSON.
 
     Without a content type JSON is assumed, except from web pages. Those may send text, or a body without a type, to any
@@ -270,7 +269,7 @@ def _check_headers(headers: Headers) -> None:
         raise Refused(415, "UnsupportedEncoding", "Send the body as it is, not compressed.")
 
 
-async def refuse_declared(headers: Headers, receive: Receive, limit: int, seconds: float) -> None:
+async def refuse_declared(headers: Mapping[str, str], receive: Receive, limit: int, seconds: float) -> None:
     """Refuse a body whose declared length is over a limit, once it is read, so that its sender sees the answer."""
     declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
@@ -280,7 +279,7 @@ async def refuse_declared(headers: Headers, receive: Receive, limit: int, second
         raise body_too_large(limit)
 
 
-async def _receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+async def _receive_body(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
     declared = headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > limit
     if too_large and (headers.get("expect") or int(declared) > limit + LINGER):

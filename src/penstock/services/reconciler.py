@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.position import Position
+from penstock.dataclass import dataclass
 from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan

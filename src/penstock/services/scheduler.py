@@ -7,13 +7,14 @@ one transaction, so each time is decided once.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from penstock.calls.run.runner import FunctionCalls
 from penstock.crons.cron import Decision, decide
 from penstock.crons.plan import KeptCron
+from penstock.dataclass import dataclass
 from penstock.errors import PenstockError
 from penstock.jobs.job import job_id
 from penstock.observe import points

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.changes.readset import RangeRead
+from penstock.dataclass import dataclass
 from penstock.errors import Conflict, ContextError
 from penstock.schema.table import Table, TableDefinition
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 from penstock.changes.readset import RangeRead
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.store.session import Row

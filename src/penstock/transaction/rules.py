@@ -7,9 +7,9 @@ Owns asking them: as SQL where a rule is a condition on the row, in Python where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from penstock.dataclass import dataclass
 from penstock.errors import AccessDenied, DeclarationError, NotSignedIn, ResultInvalid, UsageError
 from penstock.reactive import expression as ex
 from penstock.reactive.evaluate import holds, row_values

@@ -46,7 +46,8 @@ class Calls:
 
     def end(self) -> None:
         """End the run; UnawaitedCall if calls were not awaited."""
-        left = self.abandon()
+        self.ended = True
+        left = self.abandon() if self._calls else ()
         if left or self.dropped:
             raise not_awaited(self.function, [*map(_name, left), *self.dropped], "Write await before them.")
 

@@ -22,7 +22,7 @@ from penstock.config import Config
 from penstock.identity.caller import SYSTEM, Caller, RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
-from penstock.jobs.job import NewJob, Work
+from penstock.jobs.job import NewJob
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
@@ -57,7 +57,7 @@ class Transaction:
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
         "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
-        "store", "wakes", "work", "writes", "wrote",
+        "store", "wakes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +66,6 @@ class Transaction:
         home: Home,
         now: datetime,
         seed: int = 0,
-        work: Work | None = None,
         caller: Caller = SYSTEM,
     ) -> None:
         self.session = session
@@ -87,7 +86,6 @@ class Transaction:
         self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
         self.committed: list[Callable[[], None]] = []  # called once it has committed; never raises
-        self.work = work  # the attempt at a job that it runs in
         self.caller = caller
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from

@@ -12,7 +12,7 @@ import enum
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -22,6 +22,7 @@ from uuid import UUID
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from penstock.dataclass import dataclass
 from penstock.errors import InputError, ResultInvalid
 from penstock.wire.integers import BigInt, Way, marker
 from penstock.wire.schemas import OPAQUE, fields_of

@@ -282,7 +282,7 @@ def query_modification(
 ) -> bytes:
     """A query has another answer: `outcome` is its value, or its error, with the names of these fields."""
     kind = b"QueryFailed" if failed else b"QueryUpdated"
-    fields = kind, number, outcome, to_json(lines), to_json(journal)
+    fields = kind, number, outcome, to_json(lines) if lines else b"[]", b"null" if journal is None else to_json(journal)
     return b'{"type":"%b","queryId":%d,%b,"logLines":%b,"journal":%b}' % fields
 
 

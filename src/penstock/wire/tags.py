@@ -11,6 +11,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from penstock.errors import ValueInvalid
@@ -52,6 +53,7 @@ def is_plain_float(value: float) -> bool:
     return math.isfinite(value) and (value != 0 or math.copysign(1.0, value) > 0)
 
 
+@lru_cache(maxsize=256)  # a time of a thousand clients is written once
 def u64_text(value: int) -> str:
     """An unsigned integer of 64 bits as text: its bytes, least first, in base 64."""
     return _text(struct.pack("<Q", value))

@@ -6,10 +6,11 @@ Owns the values. `history` compares them with what the body does; the store keep
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from uuid import UUID
+
+from penstock.dataclass import dataclass
 
 BEGINNING = 0  # the number of the record with which a run begins
 MOST_RECORDS = 10_000  # of one run

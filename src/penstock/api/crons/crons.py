@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
@@ -21,6 +21,7 @@ from penstock.calls.run.ctxkinds import check_ctx, label, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
 from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.registry import Registry

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from http.client import HTTPException
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import quote_plus, urlencode
 from penstock.api.identity.keys import KeySet, fetch_json
 from penstock.calls.run.threads import Threads
 from penstock.clock import secret
+from penstock.dataclass import dataclass
 from penstock.errors import AccessDenied, ProviderUnavailable
 from penstock.identity.providers import OIDC, Provider
 

@@ -9,7 +9,6 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -18,6 +17,7 @@ from penstock.api.identity.codes import Codes, SignIn
 from penstock.api.identity.keys import KeySet
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.threads import Threads
+from penstock.dataclass import dataclass
 from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of, identity_of_key
 from penstock.identity.claims import identity_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.calls.handlers.deliveries import HandlerInput, Messages, payload_of
 from penstock.changes.interest import Interest
+from penstock.dataclass import dataclass
 from penstock.functions.function import AnyFunction
 from penstock.outbox.outbox import MessageCriteria, Outbox
 from penstock.schema.encoder import MASKED

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.outbox.declared import DeclaredOutbox
@@ -24,6 +23,7 @@ from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import ROW
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, OutboxNotFound, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.observe import points
@@ -102,7 +102,7 @@ async def rebuild(engine: Engine, name: str, reset: AnyFunction) -> None:
     log_event("outbox.rebuilt", logging.WARNING, outbox=name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _ResetCall(Call):
     """The call of a reset: each attempt holds the outbox first, and writes its new place last."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.tasks.views import plain_key
 from penstock.changes.change import CapturedChange, read_values
+from penstock.dataclass import dataclass
 from penstock.errors import LimitExceeded, OutboxNotFound, ValueInvalid
 from penstock.functions.function import find_named
 from penstock.observe.readable import amount

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.states import FINISHED
 from penstock.observe.logbook import Numbers

@@ -7,7 +7,6 @@ The state of the run comes first, then what keeps it from starting, then whether
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from penstock.api.tasks.selection import encode_key, spellings, task_of
 from penstock.api.tasks.views import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.changes.change import read_values
+from penstock.dataclass import dataclass
 from penstock.errors import RowInvalid
 from penstock.jobs.job import JobStatus, job_id
 from penstock.jobs.states import JobState

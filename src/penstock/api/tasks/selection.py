@@ -10,13 +10,13 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
 from penstock.api.tasks.views import TaskPage, TaskRecord, record_of
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.dataclass import dataclass
 from penstock.errors import CursorInvalid, IdInvalid, TaskNotFound, TryAgain, ValueInvalid
 from penstock.functions.function import find_named
 from penstock.observe.logs import event as log_event

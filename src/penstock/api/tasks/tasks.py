@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
@@ -27,6 +26,7 @@ from penstock.calls.run.ctxkinds import refuse_bare, task_ctx_of
 from penstock.calls.run.engine import Engine
 from penstock.changes.interest import Interest
 from penstock.config import FOR_EVER
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of

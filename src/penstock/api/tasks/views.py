@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import datetime
 from typing import Any
 
 from penstock.changes.change import read_values
+from penstock.dataclass import dataclass
 from penstock.jobs.job import JobId, JobStatus, job_id
 from penstock.jobs.states import JobState
 from penstock.reactive.describe import Finding

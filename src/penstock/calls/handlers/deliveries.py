@@ -9,7 +9,6 @@ import inspect
 import json
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.calls.call import Arguments, Call
@@ -17,6 +16,7 @@ from penstock.calls.run.containment import containing
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.timelimit import time_limit
 from penstock.changes.change import LOST, RESENT, CapturedChange, read_values
+from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LeaseLost, RowInvalid
 from penstock.functions.function import AnyFunction
 from penstock.functions.signature import Signature
@@ -314,7 +314,7 @@ def run_of(handler: Any) -> Callable[..., Any]:
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class DeliveryCall(Call):
     """The call of a handler. If it is a mutation, it commits together with `record`, which records the delivery."""
 

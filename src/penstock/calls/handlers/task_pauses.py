@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import Job, Outcome, mark_of
 from penstock.jobs.states import JobEvent
 from penstock.observe.logs import event as log_event

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.calls.run.attempts import Attempts
 from penstock.calls.run.engine import Engine
 from penstock.changes.change import read_values
+from penstock.dataclass import dataclass
 from penstock.errors import DataError, DeclarationError, PenstockError, Snooze, TaskConditionFailed, ValueInvalid
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import field
 from typing import Any, ClassVar
 
 from penstock.calls.call import Arguments, Call
@@ -16,8 +17,8 @@ from penstock.calls.handlers.mark_completed import end_of_marked
 from penstock.calls.jobs.job import failure, log_lost, outcome_of_error, outcome_of_result
 from penstock.calls.run.jobrun import Cancellation, JobRun, caller_of_job
 from penstock.calls.run.runner import FunctionCalls
-from penstock.calls.run.threads import lingering
 from penstock.calls.run.timelimit import time_limit
+from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction, FunctionKind
@@ -40,7 +41,7 @@ class _Gathering:
     cancelled: Cancellation = field(default_factory=Cancellation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _BatchCall(Call):
     """The call of a batch function for many jobs: it is to stop once all of them are.
 
@@ -62,6 +63,10 @@ class _BatchCall(Call):
     @property
     def cancellation(self) -> Cancellation:
         return self.cancelled
+
+    @property
+    def lingering(self) -> list[Future[Any]]:
+        return self.runs[0].lingering  # which all share
 
     @property
     def handler(self) -> Callable[..., Any]:
@@ -158,11 +163,9 @@ class Batches:
         finally:
             if self._gathering.get(key) is gathering:
                 del self._gathering[key]
-        with lingering() as threads:
-            outcomes = await self._outcomes(gathering)
+        outcomes = await self._outcomes(gathering)
         outcomes.sort(key=lambda one: one[0].doubtful)  # the others need not wait for these
         for run, outcome in outcomes:
-            run.lingering = threads
             try:
                 ended = await end_of_marked(self._runner, run, outcome)
             except LeaseLost:
@@ -189,6 +192,7 @@ class Batches:
             else:
                 each.append(read)
                 runs.append(run)
+                run.lingering = runs[0].lingering
         gathering.jobs = runs
         if not runs:
             return ended
@@ -197,7 +201,7 @@ class Batches:
         timeouts = [run.job.options.timeout for run in runs if run.job.options.timeout is not None]
         try:
             async with time_limit(function.name, min(timeouts, default=None)):
-                with self._runner.engine.journal.attempts([run.job for run in runs]):
+                with self._runner.engine.journal.attempts(*[run.job for run in runs]):
                     return ended + await self._call(call)
         except Exception as error:  # noqa: BLE001 - what the handler raises is the outcome of all
             if isinstance(error, LeaseLost) and not error.from_function:  # of some: the others run again

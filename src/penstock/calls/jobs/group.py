@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +18,7 @@ from penstock.calls.jobs.job import CompletionCall, JobCall
 from penstock.calls.jobs.prefetch import Prefetch
 from penstock.calls.run.jobrun import JobRun
 from penstock.calls.run.runner import FunctionCalls
+from penstock.dataclass import dataclass
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Outcome, Settlement

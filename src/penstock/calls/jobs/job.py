@@ -8,8 +8,10 @@ made again as its policy says.
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -25,7 +27,8 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.run import run_workflow
-from penstock.codec import Encryption
+from penstock.codec import Encryption, is_encrypted
+from penstock.dataclass import dataclass
 from penstock.errors import (
     ArgumentsInvalid,
     ContextError,
@@ -56,22 +59,25 @@ _CANCELED = b'{"kind":"canceled"}'
 
 async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     """Run an attempt at a job under its lease; its outcome, or None if it has settled itself or the lease is lost."""
-    if (unread := run.job.options.unread) is not None:
-        return _park_unread(run.job, unread)
-    if run.job.is_late:
+    job = run.job
+    if (unread := job.options.unread) is not None:
+        return _park_unread(job, unread)
+    if job.is_late:
         return Outcome(JobEvent.RAISED, error="expired", retryable=False)
-    if run.job.marked:  # by an attempt whose worker died
+    if job.marked:  # by an attempt whose worker died
         return Outcome(JobEvent.RETURNED)
     journal = runner.engine.journal
-    with journal.attempts([run.job]) as spans:
+    with journal.attempts(job) as spans:
         try:
-            outcome = await end_of_marked(runner, run, await _attempt(runner, run))
+            outcome = await _attempt(runner, run)
+            if run.doubtful or job.marked:
+                outcome = await end_of_marked(runner, run, outcome)
         except LeaseLost:  # not of its function: that has ended
             log_lost(run)
             return None
-        journal.attempt_ended(spans, outcome)
-        if journal.tracing is not None and run.job.on_complete is not None:
-            run.trace = journal.tracing.current()
+        if journal.tracing is not None:
+            journal.attempt_ended(spans, outcome)
+            run.trace = None if job.on_complete is None else journal.tracing.current()
     return outcome
 
 
@@ -121,18 +127,19 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
         return of_no_use(error)
     if function is None:
         return _leave(runner, job, job.function, "in the program of this worker")
-    timeout = job.options.timeout
-    run.deadline = None if timeout is None else runner.now() + timedelta(seconds=timeout)
+    timeout, kind = job.options.timeout, function.kind
     try:
         call = JobCall.of(runner, function, run)
-        async with time_limit(job.function, timeout):
-            if function.kind is FunctionKind.WORKFLOW:
-                result = await run_workflow(runner, run, function)
-            else:
-                result = await runner.start(call)
-        if function.kind is FunctionKind.MUTATION:
+        calling = run_workflow(runner, run, function) if kind is FunctionKind.WORKFLOW else runner.start(call)
+        if timeout is None:
+            result = await calling
+        else:
+            run.deadline = runner.now() + timedelta(seconds=timeout)
+            async with time_limit(job.function, timeout):
+                result = await calling
+        if kind is FunctionKind.MUTATION:
             call.note_end(result)
-        if function.kind is FunctionKind.MUTATION or run.asleep:  # which has settled its job
+        if kind is FunctionKind.MUTATION or run.asleep:  # which has settled its job
             return None
         return _hold(function, run, result) if run.issued else outcome_of_result(runner.engine, function, result)
     except Exception as error:
@@ -144,7 +151,7 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
         return outcome_of_error(runner, run, error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _EndsJob(Call):
     """A call that ends a job of a lease: if it is a mutation, both commit together."""
 
@@ -173,7 +180,7 @@ class _EndsJob(Call):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class JobCall(_EndsJob):
     """The call of a job's function. What its mutation returns becomes the settlement of the job."""
 
@@ -184,8 +191,8 @@ class JobCall(_EndsJob):
         caller = caller_of_job(function)
         return cls(function, run.job.args, caller, job=run, moment=run.moment, engine=runner.engine, lease=run.lease)
 
-    async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
-        return await check_args(self.function, self.arguments)
+    def check(self, *, again: bool = False) -> Coroutine[Any, Any, Arguments]:  # noqa: ARG002 - each does the same
+        return check_args(self.function, self.arguments)
 
     def settlement(self, result: Any, now: datetime) -> Settlement:
         outcome = outcome_of_result(self.engine, self.function, result)
@@ -201,13 +208,18 @@ class JobCall(_EndsJob):
         return outcome_of_error(runner, self.job, error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class CompletionCall(_EndsJob):
     """The call of an on_complete. It takes the ending of its job, and the settlement of the job is this ending."""
 
     ended: Job
     ending: Ending
     decided: Settlement | None  # of the attempt, if its end is not stored yet
+    threads: list[Future[Any]]
+
+    @property
+    def lingering(self) -> list[Future[Any]]:
+        return self.threads
 
     @classmethod
     def of(cls, runner: FunctionCalls, run: JobRun) -> CompletionCall | None:
@@ -217,8 +229,8 @@ class CompletionCall(_EndsJob):
         function = engine.known.find(job.on_complete, job.options.program)
         if function is None:
             return None
-        about, decided = (function, job.args, caller_of_job(function)), run.decided
-        return cls(*about, engine=engine, lease=run.lease, ended=job, ending=ending, decided=decided)
+        about: dict[str, Any] = {"ended": job, "ending": ending, "decided": run.decided, "threads": run.lingering}
+        return cls(function, job.args, caller_of_job(function), engine=engine, lease=run.lease, **about)
 
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - each attempt does the same
         engine, function, ending = self.engine, self.function, self.ending
@@ -336,6 +348,8 @@ def outcome_of_interrupt(run: JobRun) -> Outcome:
 
 def result_text(engine: Engine, function: AnyFunction, result: object) -> str:
     """A result as it is stored with a job; LimitExceeded if it is too large."""
+    if result is None and function.signature.returns_nothing:  # as those of most jobs
+        return engine.store.encryption.encrypt("null")
     kept = function.signature.result_json(result)
     limit = engine.config.max_result_bytes
     if len(kept) > limit:
@@ -349,6 +363,8 @@ def result_text(engine: Engine, function: AnyFunction, result: object) -> str:
 
 def decrypt_job(encryption: Encryption, job: Job) -> None:
     """Decrypt a claimed job. One that no key fits is parked, as one whose options another version has written."""
+    if job.ending is None and job.options.context is None and not is_encrypted(job.args):
+        return
     try:
         job.args, job.options = encryption.decrypt(job.args), job.options.with_context(encryption.decrypt)
         if job.ending is not None:  # its result is stored again as it is

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import or_
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.functions.function import AnyFunction
 from penstock.store.session import Statement
 from penstock.transaction.shared import Ahead, Shared

@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 from penstock.calls.run.engine import Engine
 from penstock.clock import Clock
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, DatabaseUnavailable, LockLost, LockTaken, PenstockError, TryAgain
 from penstock.observe import points
 from penstock.observe.logs import event as log_event

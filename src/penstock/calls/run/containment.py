@@ -30,8 +30,10 @@ class _Contained(AbstractContextManager[None]):
         self._task = _task()
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
         _refuse_cancel(self._name, error)
-        if error is None or isinstance(error, (Exception, asyncio.CancelledError, KeyboardInterrupt)):
+        if isinstance(error, (Exception, asyncio.CancelledError, KeyboardInterrupt)):
             return  # the last is not of its making
         if isinstance(error, GeneratorExit) and self._task is not _task():
             return  # nor this: the call was left by a loop that has ended

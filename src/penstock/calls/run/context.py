@@ -99,7 +99,7 @@ class QueryCtx(OfCall):
     @property
     def is_job(self) -> bool:
         """Whether this runs in an attempt at a job."""
-        return self._scope.transaction.work is not None
+        return self._call.job is not None
 
     @property
     def work(self) -> Work:
@@ -108,7 +108,7 @@ class QueryCtx(OfCall):
         Raises:
             ContextError: It runs in none.
         """
-        work = self._scope.transaction.work
+        work = self._call.work
         if work is None:
             raise no_work()
         return work
@@ -239,7 +239,6 @@ class ActionCtx(OfCall):
         self._call = call
         self._calls = calls
         self._random: Random | None = None
-        self._cancelled = call.cancellation
 
     @property
     def auth(self) -> Auth:
@@ -269,13 +268,14 @@ class ActionCtx(OfCall):
     @property
     def cancelled(self) -> bool:
         """Whether someone asked for this action's job to stop."""
-        return self._cancelled.is_set()
+        return self._call.cancellation.is_set()
 
     async def wait_cancelled(self, seconds: float | None = None) -> bool:
         """Wait until someone asks for this action's job to stop, at most this many seconds; whether someone did."""
+        event = self._call.cancellation.event
         if seconds is None:
-            return await self._cancelled.event.wait()
-        return await self._runner.engine.clock.wait(self._cancelled.event, seconds)
+            return await event.wait()
+        return await self._runner.engine.clock.wait(event, seconds)
 
     @property
     def is_job(self) -> bool:

@@ -36,6 +36,11 @@ async def on_loop() -> None:
         await sync.sync_to_async(db.close_old_connections)()
 
 
+def is_loaded() -> bool:
+    """Whether this process has loaded Django's connections."""
+    return "django.db" in sys.modules
+
+
 def is_used() -> bool:
     """Whether another process can load the apps of this one's Django."""
     return _django() is not None and bool(os.environ.get("DJANGO_SETTINGS_MODULE"))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.calls.journal import Journal, tell_of_broken
@@ -64,6 +66,7 @@ class Engine:
         self.scope = EVERYTHING  # of the work that this process runs
         self.registry = registry
         self.config = config
+        self.keep = timedelta(seconds=config.job_status_ttl)  # for the status of a job that does not say otherwise
         self.clock = clock  # the app's time; a test may move it
         self.machine = SystemClock()  # for waits inside one call
         self.rate_limits = rate_limits
@@ -82,8 +85,17 @@ class Engine:
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
 
-    def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
+    def thread(
+        self,
+        function: AnyFunction | None,
+        depth: int,
+        lingering: list[Future[Any]] | None = None,
+        *,
+        nested: bool = False,
+    ) -> Turn:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.
+
+        A function that goes on in it after its caller has given up is added to `lingering`.
 
         A function takes its place before it locks anything, so that no holder of a lock waits for a thread.
         Each kind of function, and each depth of nested calls, has threads of its own. So slow queries do not hold up
@@ -98,7 +110,7 @@ class Engine:
         threads = self._threads.get(name)
         if threads is None:
             threads = self._threads[name] = Threads(name, self.config.threads)
-        return threads.place(function.name, function=function.name, depth=depth)
+        return threads.place(function.name, lingering, function=function.name, depth=depth)
 
     def functions_held_here(self) -> list[str]:
         """The functions of tasks that this process does not run, or not now."""
@@ -135,11 +147,6 @@ class Engine:
         else:
             self._writes_logbook = True
         return self._writes_logbook
-
-    @property
-    def keep(self) -> timedelta:
-        """The time for which the status of a finished job is kept, unless the job says otherwise."""
-        return timedelta(seconds=self.config.job_status_ttl)
 
     def begin_stop(self) -> None:
         if self._stop_by is None:

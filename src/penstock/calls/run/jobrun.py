@@ -7,10 +7,10 @@ later asks the database first, so nothing starts under an old limit once that mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from penstock.clock import Clock
@@ -98,38 +98,59 @@ class Permit:
         self._since = since
 
 
-def wake_nobody() -> None:
-    """Wake nobody: it is no run of a workflow."""
-
-
-@dataclass(slots=True, eq=False)
 class JobRun:
-    """A job under way: one attempt at it, or the call of its on_complete."""
+    """A job under way: one attempt at it, or the call of its on_complete.
 
-    job: Job  # has its ending once only the on_complete is left
-    function: AnyFunction | None  # None if the program declares none of this name
-    lease: int
-    noticed: Callable[[JobRun, Progress], None]  # gets the progress that the job reports
-    needs_slot: bool  # a job that only waits for its on_complete needs none
-    permit: Permit | None = None  # of a pool with a limit
-    cancelled: Cancellation = field(default_factory=Cancellation)
-    begun: bool = False  # whether its function has begun
-    stopped: bool = False  # whether the worker has stopped it
+    Args:
+        job: The job; it has its ending once only the on_complete is left.
+        function: Its function; None if the program declares none of this name.
+        lease: The lease that it runs under.
+        noticed: Gets the progress that the job reports.
+        needs_slot: Whether it holds a slot. A job that only waits for its on_complete needs none.
+        permit: The permit to start, of a pool with a limit.
+    """
+
+    # What most jobs leave as it is stays with the class, since each job has one of these.
+    begun = False  # whether its function has begun
+    stopped = False  # whether the worker has stopped it
     outcome: Outcome | None = None  # of a stopped job, as far as it is known
     moment: Moment | None = None  # time and chance of its function, to run it again
     deadline: datetime | None = None  # when its attempt is stopped
-    issued: bool = False  # whether a token was asked for
-    held: bool = False  # whether there is one, so that an external system may complete the job
-    cancels_itself: bool = False  # whether the mutation that it runs asks for its own cancel
-    doubtful: bool = False  # whether an open transaction may have marked it as completed
+    issued = False  # whether a token was asked for
+    held = False  # whether there is one, so that an external system may complete the job
+    cancels_itself = False  # whether the mutation that it runs asks for its own cancel
+    doubtful = False  # whether an open transaction may have marked it as completed
     decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
     trace: str | None = None  # the span of its attempt, which its on_complete is a part of
-    step: int = 0  # the number of the step, if it is one of a workflow's run
-    asleep: bool = False  # whether it was a run of a workflow, and sleeps
-    woken: bool = False  # whether there may be something new in the inbox of the run that it is
-    wake: Callable[[], None] = wake_nobody  # has the run look: it was woken, or is to be canceled
-    lingering: Sequence[Future[Any]] = ()  # threads in which it goes on after it has ended
-    task: asyncio.Task[None] = field(init=False)  # runs it, from when it is started
+    step = 0  # the number of the step, if it is one of a workflow's run
+    asleep = False  # whether it was a run of a workflow, and sleeps
+    woken = False  # whether there may be something new in the inbox of the run that it is
+    look: Callable[[], None] | None = None  # has the run of a workflow look: it was woken, or is to be canceled
+    task: asyncio.Task[None]  # runs it, from when it is started
+
+    def __init__(
+        self,
+        job: Job,
+        function: AnyFunction | None,
+        lease: int,
+        noticed: Callable[[JobRun, Progress], None],
+        *,
+        needs_slot: bool,
+        permit: Permit | None = None,
+    ) -> None:
+        self.job, self.function, self.lease, self.noticed = job, function, lease, noticed
+        self.needs_slot, self.permit = needs_slot, permit
+        self.lingering: list[Future[Any]] = []  # threads in which it goes on after it has ended
+
+    @cached_property
+    def cancelled(self) -> Cancellation:
+        """The request to stop."""
+        return Cancellation()
+
+    def wake(self) -> None:
+        """Have it look, if it is the run of a workflow."""
+        if self.look is not None:
+            self.look()
 
     @property
     def work(self) -> Work:

@@ -13,15 +13,14 @@ import atexit
 import builtins
 import importlib
 import json
-import multiprocessing
 import signal
 import sys
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime, timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
@@ -36,6 +35,9 @@ from penstock.functions.function import AnyFunction, module_name
 from penstock.jobs.job import JobId, Work
 from penstock.observe.errortext import message_of, trace_text
 from penstock.transaction.words import NotInThisCtx
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _RETURNED = b"+"
 _RAISED = b"-"
@@ -93,8 +95,12 @@ class Processes:
         self._all: set[_Process] = set()
         self._free: list[_Process] = []
 
-    async def run(self, function: AnyFunction, args: bytes, work: Work | None = None) -> bytes:
+    async def run(
+        self, function: AnyFunction, args: bytes, work: Work | None = None, lingering: list[Future[Any]] | None = None
+    ) -> bytes:
         """Run an action's handler on JSON arguments; its result as JSON. Cancelling this kills the process.
+
+        A thread that still waits for that is added to `lingering`.
 
         Raises:
             WorkerLost: The process died. Errors of the action are raised as they are, as far as JSON can say them.
@@ -102,7 +108,7 @@ class Processes:
         module, file = _home(function)
         told = [djangodb.is_used(), module, file, function.handler.__name__, _work_json(work)]
         request = json.dumps(told).encode()
-        async with self._threads.place(function.name) as place:
+        async with self._threads.place(function.name, lingering) as place:
             if work is not None and work.begin is not None:
                 await work.begin(None)
             process = self._free.pop() if self._free else self._make()
@@ -161,6 +167,8 @@ class _Process:
     """One process, and the pipe to it."""
 
     def __init__(self) -> None:
+        import multiprocessing  # noqa: PLC0415 - few apps have actions that run in processes
+
         context = multiprocessing.get_context("spawn")
         self._line, self._far_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(self._far_end,), name="penstock-action")

@@ -6,12 +6,12 @@ Leaves the arithmetic to `pools/rates`, and the token counts to the store.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from ipaddress import IPv6Address, ip_network
 
 from penstock.calls.enqueue.jobs import JobCalls
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, ValueInvalid
 from penstock.identity.caller import Caller, address_of
 from penstock.pools.rates import RateLimit, take

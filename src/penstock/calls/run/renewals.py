@@ -13,7 +13,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Protocol
@@ -21,6 +21,7 @@ from typing import Protocol
 from penstock.calls.run.bridge import run_loop
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
+from penstock.dataclass import dataclass
 from penstock.functions.registry import Registry
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from penstock.calls.run.ratelimits import key_of, policy_of, take_tokens
 from penstock.calls.run.snapshots import Snapshot
 from penstock.calls.run.threads import Place
 from penstock.calls.run.unawaited import refuse_tasks_of, watch_dropped_coroutines
+from penstock.dataclass import dataclass
 from penstock.errors import (
     AccessDenied,
     CallTimeout,
@@ -103,7 +104,7 @@ class FunctionCalls(Attempts):
             while True:
                 is_first = not tries.number and call.function.name not in self._reads_more
                 begin = self.engine.store.begin_single if is_first else self.engine.store.begin_read
-                async with tries, self.engine.thread(call.function, call.depth) as thread:
+                async with tries, self.engine.thread(call.function, call.depth, call.lingering) as thread:
                     with time_step("waits"):
                         session = await begin()
                     try:
@@ -125,7 +126,7 @@ class FunctionCalls(Attempts):
         moment = call.moment or (self.now(), engine.clock.seed())
         has_paid = not call.takes_token
         with engine.journal.call(function, call.caller):
-            async with engine.thread(function, call.depth) as thread:
+            async with engine.thread(function, call.depth, call.lingering) as thread:
                 turn = Turn(self.admission, function.name, call.arguments)
                 tries = Tries(engine, function.name, turn=turn, for_ever=call.for_ever)
                 while True:
@@ -166,13 +167,17 @@ class FunctionCalls(Attempts):
             check_depth(function, call.depth)
             if call.takes_token:
                 await self._take_token(call)
-            for asked in call.asks(arguments):
-                await self.check_access_alone(call, asked)
+            if function.access is not None:
+                for asked in call.asks(arguments):
+                    await self.check_access_alone(call, asked)
+            if function.is_async:
+                await call.begin()
+                return await self.run_handler(call, arguments, None)
             if function.runtime == "process":
                 text = function.signature.encode(arguments).encode()
-                found = await self.engine.processes.run(function, text, call.work)
+                found = await self.engine.processes.run(function, text, call.work, call.lingering)
                 return function.signature.result_of_json(found)
-            async with self.engine.thread(function, call.depth) as thread:
+            async with self.engine.thread(function, call.depth, call.lingering) as thread:
                 await call.begin()
                 return await self.run_handler(call, arguments, thread)
 
@@ -277,7 +282,7 @@ class FunctionCalls(Attempts):
         return found
 
     def _transaction(self, session: Session, call: Call, moment: Moment) -> Transaction:
-        return Transaction(session, self.engine, *moment, call.work, call.caller)
+        return Transaction(session, self.engine, *moment, call.caller)
 
     async def _in_transaction(
         self, transaction: Transaction, call: Call, arguments: Arguments, thread: Place | None
@@ -302,7 +307,7 @@ class FunctionCalls(Attempts):
     ) -> Coroutine[Any, Any, Any]:
         check_depth(call.function, call.depth)
         if not call.caller.is_system:
-            transaction.ask = lambda facts: self._ask(transaction, facts, {}, call.depth + 1)
+            transaction.ask = lambda facts: self._ask(transaction, call, facts, {})
             if call.function.access is not None:
                 return self._guard(transaction, call, arguments, thread)
         return self.run_handler(call, arguments, thread, transaction)
@@ -325,7 +330,7 @@ class FunctionCalls(Attempts):
         asked = Asked(
             function.arguments((), arguments),
             transaction.identity,
-            lambda guard, given: self._ask(transaction, guard, given, call.depth + 1),
+            lambda guard, given: self._ask(transaction, call, guard, given),
         )
         if not await function.access.lets_in(asked):
             if transaction.identity() is None:
@@ -358,12 +363,12 @@ class FunctionCalls(Attempts):
             raise RateLimited(status.retry_after.total_seconds())
 
     def _ask(
-        self, transaction: Transaction, asked: Callable[..., Any], arguments: Mapping[str, Any], depth: int
+        self, transaction: Transaction, call: Call, asked: Callable[..., Any], arguments: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Run a guard, or a function that reads facts for rules; it reads all rows."""
-        call = Call(_query_of(asked), dict(arguments), transaction.caller, depth)
-        check_depth(call.function, depth)
-        return self.run_handler(call, call.arguments, None, transaction, asked)
+        asks = Call(_query_of(asked), dict(arguments), transaction.caller, call.depth + 1, call.job)
+        check_depth(asks.function, asks.depth)
+        return self.run_handler(asks, asks.arguments, None, transaction, asked)
 
     async def run_handler(
         self,
@@ -391,7 +396,8 @@ class FunctionCalls(Attempts):
         watch = None if self.engine.practices is None else _watch(self.engine.practices, call, run)
         try:
             if function.is_async:
-                await djangodb.on_loop()
+                if djangodb.is_loaded():
+                    await djangodb.on_loop()
                 running = run(ctx, **arguments)
             else:
                 twin = self._contexts[function.kind, False](ctx, Bridge(asyncio.get_running_loop()))
@@ -419,7 +425,7 @@ class FunctionCalls(Attempts):
     async def _in_thread(self, call: Call, work: Callable[[], Any], thread: Place | None) -> Any:
         if thread is not None:
             return await thread.run(work)
-        async with self.engine.thread(call.function, call.depth, nested=True) as own:
+        async with self.engine.thread(call.function, call.depth, call.lingering, nested=True) as own:
             return await self._in_thread(call, work, own)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
@@ -28,18 +28,6 @@ _TURNS_WAIT = 1.0  # seconds to wait for them, as a loop may have stopped
 _MOMENT = 1.0  # seconds in which an abandoned function mostly ends: its statement is cut off, its next call refused
 
 _OFFLOAD = ThreadPoolExecutor(1, "penstock-offload")  # only one, since reading JSON holds the interpreter
-_LINGERING: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar("lingering", default=None)
-
-
-@contextmanager
-def lingering() -> Iterator[list[Future[Any]]]:
-    """The functions that go on in threads after their callers in this block have given up."""
-    noted: list[Future[Any]] = []
-    token = _LINGERING.set(noted)
-    try:
-        yield noted
-    finally:
-        _LINGERING.reset(token)
 
 
 class Threads:
@@ -64,12 +52,13 @@ class Threads:
         self._taken: list[str] = []
         self._empty = asyncio.Event()
 
-    def place(self, what: str, **facts: Any) -> Place:
+    def place(self, what: str, lingering: list[Future[Any]] | None = None, **facts: Any) -> Place:
         """A place in a thread for a function, to be held with ``async with``.
 
-        Entering raises Overloaded, with these facts, if all threads are held by abandoned functions for a while.
+        Entering raises Overloaded, with these facts, if all threads are held by abandoned functions for a while. A
+        function that goes on after its caller has given up is added to `lingering`.
         """
-        return Place(self, what, facts)
+        return Place(self, what, lingering, facts)
 
     async def idle(self, seconds: float) -> list[str]:
         """Wait until nothing runs, for this time at most; the functions that still run."""
@@ -150,10 +139,11 @@ class _Stuck(Exception):
 class Place:
     """A place in a thread, held for the time of a block and until the function in it has ended."""
 
-    __slots__ = ("_future", "_threads", "facts", "what")
+    __slots__ = ("_future", "_lingering", "_threads", "facts", "what")
 
-    def __init__(self, threads: Threads, what: str, facts: dict[str, Any]) -> None:
+    def __init__(self, threads: Threads, what: str, lingering: list[Future[Any]] | None, facts: dict[str, Any]) -> None:
         self._threads = threads
+        self._lingering = lingering
         self._future: Future[Any] | None = None
         self.what = what
         self.facts = facts
@@ -175,8 +165,8 @@ class Place:
                 loop.call_soon_threadsafe(lambda: self._threads.release(self, abandoned=True))
 
         self._threads.abandon(self)
-        if (noted := _LINGERING.get()) is not None:
-            noted.append(future)
+        if self._lingering is not None:
+            self._lingering.append(future)
         future.add_done_callback(on_end)
 
     async def run(self, work: Callable[[], R]) -> R:

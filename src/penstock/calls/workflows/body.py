@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
 from penstock.clock import Random, random_of
+from penstock.dataclass import dataclass
 from penstock.errors import ContextError, LimitExceeded, PenstockError, UnawaitedCall
 from penstock.functions.function import AnyFunction
 from penstock.jobs.retry import Retry

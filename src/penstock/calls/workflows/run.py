@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.calls.run.jobrun import Cancellation, JobRun, wake_nobody
+from penstock.calls.run.jobrun import Cancellation, JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.workflows.body import Body, OpenCall
@@ -77,7 +77,7 @@ class _Run:
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._looks = history.began  # whether there may be something new in the inbox
-        run.wake = self._steps.notice.set
+        run.look = self._steps.notice.set
 
     async def drive(self) -> Any:
         """Run it; see `run_workflow`."""
@@ -99,7 +99,7 @@ class _Run:
                 self._body.deliver(record)
             return self._end()
         finally:
-            self._run.wake = wake_nobody
+            self._run.look = None
             self._body.drop()
             await self._steps.stop()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.body import OpenCall
+from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id
@@ -48,7 +48,7 @@ class _Recorded(Exception):
         self.record = record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _Step(Call):
     """A call that a run makes: its arguments are JSON."""
 
@@ -56,7 +56,7 @@ class _Step(Call):
         return await check_args(self.function, self.arguments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see `Call`
 class _MutationStep(_Step):
     """A mutation that commits with its record, and with `carried` ones of earlier calls."""
 
@@ -372,14 +372,9 @@ class Steps:
     def _attempt(self, call: OpenCall) -> JobRun:
         run = self._run
         found = self._attempts[call.number] = JobRun(
-            run.job,
-            call.function,
-            run.lease,
-            lambda _, progress: run.noticed(run, progress),
-            needs_slot=False,
-            begun=True,
-            step=call.number,
+            run.job, call.function, run.lease, lambda _, progress: run.noticed(run, progress), needs_slot=False
         )
+        found.begun, found.step, found.lingering = True, call.number, run.lingering
         return found
 
     def _place(self, call: OpenCall, outcome: str, at: datetime | None = None) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from penstock.dashboard.forms import form_of, inputs_of, read_all, wrong_fields
 from penstock.dashboard.mask import mask, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
+from penstock.dataclass import dataclass
 from penstock.errors import PenstockError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.functions.written import signature_text

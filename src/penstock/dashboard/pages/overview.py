@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.activity import totals_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
+from penstock.dataclass import dataclass
 from penstock.observe.readable import amount, span
 from penstock.observe.timing import percentiles
 from penstock.store.nouns.leases import list_unserved

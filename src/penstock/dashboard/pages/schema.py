@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.changes.searches import searches_of
 from penstock.dashboard.page import Page, View
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, SchemaMismatch
 from penstock.schema.fields import Column
 from penstock.schema.index import redundant_indexes

@@ -10,13 +10,14 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from penstock.clock import layout_uuid7
 from penstock.dashboard.page import Page, View
+from penstock.dataclass import dataclass
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, JobState
 from penstock.observe.following import began_at, parent_span, span_of, trace_id

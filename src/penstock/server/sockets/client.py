@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from penstock.dataclass import dataclass
 from penstock.wire.outgoing import Format
 
 _MOST_BYTES_READ = 96 * 1024 * 1024  # of a message, by Node; by clients with Rust inside, which come back for ever

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.app import Backend
 from penstock.calls.run.threads import offload
 from penstock.clock import SystemClock
+from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, InputError, LimitExceeded, TryAgain, Unauthenticated
 from penstock.functions.function import FunctionKind
 from penstock.identity.caller import Caller
@@ -331,8 +332,11 @@ class Socket:
     # ----- calls
 
     async def _run_call(self, call: sockets.Call, credentials: Credentials) -> None:
-        with self._opening.request():
+        self._opening.begin_request()
+        try:
             await self._guard(partial(self._answer_call, call, credentials))
+        finally:
+            self._opening.end_request()
         self._watching.moved.set()
 
     async def _answer_call(self, call: sockets.Call, credentials: Credentials) -> None:
@@ -428,7 +432,8 @@ class Socket:
         self._beat()
         try:
             while True:
-                await self._check_queries()
+                if self._credentials.verified is not None:
+                    await self._check_queries()
                 for text in self._due(not_before):
                     self._sent_at = self._clock.monotonic()
                     await self._websocket.send_text(text)
@@ -496,7 +501,8 @@ class Socket:
         if ts + self._offset < self._reached.ts:
             self._offset = (self._reached.ts - ts + _TAG) & ~_TAG
             event("socket.clock_went_back", logging.WARNING, by=self._offset)
-        self._reached = self._reached._replace(ts=ts + self._offset)
+        query_set, identity, _ = self._reached
+        self._reached = sockets.Version(query_set, identity, ts + self._offset)
         for number, answer in step.answers.items():
             entry = self._watching.queries[number]
             exchange, alone = self._exchange(entry.function.name, self._credentials), len(entry.watchers) == 1
@@ -512,7 +518,8 @@ class Socket:
             )
 
     def _transition(self) -> list[str]:
-        now = int(self._clock.now().timestamp() * 1e9)
+        is_dated = self._skew is not None or self._client.takes_chunks
+        now = int(self._clock.now().timestamp() * 1e9) if is_dated else 0
         times = b"" if self._skew is None else sockets.times(self._skew, now)
         texts: list[str] = []
         part: list[bytes] = []

@@ -6,12 +6,13 @@ Both are read in one snapshot, so of each row it is known whether its change com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.calls.handlers.deliveries import Messages
 from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
+from penstock.dataclass import dataclass
 from penstock.outbox.backfill import BackfillProgress
 from penstock.services.relay.cursor import Cursor
 from penstock.services.relay.items import Item, row_key

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position
+from penstock.dataclass import dataclass
 from penstock.outbox.trouble import Noted, Trouble
 from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.outboxes import Aside, AsideState, Identity

@@ -7,11 +7,12 @@ writes; a write changes the state only once it is committed, so one that was ref
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from itertools import takewhile
 
 from penstock.changes.position import BEGINNING, Position
+from penstock.dataclass import dataclass
 from penstock.errors import WorkerLost
 from penstock.outbox.outbox import Outbox
 from penstock.outbox.trouble import Trouble, after_failure

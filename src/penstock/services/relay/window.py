@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from penstock.dataclass import dataclass
 from penstock.services.relay.items import Item
 from penstock.services.relay.state import Failure, OutboxState, Write
 from penstock.store.nouns.outboxes import Aside, Identity

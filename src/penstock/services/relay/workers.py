@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from penstock.clock import Clock
+from penstock.dataclass import dataclass
 from penstock.errors import TryAgain
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event

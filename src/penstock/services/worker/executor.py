@@ -26,7 +26,6 @@ from penstock.calls.jobs.job import (
 )
 from penstock.calls.run.jobrun import JobRun, Permit
 from penstock.calls.run.runner import FunctionCalls
-from penstock.calls.run.threads import lingering
 from penstock.jobs.job import Job, Outcome
 from penstock.jobs.progress import Progress
 from penstock.jobs.states import JobEvent
@@ -93,7 +92,7 @@ class Executor:
             readable = job.options.unread is None and job.options.broken is None
             function = find(job.function, job.options.program) if readable else None
             permit = permits.get(job.pool) if job.ending is None else None
-            running = JobRun(job, function, lease, self._note, job.ending is None, permit)
+            running = JobRun(job, function, lease, self._note, needs_slot=job.ending is None, permit=permit)
             if function is not None:
                 job.version = function.version
                 batched = batched or function.batch is not None
@@ -227,30 +226,32 @@ class Executor:
             self._wake()
 
     async def _run_job(self, running: JobRun) -> None:
-        clock, is_attempt = self._runner.engine.clock, running.job.ending is None
-        begun = clock.monotonic()
+        clock, journal, is_attempt = self._runner.engine.clock, self._runner.engine.journal, running.job.ending is None
+        begun = None if journal.meters is None else clock.monotonic()
         outcome: Outcome | None
-        with lingering() as threads:
-            try:
-                outcome = await (run_job if is_attempt else complete_job)(self._runner, running)
-            except BaseException as error:
-                if running.stopped and isinstance(error, asyncio.CancelledError):
-                    raise
-                outcome = failure(error)
-        running.lingering = [*running.lingering, *threads]
-        if is_attempt:
-            self._runner.engine.journal.ran(running.job, clock.monotonic() - begun)
+        try:
+            outcome = await (run_job if is_attempt else complete_job)(self._runner, running)
+        except BaseException as error:
+            if running.stopped and isinstance(error, asyncio.CancelledError):
+                raise
+            outcome = failure(error)
+        if begun is not None and is_attempt:
+            journal.ran(running.job, clock.monotonic() - begun)
         await self._end_attempt(running, outcome)
 
     async def _end_attempt(self, running: JobRun, outcome: Outcome | None) -> None:
         """End a job whose attempt has ended, or call its on_complete first."""
-        ours = not running.stopped and self.running.get(running.job.id) is running
-        if outcome is None or not ours or not keep_ending(self._runner.engine, running, outcome):
+        if running.job.on_complete is None or outcome is None or not self._comes_next(running, outcome):
             await self._end_job(running, outcome)
         elif self._groups.takes(running):
             self._groups.add((running,))
         else:
             self._start_alone(running)
+
+    def _comes_next(self, running: JobRun, outcome: Outcome) -> bool:
+        """Whether the on_complete of a job is to be called now; its ending is kept then."""
+        ours = not running.stopped and self.running.get(running.job.id) is running
+        return ours and keep_ending(self._runner.engine, running, outcome)
 
     async def _end_job(self, running: JobRun, outcome: Outcome | None) -> None:
         job, engine = running.job, self._runner.engine
@@ -273,7 +274,6 @@ class Executor:
                 return
             self._progress.forget(job.id)
         self._leave(running)
-        self._wake()
 
     def record(self, job: Job, outcome: Outcome | None) -> None:
         """Keep an outcome until the worker settles it; a mutation that has settled itself has none."""
@@ -284,14 +284,18 @@ class Executor:
 
     def _leave(self, running: JobRun) -> None:
         """Free the place and the slot of a job that has ended, once no thread runs for it."""
+        if not running.lingering or not self._lingers(running):
+            self.busy[running.job.pool] -= running.needs_slot
+        self._wake()
+
+    def _lingers(self, running: JobRun) -> bool:
+        """Whether a job that has ended goes on in a thread, after which it leaves, or its worker has stopped it."""
         self._lingering.discard(running)
         if running.stopped:
-            return
+            return True
         thread = next((thread for thread in running.lingering if not thread.done()), None)
         if thread is None:
-            self.busy[running.job.pool] -= running.needs_slot
-            self._wake()
-            return
+            return False
         self._lingering.add(running)
         loop = asyncio.get_running_loop()
 
@@ -300,3 +304,4 @@ class Executor:
                 loop.call_soon_threadsafe(self._leave, running)
 
         thread.add_done_callback(on_end)
+        return True

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.clock import Clock
+from penstock.dataclass import dataclass
 from penstock.pools.shares import Need, change
 from penstock.store.nouns.jobs import Room
 from penstock.store.nouns.pools import PoolView
@@ -74,13 +74,18 @@ class Slots:
             if not held.beyond and (number := min(places, held.number - running[pool])) > 0
         ]
 
-    async def balance(self, lease: int, places: int, running: Counter[str]) -> float:
-        """Take slots where jobs wait, and give back slots that others want; seconds until the next call."""
+    async def balance(self, lease: int, places: int, running: Counter[str], *, draining: bool = False) -> float:
+        """Take slots where jobs wait, and give back slots that others want; seconds until the next call.
+
+        A worker that is `draining`, as its last claim found all that it asked for, is as busy as one that runs jobs:
+        short ones have ended before it looks.
+        """
         now = self._clock.monotonic()
         due = self._looked_at + _LOOK_EVERY - now
         if not self._held:
             return math.inf
-        if due > 0 and running.total() > 0 and not (places and self._was_full):  # many short jobs end within that time
+        is_busy = draining or running.total() > 0
+        if due > 0 and is_busy and not (places and self._was_full):  # many short jobs end within that time
             return due
         self._looked_at, self._calm, self._was_full = now, True, places == 0
         self._full_since = min(self._full_since, now) if self._was_full else math.inf

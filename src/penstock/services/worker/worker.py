@@ -46,6 +46,7 @@ class Worker(LeasedService):
         self.next_run_at: datetime | None = None  # of a scheduled or rate-limited job, as of the last look
         self._engine = engine = runner.engine
         self._poll = engine.config.poll
+        self._draining = False  # whether the last claim found all that it asked for
         self._claim_unknown = False  # whether a claim may have put jobs under the lease that this worker never heard of
         self._learned_at = -math.inf
         self._permits: dict[str, Permit] = {}
@@ -241,7 +242,7 @@ class Worker(LeasedService):
         self._store.jobs.leave(known.exclusions(now, self._engine.functions_held_here()))
         if free > 0 and not executor.running and self._slots.may_wait:
             return await self._claim_first(lease, free)
-        again = await self._slots.balance(lease, max(0, free), executor.busy)
+        again = await self._slots.balance(lease, max(0, free), executor.busy, draining=self._draining)
         if free <= 0:
             await self._housekeeping.cancel()
             return min(self._poll, again)
@@ -252,7 +253,8 @@ class Worker(LeasedService):
         had = self._slots.numbers()
         pause = await self._claim_into(lease, free, math.inf)
         self._executor.start()
-        again = await self._slots.balance(lease, max(0, self._executor.free), self._executor.busy)
+        left = max(0, self._executor.free)
+        again = await self._slots.balance(lease, left, self._executor.busy, draining=self._draining)
         return min(pause, again) if self._slots.numbers() == had else 0.0
 
     async def _claim_into(self, lease: int, free: int, again: float) -> float:
@@ -273,13 +275,15 @@ class Worker(LeasedService):
             if room.epoch is not None
         }
         claim = await self._store.jobs.claim(lease, asked, rooms, self.clock.now())
+        self._draining = len(claim.jobs) == asked
         limited = None if claim.again is None else self.clock.now() + claim.again  # by a rate limit
         self.next_run_at = min((at for at in (claim.next_run_at, limited) if at is not None), default=None)
         if points.armed and claim.jobs:
             await points.reach("worker.claimed", jobs=claim.jobs)
-        if any(self._engine.known.is_new(job.function, job.options.program) for job in claim.jobs):
+        kinds = {(job.function, job.options.program, job.options.task is not None) for job in claim.jobs}
+        if any(self._engine.known.is_new(function, program) for function, program, _ in kinds):
             self._engine.known.learn(await self._store.programs.list())
-        if any(job.options.task is not None for job in claim.jobs):
+        if any(of_task for _, _, of_task in kinds):
             self._engine.pauses.learn(await self._store.tasks.list_held(self.clock.now()))
         self._add(claim.jobs, lease)
         self._claim_unknown = False

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.values import check_text
 
 # A piece without parameters, or a parameter with its number. An E before a text gives backslashes their meaning.

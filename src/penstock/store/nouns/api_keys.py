@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import Row
 

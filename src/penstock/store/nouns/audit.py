@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 

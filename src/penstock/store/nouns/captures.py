@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from penstock.changes.interest import ROW, Interest
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
 
 State = Literal["ok", "held", "missing", "disabled", "altered", "gone"]  # see `InterestRow`

@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from penstock.changes.change import CapturedChange, is_lost
 from penstock.changes.demand import Demand
 from penstock.changes.lag import ReaderLag
 from penstock.changes.position import NOTHING, Position, Snapshot
+from penstock.dataclass import dataclass
 from penstock.errors import Conflict
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Session

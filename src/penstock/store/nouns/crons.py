@@ -6,12 +6,13 @@ import builtins
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from penstock.crons.plan import CronPlan, KeptCron, begin, replan, set_paused
+from penstock.dataclass import dataclass
 from penstock.jobs.job import NewJob
 from penstock.jobs.order import rank
 from penstock.observe.logs import event

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.changes.interest import Interest
+from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, PenstockError
 from penstock.store.nouns.captures import (
     IN_ORDER,

@@ -6,12 +6,13 @@ import builtins
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from penstock.codec import Ciphertext, is_encrypted
+from penstock.dataclass import dataclass
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement, job_id, job_uuid
 from penstock.jobs.states import JobState

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import NewJob
 from penstock.store.nouns.jobtext import options_text
 from penstock.store.nouns.noun import Noun

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from penstock.dataclass import dataclass
 from penstock.functions.scope import EVERYTHING, Scope, Work, scope_of
 from penstock.jobs.job import Job
 from penstock.store.nouns.jobs import Jobs, Settle

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.session import OpenTransaction, Row, Session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,7 +27,11 @@ class StoredLogbook(Noun, queries=("logbook",)):
             for name, found in sorted(numbers.items())  # in one order, so that none wait in a circle
             for part, number in sorted(found.items())
         ]
-        logged = [asdict(one) | {"facts": json.dumps(one.facts, default=str)} for one in events]
+        logged = [
+            {one.name: getattr(event, one.name) for one in fields(event)}
+            | {"facts": json.dumps(event.facts, default=str)}
+            for event in events
+        ]
         async with self._writing() as session:
             await self._fetch_each(session, "add", rows, at=minute_of(now))
             await self._fetch_each(session, "log", logged)

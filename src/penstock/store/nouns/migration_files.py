@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Session
 

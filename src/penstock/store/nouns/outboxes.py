@@ -6,12 +6,13 @@ import builtins
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.position import Position, Snapshot
+from penstock.dataclass import dataclass
 from penstock.errors import Conflict, CursorInvalid
 from penstock.outbox.backfill import BEFORE_ALL
 from penstock.outbox.outbox import reader_name

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.pools.pool import PoolDefinition
 from penstock.pools.rates import RateLimit
 from penstock.pools.shares import Member, lend

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.pools.rates import FixedWindow, RateLimit, RateState, TokenBucket, full_at, open_at
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction, Row

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.jobs.states import JobState
 from penstock.reactive.evaluate import holds
 from penstock.reactive.expression import Condition

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction
 

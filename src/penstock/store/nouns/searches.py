@@ -8,10 +8,10 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.changes.searches import TableSearch, reader_name
+from penstock.dataclass import dataclass
 from penstock.search.query import Query
 from penstock.store.nouns.catalog import Change
 from penstock.store.nouns.noun import Noun

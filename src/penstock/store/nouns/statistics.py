@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from penstock.dataclass import dataclass
 from penstock.store.nouns.jobs import day_to_drop
 from penstock.store.nouns.noun import Noun
 

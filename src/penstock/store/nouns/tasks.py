@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,6 +13,7 @@ from uuid import UUID
 from penstock.changes.position import Position
 from penstock.clock import Clock
 from penstock.config import FOR_EVER
+from penstock.dataclass import dataclass
 from penstock.jobs.job import Job, Mark, Options, Settlement
 from penstock.jobs.states import RETRIABLE, JobEvent, JobState
 from penstock.reactive.planning import RowPlan

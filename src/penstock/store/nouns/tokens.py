@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import Job
 from penstock.jobs.progress import Progress, progress_text
 from penstock.jobs.token import Token, Told

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.jobs.job import NewJob, Settlement
 from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
@@ -82,7 +83,7 @@ class Workflows(Noun, queries=("workflows",)):
         if write.of_records:  # most writes, so they take one statement
             rows = [self._row(record) for record in write.records]
             if not await self._run_each("record_alone", rows, run=run, lease=lease):
-                raise _lost()
+                raise _lease_error()
             return
         async with self._writing() as session:
             await self.write_within(session, run, lease, write, now)
@@ -90,7 +91,7 @@ class Workflows(Noun, queries=("workflows",)):
     async def write_within(self, session: Session, run: UUID, lease: int, write: Write, now: datetime) -> None:
         """Write for a run in the transaction of a step. Raises the error of `write`."""
         if not await self._fetch(session, "hold", run=run, lease=lease):
-            raise _lost()
+            raise _lease_error()
         await self._write(session, run, write, now)
         if write.restarts:
             await self._execute(session, "reset_attempts", run=run, lease=lease)
@@ -99,7 +100,7 @@ class Workflows(Noun, queries=("workflows",)):
         """Let a run sleep, with what it has still to write. Raises the error of `write`."""
         async with self._writing() as session:
             if not await self._jobs.settle_within(session, lease, settlement):
-                raise _lost()
+                raise _lease_error()
             await self._write(session, run, write, now)
 
     async def is_unfinished(self, run: UUID) -> bool:
@@ -167,5 +168,5 @@ class Workflows(Noun, queries=("workflows",)):
         return self._read(Record, rows, args=lambda row: None if row["args"] is None else reveal(row["args"]))
 
 
-def _lost() -> LeaseLost:
+def _lease_error() -> LeaseLost:
     return LeaseLost("The lease of a workflow's run was lost; another worker has it.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.order import NO_AGEING
 from penstock.pools.gate import Passage

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from penstock.dataclass import dataclass
 from penstock.errors import (
     ConfigError,
     Conflict,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from penstock.dataclass import dataclass
 from penstock.schema.diff import ColumnStep, CreateTable, Difference, IndexStep, Step, columns_to_add
 from penstock.schema.fields import Column
 from penstock.schema.index import Index

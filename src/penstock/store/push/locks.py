@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from penstock.dataclass import dataclass
 
 _ALTER = r"alter\s+table\s.*"
 EXCLUSIVE, SHARE_ROW = "ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE"

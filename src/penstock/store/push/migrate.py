@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 
+from penstock.dataclass import dataclass
 from penstock.errors import ConstraintViolation, DeclarationError, SchemaMismatch, UniqueViolation
 from penstock.observe.logs import event
 from penstock.schema.diff import Difference, check_names, diff

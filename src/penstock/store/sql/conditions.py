@@ -7,8 +7,7 @@ again, with `reactive.evaluate`. Each store spells the conditions that are not m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from penstock.dataclass import dataclass
 from penstock.reactive.expression import LEAVES, TERMS, Condition, Every, Expression, Leaf, Not, OneOf, fields
 from penstock.reactive.tracing import Watch
 from penstock.schema.table import TableDefinition

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.dataclass import dataclass
 from penstock.errors import Undecryptable
 from penstock.reactive.expression import Leaf, Term
 from penstock.schema.fields import Kind

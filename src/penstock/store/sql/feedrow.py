@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.changes.conditions import ALWAYS, When, any_of
 from penstock.changes.interest import Interest
+from penstock.dataclass import dataclass
 
 
 class Conditional(NamedTuple):

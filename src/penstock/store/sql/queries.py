@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.store.session import Statement
 from penstock.store.sql.dialect import Dialect, Placeholders
 

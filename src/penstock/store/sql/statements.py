@@ -170,9 +170,9 @@ class TableStatements:
         )
 
     def get_many(self, keys: Sequence[Any]) -> tuple[Statement, list[Any]]:
-        """The rows with any of some keys, and its parameters; on stores that take many values as one."""
+        """The rows with any of some keys, and its parameters."""
         sql = f"select {self.columns} from {self.table} where "
-        if len(self.definition.key) == 1:
+        if len(self.definition.key) == 1 and self.dialect.any_of:
             sql += self._is_any_key()
             return self._build_once("get_many", lambda: sql, reads=True), [list(keys)]
         count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements

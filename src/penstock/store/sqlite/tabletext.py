@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from penstock.dataclass import dataclass
 from penstock.schema.fields import Kind
 from penstock.schema.stored import StoredCheck
 
