@@ -39,6 +39,7 @@ from penstock.crons.every import monthly as monthly
 from penstock.crons.every import weekly as weekly
 from penstock.crons.schedule import CronExpression as CronExpression
 from penstock.crons.schedule import Interval as Interval
+from penstock.crons.schedule import LocalTime as LocalTime
 from penstock.distribution import __version__ as __version__
 from penstock.errors import AccessDenied as AccessDenied
 from penstock.errors import ApplicationError as ApplicationError

@@ -32,14 +32,16 @@ from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.searches import searches_of
 from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
-from penstock.config import Config, check_settings, load_config, stray_variables
+from penstock.config import Config, Password, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.functions.function import QueryFunction
 from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
-from penstock.functions.registry import distinct, tables_of
+from penstock.functions.registry import AroundJobs, distinct, tables_of
+from penstock.functions.scope import Only, Work
 from penstock.identity.caller import Caller
 from penstock.identity.providers import Provider, providers_of
+from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.retry import Retry
 from penstock.live.capture import live_interest
 from penstock.observe.loglines import hear_records
@@ -83,6 +85,11 @@ class App(Declaring):
         tables: More tables. The ones that the modules of its functions name are found by themselves.
         auth: The providers whose tokens say who calls: `OIDC` and `CustomJWT`. API keys need none.
         codec: Encrypts arguments, results and contexts of jobs, and fields marked `Encrypted`, such as `FernetCodec`.
+        password: Gives the password of each new connection to PostgreSQL, in place of the one in the URL: for tokens
+            that rotate. A function or a coroutine function that returns a str. Threads of penstock call it too.
+        around_jobs: An async context manager around each attempt at a job or a run of a reactive task, such as a scope
+            for error reports: called with the name of the function, and the `Work` of each of its jobs, one unless it
+            takes batches. It cannot swallow errors. Not around workflows, and actions with ``runtime="process"``.
         **settings: Settings of `Config` that this program fixes; see there for settings that are left open.
 
     Attributes:
@@ -99,7 +106,7 @@ class App(Declaring):
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
-        DeclarationError: The name cannot be, or the codec is none.
+        DeclarationError: The name cannot be, the codec is none, or `password` is no function.
     """
 
     def __init__(
@@ -109,6 +116,8 @@ class App(Declaring):
         tables: Iterable[type[Table]] = (),
         auth: Iterable[Provider] = (),
         codec: Codec | None = None,
+        password: Password | None = None,
+        around_jobs: AroundJobs | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -120,6 +129,9 @@ class App(Declaring):
         if codec is not None and (isinstance(codec, type) or not isinstance(codec, Codec)):
             raise DeclarationError("codec= takes an object with encode and decode.", fix=CODEC_FIX)
         self.registry.codec = codec
+        if password is not None and not callable(password):
+            raise DeclarationError("password= takes a function that returns one.", fix="Put a fixed one into the URL.")
+        self.registry.password, self.registry.around_jobs = password, around_jobs
         self._settings = settings
         self.default_database: Callable[[], str] | None = None
         self.pools: dict[str, Workpool] = {}
@@ -237,6 +249,12 @@ class App(Declaring):
             raise DeclarationError(f"The app has no codec to encrypt {', '.join(encrypted)}.", fix=CODEC_FIX)
         return definitions
 
+    def work(self) -> Work:
+        """The names of the work that it declares."""
+        tasks = {one.task.name: one.task.pool for one in self.tasks}
+        crons = [name for name, _function in self.crons.functions()]
+        return Work([DEFAULT_POOL, *self.pools], tasks, [one.outbox.name for one in self.outboxes], crons)
+
     def declarations(self) -> list[Declaration]:
         """The declarations stored under the name of the program, to be compared with other programs'."""
         pools = sorted(self.pool_definitions(), key=lambda one: one.name)
@@ -277,6 +295,7 @@ class App(Declaring):
         database: str | None = None,
         *,
         services: Sequence[ServiceName] = (),
+        only: Only | None = None,
         push_schema: bool = True,
         clock: Clock | None = None,
         config: Config | None = None,
@@ -287,18 +306,21 @@ class App(Declaring):
         Args:
             database: URL of its database; by default as the settings say.
             services: The services to run in this process, such as ``("worker",)``; none by default.
+            only: The names of what these run, such as ``{"pools": ["sms"], "outboxes": []}``: ``pools``, or all but
+                ``not_pools``; ``tasks``, ``outboxes`` and ``crons``. All of a kind by default.
             push_schema: Whether to bring the database's tables up to the declared ones.
             clock: The time; the machine's by default.
             config: All settings at once, instead of `settings`.
             **settings: Settings that differ here; see `Config`.
 
         Raises:
+            ConfigError: `only` names something that the app does not declare.
             DatabaseUnavailable: The database cannot be reached.
             SchemaMismatch: Its tables do not fit, and changing them would lose or break data.
             ProgramClash: Another program on the database declares something of a name that this one declares.
         """
         backend = Backend(self, config or self.config(database=database, **settings), clock or SystemClock())
-        await backend.start(services, push_schema=push_schema)
+        await backend.start(services, push_schema=push_schema, only=only)
         try:
             yield backend
         finally:
@@ -318,7 +340,7 @@ class Backend(CallerBackend):
         self.app = app
         self.config = config
         reactive = [one.__declared__.sql_name for one in (*app.tasks.tables(), *app.outboxes.tables())]
-        store = make_store(config, clock, app.registry.codec)
+        store = make_store(config, clock, app.registry.codec, app.registry.password)
         self.engine = Engine(store, app.registry, config, clock, app.rate_limits, reactive)
         self.runner = FunctionCalls(self.engine, CONTEXTS)
         self.dispatch = Dispatch(self.runner)
@@ -327,8 +349,11 @@ class Backend(CallerBackend):
         self.services = Group([], self.engine.store.signals)
         self._writer = LogbookWriter(self.engine)
 
-    async def start(self, services: Sequence[ServiceName] = (), *, push_schema: bool = True) -> None:
+    async def start(
+        self, services: Sequence[ServiceName] = (), *, push_schema: bool = True, only: Only | None = None
+    ) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        self.engine.scope = self.app.work().narrow(only or {})
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self._check_functions()
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
@@ -417,7 +442,7 @@ class Backend(CallerBackend):
 
     async def health(self) -> list[HealthFinding]:
         """The findings that an operator has to act on, the worst first: what is wrong, where, and the next step."""
-        return findings(await look(self.engine, self.app.definitions(), self.app.tasks, self.app.outboxes))
+        return findings(await look(self.engine, self.app.definitions(), self.app.work(), self.app.outboxes))
 
     @property
     def live_queries(self) -> LiveQueries:
@@ -469,15 +494,16 @@ class Backend(CallerBackend):
 
     def make_service(self, name: ServiceName) -> Worker | CronScheduler | Planner | Relay | Indexer | Pruner:
         """A service of this backend, not yet started; imported here, as most programs that import an app run none."""
-        here = f"{socket.gethostname()}:{os.getpid()}"
+        here, scope = f"{socket.gethostname()}:{os.getpid()}", self.engine.scope
         if name == "scheduler":
             from penstock.services.scheduler import CronScheduler  # noqa: PLC0415
 
-            return CronScheduler(self.runner, self.app.crons.scope())
+            return CronScheduler(self.runner, self.app.crons.scope(scope))
         if name == "worker":
             from penstock.services.worker.worker import Worker  # noqa: PLC0415
 
-            return Worker(self.runner, here, self.config.worker_jobs, list(self.app.pools))
+            pools = [pool for pool in self.app.pools if scope.runs_pool(pool)]
+            return Worker(self.runner, here, self.config.worker_jobs, pools)
         if name == "planner":
             from penstock.services.planner.planner import Planner  # noqa: PLC0415
 
@@ -485,7 +511,8 @@ class Backend(CallerBackend):
         if name == "relay":
             from penstock.services.relay.relay import Relay  # noqa: PLC0415
 
-            return Relay(self.runner, here, self.app.outboxes)
+            outboxes = [one for one in self.app.outboxes if scope.runs("outboxes", one.outbox.name)]
+            return Relay(self.runner, here, outboxes)
         if name == "indexer":
             from penstock.services.indexer import Indexer  # noqa: PLC0415
 

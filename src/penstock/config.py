@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import lru_cache
@@ -24,6 +24,7 @@ from penstock.errors import ConfigError
 
 FOR_EVER = timedelta(days=365 * 1000)  # nothing is kept for longer; penstock's SQL says so too
 _MIB = 1024 * 1024
+Password = Callable[[], str | Awaitable[str]]  # gives the password of a new connection, such as a token that rotates
 SCHEMAS = {"penstock"}  # the values of `schema` that this process has met, for Alembic, which asks about names alone
 
 

@@ -92,6 +92,7 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert call(url, "hello:hello") == "second"
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/admin/tasks", headers=headers, timeout=SOON).json() == {"tasks": []}, "it is the same"
+        assert console.ok("live", "--json").json["queries"] == [], "it finds the address and the token"
         process.wait_for(r"hello\.py:\d+:1: PEN006 hello: anyone who reaches")
         process.wait_for("penstock check --explain PEN006")
         assert "n: int" in (console.folder / "clients" / "api.py").read_text("utf-8"), "its clients are written"
@@ -113,6 +114,22 @@ def test_dev_serves_and_starts_again_when_the_source_changes(console: Console) -
         assert re.search(r"^(Stopping\.|Waiting up to 2 s for 1 call\.)", "".join(process.lines), re.MULTILINE), (
             "the server may not know yet that its answer has arrived"
         )
+
+
+def test_dev_begins_with_an_empty_database_if_asked(console: Console) -> None:
+    console.write("hello.py", HELLO)
+    console.write("penstock.db", "no database")
+    with console.start("dev", "--port", "0", "--reset") as process:
+        process.wait_for(r"deleted penstock\.db")
+        process.wait_for("Starts again when the source changes")
+        console.write("hello.py", HELLO.replace('"hi"', '"second"'))
+        process.wait_for("ready at (.*)")
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+        assert "deleted" not in "".join(process.lines[process.lines.index("deleted penstock.db\n") + 1 :]), "only once"
+    with console.start("dev", "--no-reload", "--reset", DATABASE_URL="postgresql://127.0.0.1:1/x") as process:
+        assert process.end() == 1
+        assert "error: --reset deletes SQLite files only." in "".join(process.lines)
 
 
 def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> None:
@@ -189,6 +206,23 @@ def test_a_worker_lets_running_jobs_finish(slow: Console) -> None:
         assert process.lines[-1].rstrip().endswith("services.stopped")
     job = slow.ok("jobs", "--json").json["jobs"][0]
     assert (job["state"], job["result"]) == ("success", "opened")
+
+
+def test_a_worker_runs_only_what_its_options_name(slow: Console) -> None:
+    refused = slow("worker", "--pools", "defualt")
+    assert (refused.code, "fix: Did you mean default?" in refused.err) == (1, True), refused.err
+    with slow.start("worker", "--not-pools", "default", "--outboxes", "none", "--crons=none") as process:
+        process.wait_for("services.started")
+        (worker,) = slow.ok("top", "--once", "--json").json["workers"]
+        assert worker["scope"] == {
+            "pools": None, "not_pools": ["default"], "tasks": None, "outboxes": [], "crons": [],
+        }  # fmt: skip
+        assert "not pools default; no" in slow.ok("top", "--once").out
+        (finding,) = (one for one in slow("doctor", "--json").json["findings"] if one["code"] == "work-unserved")
+        assert finding["where"] == "pool default"
+        process.tell(signal.SIGTERM)
+        assert process.end() == 0
+    assert slow.ok("jobs", "--json").json["jobs"][0]["state"] == "pending"
 
 
 def test_a_second_signal_does_not_wait(slow: Console) -> None:

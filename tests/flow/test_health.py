@@ -78,7 +78,7 @@ async def weigh(ctx: TaskCtx[Parcel]) -> None:
 
 
 async def seen(backend: TestApp) -> Health:
-    return await look(backend.engine, app.definitions(), app.tasks, app.outboxes)
+    return await look(backend.engine, app.definitions(), app.work(), app.outboxes)
 
 
 def by_code(found: list[HealthFinding]) -> dict[str, HealthFinding]:

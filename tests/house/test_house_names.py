@@ -18,10 +18,10 @@ CallerBackend Canceled CircuitBreaker Codec Completion Config ConfigError Confli
 CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy DatabaseFull DatabaseUnavailable
 DeclarationError DuplicateJob Encrypted Event EventTimeout Failed FernetCodec Finished FixedWindow FunctionNotFound Id
 IdInvalid Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded
-Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC OutboxMessage
-OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions Pending PenstockError PracticeBroken Progress
-ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus RequestInfo ResultInvalid Retry RowInvalid
-RowNotFound Rules Running SchemaMismatch SearchIndex SearchNotReady Snooze StepFailed StepLost Success
+LocalTime Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC
+OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions Pending PenstockError
+PracticeBroken Progress ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus RequestInfo ResultInvalid
+Retry RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex SearchNotReady Snooze StepFailed StepLost Success
 SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed
 TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid
 TopicNotFound TryAgain Unauthenticated UnawaitedCall Undecryptable UniqueViolation UsageError UserTable ValueInvalid

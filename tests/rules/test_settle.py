@@ -145,8 +145,8 @@ def test_only_who_asks_leads_out_of_an_end_and_out_of_success_only_to_its_on_com
 
 def test_with_an_on_complete_no_job_ends_before_it_was_called() -> None:
     for (state, event), to in MOVES.items():
-        assert next_state(state, event, on_complete=False) is to
-        assert next_state(state, event, on_complete=True) is (JobState.COMPLETING if to in FINISHED else to)
+        assert next_state(state, event, lambda _end: False) is to
+        assert next_state(state, event, lambda _end: True) is (JobState.COMPLETING if to in FINISHED else to)
     assert {start for start, _, to in moves() if to in FINISHED} == {
         JobState.PENDING, JobState.RUNNING, JobState.COMPLETING,
     }  # fmt: skip

@@ -49,7 +49,7 @@ SyncTask: TypeAlias = Callable[[C], None]
 _BATCH_OPTIONS = ("batch", "of", "linger")
 _QUERY_OPTIONS = ("access", "name", "timeout")
 _MUTATION_OPTIONS = (*_QUERY_OPTIONS, "rate_limit", *_BATCH_OPTIONS)
-_ACTION_OPTIONS = ("runtime", *_MUTATION_OPTIONS)
+_ACTION_OPTIONS = ("runtime", "restartable", *_MUTATION_OPTIONS)
 
 # The kind of function by its ctx, for handlers that no decorator names.
 KINDS: dict[str, type[AnyFunction]] = {
@@ -127,8 +127,9 @@ class Declaring:
         process of their own. ``batch=100, of=Item``: the handler takes a list of items, one for each call, and returns
         a list of as many results or exceptions. The arguments of a call make an item. A mutation's batch commits with
         the ends of all its jobs: what it wrote stays, also for those to which it gave an exception.
-        ``linger``: how long the first job of a batch waits for more. ``access=`` and ``rate_limit=``: see `mutation`.
-        ``name=`` and ``timeout=``: see `query`.
+        ``linger``: how long the first job of a batch waits for more. ``restartable=True``: it does no harm if it runs
+        again, so a job without a retry policy whose worker dies or stops goes back to its queue, five times at most.
+        ``access=`` and ``rate_limit=``: see `mutation`. ``name=`` and ``timeout=``: see `query`.
         """
         return cast("ActionDecorator", self._declare(ActionFunction, *_ACTION_OPTIONS, public=True))
 
@@ -225,6 +226,8 @@ class Declaring:
 
             def add(given: Callable[..., Any]) -> Any:
                 asked = dict(options)
+                if type(again := asked.get("restartable", False)) is not bool:
+                    raise DeclarationError(f"@app.{word}: restartable is True or False, not {again!r}.")
                 size, of, linger = (asked.pop(name, None) for name in _BATCH_OPTIONS)
                 if size is not None:
                     asked["batch"] = Batch(given, size, of, timedelta(0) if linger is None else linger)
@@ -334,6 +337,7 @@ class ActionDecorator(Protocol):
         /,
         *,
         runtime: Runtime = ...,
+        restartable: bool = ...,
         access: Access | Guard = ...,
         rate_limit: str = ...,
         name: str = ...,
@@ -348,6 +352,7 @@ class ActionDecorator(Protocol):
         batch: int,
         of: Callable[P, T],
         linger: timedelta = ...,
+        restartable: bool = ...,
         access: Access | Guard = ...,
         rate_limit: str = ...,
         name: str = ...,

@@ -80,7 +80,7 @@ class Guests:
         if config.database == Config().database:  # no database is set: the connection leads to it
             config = replace(config, database=NOWHERE[session.dialect])
         clock = SystemClock()
-        store = make_store(config, clock, self._registry.codec)
+        store = make_store(config, clock, self._registry.codec, self._registry.password)
         session.check_dialect(store.dialect.name)
         return _Home(Attempts(Engine(store, self._registry, config, clock, self._rate_limits)), clock)
 

@@ -14,13 +14,13 @@ from typing import Literal
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.searches import count_unread
-from penstock.api.tasks.tasks import ReactiveTasks
 from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
 from penstock.changes.searches import searches_of
 from penstock.clock import SystemClock
 from penstock.dataclass import dataclass
 from penstock.errors import SchemaMismatch
+from penstock.functions.scope import Work
 from penstock.live.capture import live_interest
 from penstock.observe.logbook import Numbers
 from penstock.observe.readable import cap, size_of, span
@@ -29,7 +29,7 @@ from penstock.reactive.task import interest_name
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.changes import FeedSeen, see_feed
 from penstock.store.nouns.interests import InterestRow
-from penstock.store.nouns.leases import LeaseRow
+from penstock.store.nouns.leases import LeaseRow, list_unserved
 from penstock.store.nouns.logbook import KEPT
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.records import TaskBacklog
@@ -74,6 +74,7 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "lease-expired": ("critical", "Start a worker.", "penstock worker"),
     "loop-blocked": ("warning", 'Await in it, write it with def, or set runtime="process".', "penstock check"),
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
+    "work-unserved": ("critical", "Start a worker that runs it, or one without options.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
     "failures-rising": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
@@ -149,6 +150,7 @@ class Health:
     max_connections: int
     offset: timedelta  # the difference of the database's clock from this machine's
     leases: Sequence[LeaseRow]
+    work: Work  # of this program
     expired: Collection[int]  # leases that ran out a while ago
     pools: Sequence[Backlog]
     sums: Sequence[Numbers]  # what processes have counted: in each of the spans, and in twice the first
@@ -170,10 +172,8 @@ class Health:
         return {where.partition(" ")[2]: (number, _count_failures(sums, where)[1]) for where, number in found.items()}
 
 
-async def look(
-    engine: Engine, definitions: Sequence[TableDefinition], tasks: ReactiveTasks, outboxes: Outboxes
-) -> Health:
-    """Read all that the rules look at, for a program that declares these tables, tasks and outboxes."""
+async def look(engine: Engine, definitions: Sequence[TableDefinition], work: Work, outboxes: Outboxes) -> Health:
+    """Read all that the rules look at, for a program that declares these tables and this work."""
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     await engine.write_logbook()
     async with reading(store.begin_read) as session:
@@ -181,8 +181,7 @@ async def look(
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
     declared = {live_interest(one).name for one in definitions if one.live}
-    declared |= {interest_name(one.task.name) for one in tasks}
-    declared |= {reader_name(one.outbox.name) for one in outboxes}
+    declared |= {*map(interest_name, work.tasks), *map(reader_name, work.outboxes)}
     declared |= {one.interest_name for one in searches_of(definitions)}
     try:
         plan: Plan | SchemaMismatch = await push(store, definitions, apply=False)
@@ -193,6 +192,7 @@ async def look(
         max_connections=engine.config.max_connections,
         offset=clock.offset if isinstance(clock, SystemClock) else timedelta(0),
         leases=leases,
+        work=work,
         expired=await store.leases.find_expired(now - _RESCUED_WITHIN),
         pools=await store.pools.backlog(_MOST),
         sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
@@ -260,6 +260,11 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
             code = "pool-paused" if one.max_parallelism == 0 else "pool-backlog"
             what = f"Its oldest ready job has waited for {span(seen.now - one.oldest)}. Ready jobs: {_most(one.ready)}."
             yield _of(code, f"pool {one.pool}", what, name=one.pool)
+
+
+def _work(seen: Health) -> Iterator[HealthFinding]:
+    for noun, name in list_unserved(seen.leases, seen.work, seen.now):
+        yield _of("work-unserved", f"{noun} {name}", "No worker that is running runs it.")
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
@@ -409,6 +414,6 @@ def _clocks(seen: Health) -> Iterator[HealthFinding]:
 
 
 _RULES = (
-    _leases, _workers, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema, _tables,
+    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema, _tables,
     _database, _clocks,
 )  # fmt: skip

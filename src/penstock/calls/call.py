@@ -52,6 +52,11 @@ class Call:
         return None if self.job is None else self.job.work
 
     @property
+    def works(self) -> Sequence[Work]:
+        """The attempts at jobs that it is, and not only a part of."""
+        return () if self.job is None or self.depth else (self.job.work,)
+
+    @property
     def cancellation(self) -> Cancellation:
         """The request to stop that its ctx shows."""
         return Cancellation() if self.job is None else self.job.cancelled

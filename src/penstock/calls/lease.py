@@ -52,6 +52,7 @@ class Lease:
         self._gone: int | None = None  # the number of the last one that another process took over
         self._store, self._clock, self._bound = engine.store, engine.clock, engine.config.lease
         self._ttl = timedelta(seconds=self._bound * _HOLDS_PART)
+        self._scope = engine.scope
         self._label, self._on_lost, self._fenced, self._wake = label, on_lost, fenced, wake
         self._renewals = engine.renewals
         self._loop: asyncio.AbstractEventLoop
@@ -107,7 +108,7 @@ class Lease:
         self._kept_at = now = self._clock.monotonic()
         if self.number is None:
             self._loop = asyncio.get_running_loop()
-            self.number = await self._store.leases.take(self._label, self._ttl, self._clock.now())
+            self.number = await self._store.leases.take(self._label, self._ttl, self._clock.now(), self._scope)
             self.renewed_at = now
             self._renewals.add(self)
         elif self._gone == self.number:

@@ -29,6 +29,7 @@ import click
 from penstock.app import SERVICES, App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.devlog import set_up_dev_logs
+from penstock.cli.devserver import DevServer, note_server
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
 from penstock.cli.migrate import migrate
 from penstock.cli.opening import complete_serving, end_process, end_within, safe_url
@@ -46,6 +47,7 @@ from penstock.observe.readable import amount
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import bind, serve
+from penstock.store.open import scheme_of, sqlite_path
 
 _GREETED = "greeted"
 _TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - in the environment likewise, so that it stays the same
@@ -56,9 +58,10 @@ _LONGEST_GRACE = 2.0
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
 @click.option("--reload/--no-reload", default=True, help="Restart when the source changes.")
+@click.option("--reset", is_flag=True, help="Delete the database first: a SQLite file.")
 @click.option("--verbose", "-v", is_flag=True, help="Show all log events, and whole tracebacks.")
 @pass_options
-def command(options: Options, host: str, port: int, reload: bool, verbose: bool) -> None:
+def command(options: Options, host: str, port: int, reload: bool, reset: bool, verbose: bool) -> None:
     """Run server and services in one process, and restart when the source changes.
 
     Prints a line for each finished call, job and task run: how it ended, its duration, the rows that it read and wrote,
@@ -71,7 +74,7 @@ def command(options: Options, host: str, port: int, reload: bool, verbose: bool)
     signal.signal(signal.SIGINT, _abort)
     places = project_places()
     watch = Watch(options, sources_in(places)) if reload else None
-    life = Life(options, host, port, reload=reload)
+    life = Life(options, host, port, reload=reload, reset=reset)
     life.load(places)
     changed = complete_serving(_develop(life, watch))
     if changed is not None:
@@ -82,13 +85,14 @@ def command(options: Options, host: str, port: int, reload: bool, verbose: bool)
 class Life:
     """One life of the process, from an import of the program to a change of its source."""
 
-    def __init__(self, options: Options, host: str, port: int, *, reload: bool) -> None:
+    def __init__(self, options: Options, host: str, port: int, *, reload: bool, reset: bool) -> None:
         self.greeted = os.environ.get(AGAIN) == _GREETED
         self.token = os.environ.pop(_TOKEN, "") or secret()
         self._options = options
         self._host = host
         self._port = port
         self._reload = reload
+        self._resets = reset and not self.greeted
         self._app: App | None = None
         self._failure: Exception | None = None
         self._ready = asyncio.Event()
@@ -109,6 +113,8 @@ class Life:
         config = self._app.config(**self._options.place, dev=True)
         made = None if config.admin_token else self.token
         config = replace(config, grace=min(config.grace, _LONGEST_GRACE), admin_token=made or config.admin_token)
+        if self._resets:
+            _delete_database(config.database)
         if (folder := Path("migrations")).exists():
             await migrate(self._app, config, folder)
         tell = partial(self._tell, self._app, config, made)
@@ -140,6 +146,7 @@ class Life:
             if self.greeted
             else banner(app, config, url, SERVICES, reload=self._reload, token=made)
         )
+        note_server(DevServer(url, made or ""))
         self.greeted = True
         self._ready.set()
         check_saved()
@@ -152,6 +159,16 @@ class Life:
         if under_way := [amount(count, noun) for count, noun in ((calls, "call"), (jobs, "job")) if count]:
             waits = f"Waiting up to {grace:g} s for {' and '.join(under_way)}. {press} to abort."
         os.write(2, f"\n{waits}\n".encode() if waits else b"")
+
+
+def _delete_database(url: str) -> None:
+    """Delete a SQLite database, with what belongs to it."""
+    if scheme_of(url) != "sqlite":
+        raise ConfigError("--reset deletes SQLite files only.", fix="Use dropdb and createdb, or leave it out.")
+    path = sqlite_path(url)
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    say(f"deleted {path}")
 
 
 async def _develop(life: Life, watch: Watch | None) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 import json
 import sys
@@ -23,7 +22,7 @@ from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
-from penstock.functions.registry import Registry
+from penstock.functions.registry import Registry, matching, nearest
 from penstock.functions.written import annotation_text, signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
@@ -127,14 +126,12 @@ def find_function(registry: Registry, name: str) -> AnyFunction:
     if exact is not None:
         return exact
     names = [function.name for function in registry]
-    found = [known for known in names if known.endswith((f":{name}", f".{name}"))]
+    found = matching(name, names)
     if len(found) == 1:
         return next(function for function in registry if function.name == found[0])
     if found:
         raise FunctionNotFound(f"{name!r} may be {' or '.join(found)}.", fix="Name one of them in full.", path=name)
-    short = {known.rpartition(":")[2]: known for known in names}
-    near = [short[known] for known in difflib.get_close_matches(name.rpartition(":")[2], short, 3, 0.7)]
-    near = near or difflib.get_close_matches(name, names, 3)
+    near = nearest(name, names, 3)
     fix = f"Did you mean {' or '.join(near)}?" if near else "See penstock functions."
     raise FunctionNotFound(f"The app has no function {name!r}.", fix=fix, path=name)
 

@@ -12,26 +12,35 @@ from urllib.request import Request, urlopen
 
 import click
 
+from penstock.cli.devserver import find_server
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import MOST_LINES, print_json, print_table, say
 from penstock.config import load_config
 from penstock.errors import ConfigError
 
 _SECONDS = 30.0
+_HERE = "http://127.0.0.1:8000"
 _HEADERS = ("query", "arguments", "caller", "watchers", "runs", "per minute", "ms each", "why it ran last")
 _TOKEN = "Give both the server and this command its token, in PENSTOCK_ADMIN_TOKEN."  # noqa: S105 - no token
 
 
 @click.command("live")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The address of the server.")
+@click.option(
+    "--url", help="The address of the server; default: penstock dev in this folder, or http://127.0.0.1:8000."
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many to list.")
 @json_option()
-def command(options: Options, url: str, limit: int) -> None:
+def command(options: Options, url: str | None, limit: int) -> None:
     """Show the queries that a server watches for its clients, the most expensive first.
 
-    The server needs the setting admin_token; this command reads it from the environment or the project files.
+    The server needs the setting admin_token; this command reads it from the environment or the project files. It knows
+    the token of a penstock dev that runs in this folder.
     """
-    found = _ask(url.rstrip("/"), f"/admin/live?limit={limit}", load_config().admin_token)
+    dev, token = find_server(), load_config().admin_token
+    url = (url or (dev.url if dev is not None else _HERE)).rstrip("/")
+    if dev is not None and url == dev.url:
+        token = token or dev.token
+    found = _ask(url, f"/admin/live?limit={limit}", token)
     if options.json:
         print_json(found)
         return

@@ -49,6 +49,7 @@ _COMMANDS = {
     "keys": ("penstock.cli.keys", "Show API keys; create one, revoke one."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
+    "logs": ("penstock.cli.logs", "Show the log events of all processes; follow them."),
     "doctor": ("penstock.cli.doctor", "Find what needs a person, with the next step."),
     "monitoring": ("penstock.cli.monitoring", "Print a Grafana board, Prometheus alerts, Axiom monitors."),
     "check": ("penstock.cli.check", "Check a program against best practices, without running it."),

@@ -66,7 +66,7 @@ async def open_backend(app: App, options: Options, *, fitting: bool = False, **s
 @asynccontextmanager
 async def open_store(app: App, config: Config) -> AsyncIterator[Store]:
     """Make the app's store, and close it at the end. `Store.open` connects what needs more than the catalog."""
-    store = make_store(config, SystemClock(), app.registry.codec)
+    store = make_store(config, SystemClock(), app.registry.codec, app.registry.password)
     try:
         yield store
     finally:

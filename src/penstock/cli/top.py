@@ -133,7 +133,9 @@ def _workers(seen: Look) -> Table:
         left = (worker.expires_at - seen.now).total_seconds()
         ends = Text("over", style="red") if left <= 0 else Text(span(left))
         up = span((seen.now - worker.started_at).total_seconds())
-        table.add_row(Text(worker.holder), str(worker.lease), f"{worker.running:,}", up, ends)
+        table.add_row(
+            Text(f"{worker.holder} {worker.scope}".rstrip()), str(worker.lease), f"{worker.running:,}", up, ends
+        )
     if not seen.workers:
         table.add_row(Text("no worker runs", style="red"), *[""] * 4)
     return table

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import zoneinfo
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from typing import cast
 
 from cronsim import CronSim, CronSimError
 
@@ -72,6 +73,39 @@ def change_within(start: datetime, end: datetime, place: tzinfo) -> datetime | N
 
 def _offset(instant: datetime, place: tzinfo) -> timedelta:
     return instant.astimezone(place).utcoffset() or timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTime:
+    """A time as a clock at a place shows it, for ``run_at``.
+
+    When clocks are set, the rule of crons holds: a time that clocks jump over is the moment of the jump, and of a time
+    that comes twice the first one counts.
+
+    Args:
+        time: The time on the clock: a datetime without a time zone.
+        timezone: IANA name of the place's time zone.
+
+    Attributes:
+        instant: That moment, in UTC.
+
+    Raises:
+        DeclarationError: The time has a time zone, or there is no such zone.
+    """
+
+    time: datetime
+    timezone: str
+    instant: datetime = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        time, name = cast("tuple[object, object]", (self.time, self.timezone))
+        if not isinstance(time, datetime) or time.tzinfo is not None:
+            raise DeclarationError(
+                f"LocalTime takes a datetime without a time zone, not {time!r}.", fix="Pass an aware one as it is."
+            )
+        if not isinstance(name, str):
+            raise DeclarationError(f"A time zone is given by its name, not as {name!r}.", fix="Write 'Europe/Prague'.")
+        object.__setattr__(self, "instant", first_instant(time, zone(name)))
 
 
 _LONGEST_TEXT = 256

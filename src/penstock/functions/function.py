@@ -81,6 +81,7 @@ class Function(Generic[C, P, R, X]):
         access: Who may call it; None if its declaration says nothing.
         rate_limit: The rate limit that each call from outside takes a token of; None for none.
         timeout: How long a call from outside may take; None for the setting `call_timeout`.
+        restartable: Whether its job runs again if its worker is lost, though it has no retry policy.
         declared: The function as it was written.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -99,6 +100,7 @@ class Function(Generic[C, P, R, X]):
         access: Access | Guard | None = None,
         rate_limit: str | None = None,
         timeout: timedelta | None = None,
+        restartable: bool = False,
     ) -> None:
         self.name = name_of(handler) if name is None else name
         self.handler = handler
@@ -124,6 +126,7 @@ class Function(Generic[C, P, R, X]):
         self.rate_limit = rate_limit
         self.timeout = timeout
         self._check_timeout(handler, timeout)
+        self.restartable = restartable
         self.access = None if access is None else access_of(access)
         self._check_access(handler)
 

@@ -89,9 +89,9 @@ class Known:
         return function in self._unknown
 
     def exclusions(self, now: float, held: Iterable[str] = ()) -> Mapping[str, object]:
-        """Functions left to other workers now, as parameters of queries; `held` are functions that wait here only."""
+        """Functions left to other workers now, as parameters of queries; `held` are functions that do not run here."""
         self._unknown = {name: until for name, until in self._unknown.items() if until > now}
         names = {name for name, _program in self._others}
-        shared = {name for name in names if self._registry.find(name)}
-        others, programs = [*(names - shared), *self._unknown, *held], {program for _name, program in self._others}
+        shared = {name for name in names if self._registry.find(name)}.difference(held := set(held))
+        others, programs = [*(names - shared | held), *self._unknown], {program for _name, program in self._others}
         return {"others": others, "shared": [*shared], "programs": [*programs]}

@@ -5,15 +5,18 @@ Owns the names of one app. Leaves the rights of callers to `calls/run/dispatch`.
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from penstock.codec import Codec
+from penstock.config import Password
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
@@ -22,6 +25,8 @@ from penstock.observe.places import place_of_handler
 from penstock.schema.table import Table
 
 LONGEST_PATH = 512
+# The program's wrapper of its jobs: gets the name of a function, and the `Work` of each job that one call of it runs.
+AroundJobs = Callable[[str, Sequence[Any]], AbstractAsyncContextManager[Any]]
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -29,6 +34,8 @@ class Registry:
     def __init__(self) -> None:
         self.program = ""  # the name of the app
         self.codec: Codec | None = None  # the codec of the app
+        self.around_jobs: AroundJobs | None = None
+        self.password: Password | None = None  # gives the password of the database
         self._functions: dict[str, AnyFunction] = {}
         self._http_names: dict[str, AnyFunction] = {}
         self.http = HttpActions()
@@ -65,7 +72,7 @@ class Registry:
 
     def full_name(self, name: str) -> str:
         """The name with its module; the name as it is if it is unknown or ambiguous, as jobs outlive functions."""
-        found = [known for known in self._functions if known.endswith((f":{name}", f".{name}"))]
+        found = matching(name, self._functions)
         return found[0] if len(found) == 1 and ":" not in name else name
 
     def kinds(self) -> dict[str, str]:
@@ -87,6 +94,18 @@ class Registry:
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def matching(name: str, names: Collection[str]) -> list[str]:
+    """The names that a name may mean: itself, or else each that has only a module before it."""
+    return [name] if name in names else [one for one in names if one.endswith((f":{name}", f".{name}"))]
+
+
+def nearest(name: str, names: Collection[str], most: int = 1) -> list[str]:
+    """The names that somebody may have meant, with or without their modules."""
+    short = {one.rpartition(":")[2]: one for one in names}
+    near = difflib.get_close_matches(name.rpartition(":")[2], short, most, 0.7)
+    return [short[one] for one in near] or difflib.get_close_matches(name, names, most)
 
 
 def _codes_of(names: Mapping[str, Any], module: str) -> Iterator[bytes]:

@@ -70,6 +70,8 @@ class Options:
     start_deadline: float | None = None  # seconds after it was due by which it has to start; None for no limit
     keep: float | None = None  # seconds for which its status is kept once it has ended; None for the setting's value
     on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
+    on_complete_only: str | None = None  # the ends after which on_complete is called, with commas between; None for all
+    restartable: bool | None = None  # whether an action without a policy runs again if its worker is lost
     context: str | None = None  # the `context` of on_complete, as JSON
     concurrency_key: str | None = None  # of its pool's jobs with the same one only so many run at once
     key: str | None = None  # of its pool's jobs with the same one there is only one
@@ -172,6 +174,12 @@ class Job:
     # whether its handler has marked it as completed, so that it ends as success even if the handler raises
     marked: bool = False
     version: int = -1  # the version of the handler that runs it, if it is of a reactive task; -1 if nobody knows
+
+    def is_followed(self, end: JobState) -> bool:
+        """Whether its on_complete is called after an end."""
+        only = self.options.on_complete_only
+        kind = JobState.CANCELED if end is JobState.SKIPPED else end
+        return self.on_complete is not None and (only is None or kind.value in only.split(","))
 
     @property
     def is_late(self) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from penstock.config import FOR_EVER
 from penstock.jobs.job import Attempt, Ending, Job, Options, Outcome, Settlement, mark_of
 from penstock.jobs.retry import Exponential, Retry, backoff, wait_after
-from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, JobEvent, JobState, next_state
+from penstock.jobs.states import FAILED_ATTEMPT, FINISHED, MOVES, JobEvent, JobState, next_state
 from penstock.observe.errortext import error_text
 
 KEEP_STATUS = timedelta(days=7)
@@ -31,7 +31,8 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         outcome = Outcome(JobEvent.RETURNED)
     if job.ending is not None:
         return _settle_call(job, job.ending, outcome, now, chance, keep)
-    if outcome.event is JobEvent.RETURNED and job.on_complete is None:  # the way of most jobs, and the shortest
+    if outcome.event is JobEvent.RETURNED and (job.on_complete is None or not job.is_followed(JobState.SUCCESS)):
+        # The way of most jobs, and the shortest.
         state, until, result = JobState.SUCCESS, expiry(job.options, now, keep), outcome.result
         settled = Settlement(job.id, state, outcome.event, job.attempt, job.run_at, now, until, result)
         settled.frees_key = job.options.key is not None
@@ -41,7 +42,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         return settled
     wait, task = _wait(job, outcome, now, chance), job.options.task
     event = outcome.event if wait is not None else _LAST[outcome.event]
-    state = next_state(JobState.RUNNING, event, on_complete=job.on_complete is not None)
+    state = next_state(JobState.RUNNING, event, job.is_followed)
     settled = Settlement(
         id=job.id,
         state=state,
@@ -62,27 +63,27 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
     )
     if state is not JobState.COMPLETING:
         return settled
-    return _completing(job, settled, next_state(JobState.RUNNING, event, on_complete=False), job.started_at)
+    return _completing(job, settled, MOVES[JobState.RUNNING, event], job.started_at)
 
 
 def settle_cancel(
     job: Job, now: datetime, keep: timedelta = KEEP_STATUS, event: JobEvent = JobEvent.CANCELED
 ) -> Settlement:
     """The settlement of a pending job that is canceled, or skipped. Its attempts stay as they are."""
-    state = next_state(JobState.PENDING, event, on_complete=False)
+    state = next_state(JobState.PENDING, event, job.is_followed)
     settled = Settlement(
         id=job.id,
-        state=next_state(JobState.PENDING, event, on_complete=job.on_complete is not None),
+        state=state,
         event=event,
         attempt=job.attempt,
         run_at=job.run_at,
         finished_at=now,
         expires_at=expiry(job.options, now, keep),
-        frees_key=job.options.key is not None and (job.on_complete is None or bool(job.options.until_start)),
+        frees_key=job.options.key is not None and (state in FINISHED or bool(job.options.until_start)),
         mark=None if job.options.task is None else mark_of(job.options.task, job.args),
-        run=job.options.run if job.on_complete is None else None,
+        run=job.options.run if state in FINISHED else None,
     )
-    return _completing(job, settled, state, None) if settled.state is JobState.COMPLETING else settled
+    return _completing(job, settled, MOVES[JobState.PENDING, event], None) if state is JobState.COMPLETING else settled
 
 
 def complete(job: Job, ending: Ending, now: datetime, keep: timedelta, error: str | None = None) -> Settlement:
@@ -164,6 +165,7 @@ def _bare(job: Job) -> Job:
         task = None
     bare = Options(
         context=asked.context,
+        on_complete_only=asked.on_complete_only,
         key=asked.key,
         until_start=asked.until_start,
         task=task,
@@ -220,7 +222,8 @@ def _settle_call(
 def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta | None:
     """The wait before the job runs again; None if its attempt failed and there is no further one.
 
-    A lost mutation left no trace, so it runs again, up to a few losses. A lost action needs a retry policy.
+    A lost mutation left no trace, so it runs again, up to a few losses. So does an action that may be started again.
+    Any other lost action needs a retry policy.
     """
     retry, wait = job.options.retry, None
     if outcome.event not in _LAST:
@@ -231,7 +234,8 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
         wait = timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance))
     if outcome.event is JobEvent.RAISED:
         return wait if outcome.retryable else None
-    if wait is None and (retry is not None or job.kind == "action" or job.attempt >= MAX_LOSSES):
+    once = job.kind == "action" and not job.options.restartable
+    if wait is None and (retry is not None or once or job.attempt >= MAX_LOSSES):
         return None
     return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance)) if job.attempt > 1 else outcome.delay
 

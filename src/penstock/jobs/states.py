@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 
 class JobState(enum.Enum):
@@ -65,7 +66,7 @@ RETRIABLE = frozenset({F, C})
 FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})
 
 
-def next_state(state: JobState, event: JobEvent, *, on_complete: bool) -> JobState:
-    """The state that an event leads to, from anywhere but completing."""
+def next_state(state: JobState, event: JobEvent, is_followed: Callable[[JobState], bool]) -> JobState:
+    """The state that an event leads to, from anywhere but completing; an on_complete may follow an end."""
     to = MOVES[state, event]
-    return JobState.COMPLETING if on_complete and to in FINISHED else to
+    return JobState.COMPLETING if to in FINISHED and is_followed(to) else to

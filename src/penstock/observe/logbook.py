@@ -27,6 +27,7 @@ from penstock.observe.timing import STEPS, Spent, bucket_of, current_spent
 
 Numbers = dict[str, dict[str, float]]  # by name, such as `function shop:pay`, then by how it went
 RAN, LEAST_LEVEL = 1, 2  # the level of a run of a function, and the least one of what was logged
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _MOST_NAMES, _MOST_EVENTS, _RUNS_OF_ONE = 500, 200, 5  # that are written at once
 _LONGEST, _LONGEST_TRACE, _LONGEST_ERROR = 2_000, 8_000, 300
 _NO_FAULT = (ApplicationError, LeaseLost, Snooze, TaskConditionFailed, TryAgain)  # they are raised in the normal course

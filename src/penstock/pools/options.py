@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from penstock.crons.schedule import LocalTime
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, UsageError, ValueInvalid
 from penstock.functions.function import AnyFunction, FunctionKind, MutationFunction
@@ -19,6 +20,7 @@ _LONGEST_NAME = 200
 
 
 OnDuplicate = Literal["return", "reject", "replace", "debounce"]
+End = Literal["success", "failed", "canceled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ class WorkOptions(TypedDict, total=False):
     retry: bool | Retry | None
     on_complete: MutationFunction[Any, ..., Any, Any] | None
     on_complete_retry: Retry | None
+    on_complete_only: tuple[End, ...] | None
     context: Any
-    run_at: datetime | None
+    run_at: datetime | LocalTime | None
     run_after: timedelta | None
     name: str | None
     priority: int
@@ -78,8 +81,9 @@ def change_options(known: WorkOptions, options: Mapping[str, Any]) -> WorkOption
         raise UsageError("A debounce needs a delay.", fix="Give run_after=timedelta(seconds=…).")
     if "max_wait" in given and changed.get("on_duplicate") != "debounce":
         raise UsageError("max_wait needs a debounce.", fix='Give on_duplicate="debounce".')
-    if "on_complete" not in given and given & {"context", "on_complete_retry"}:
-        raise UsageError("context and on_complete_retry need an on_complete.", fix="Give on_complete too.")
+    if "on_complete" not in given and (alone := given & {"context", "on_complete_retry", "on_complete_only"}):
+        needs = f"{' and '.join(sorted(alone))} need{'s' * (len(alone) == 1)}"
+        raise UsageError(f"{needs} an on_complete.", fix="Give on_complete too.")
     return cast("WorkOptions", changed)
 
 
@@ -101,6 +105,7 @@ _NEVER_NONE = frozenset({"priority", "on_duplicate"})
 _WORDS = {
     "retry": "True, False or a Retry",
     "on_complete_retry": "a Retry",
+    "on_complete_only": f"a tuple of some of {', '.join(get_args(End))}",
     "priority": f"a whole number from {PRIORITIES[0]:,} to {PRIORITIES[-1]:,}",
     "timeout": "a timedelta greater than 0, and of at most five years",
     "start_deadline": "a timedelta greater than 0, and of at most five years",
@@ -115,10 +120,10 @@ _WORDS = {
 
 def _is_allowed(name: str, value: Any) -> bool:
     match name:
-        case "retry":
-            return isinstance(value, bool | Retry)
-        case "on_complete_retry":
-            return isinstance(value, Retry)
+        case "retry" | "on_complete_retry":
+            return isinstance(value, Retry) or (name == "retry" and isinstance(value, bool))
+        case "on_complete_only":
+            return isinstance(value, tuple) and 0 < sum(one in get_args(End) for one in value) == len(value)
         case "priority":
             return type(value) is int and value in PRIORITIES
         case "timeout" | "start_deadline" | "deadline" | "max_wait":

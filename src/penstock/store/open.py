@@ -9,15 +9,21 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.clock import Clock
 from penstock.codec import Codec
-from penstock.config import Config
+from penstock.config import Config, Password
 from penstock.errors import ConfigError, of_extra
 from penstock.store.store import Store
 
 _LAST_PORT = 65_535
 
 
-def make_store(config: Config, clock: Clock, codec: Codec | None = None) -> Store:
-    """The store of the configured database, not yet connected. Only its own driver is imported; `codec` encrypts.
+def make_store(config: Config, clock: Clock, codec: Codec | None = None, password: Password | None = None) -> Store:
+    """The store of the configured database, not yet connected. Only its own driver is imported.
+
+    Args:
+        config: Its settings.
+        clock: The time.
+        codec: Encrypts values.
+        password: Gives the password of each new connection to PostgreSQL, in place of the one in the URL.
 
     Raises:
         ConfigError: The URL names no database that penstock knows, or its driver is not installed.
@@ -32,7 +38,7 @@ def make_store(config: Config, clock: Clock, codec: Codec | None = None) -> Stor
     if scheme_of(config.database) == "postgresql":
         with of_extra("postgres", "PostgreSQL", {"asyncpg"}):
             module = importlib.import_module("penstock.store.postgres.store")
-        store = cast("Store", module.PostgresStore(config.database, config, clock))
+        store = cast("Store", module.PostgresStore(config.database, config, clock, password))
     else:
         module = importlib.import_module("penstock.store.sqlite.store")
         store = cast("Store", module.SqliteStore(sqlite_path(config.database), config, clock))

@@ -25,6 +25,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.registry import Registry
+from penstock.functions.scope import EVERYTHING, Scope
 from penstock.jobs.job import JobId, NewJob, Options, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
@@ -183,8 +184,10 @@ class Crons:
         """The names of the declared ones, each with that of its function."""
         return [(name, declared.function.name) for name, declared in self._declared.items()]
 
-    def scope(self) -> CronScope:
-        """The crons that this program keeps."""
+    def scope(self, within: Scope = EVERYTHING) -> CronScope:
+        """The crons that this program keeps, or those of them that a process runs."""
+        if within.crons is not None:
+            return CronScope(within.crons, ())
         functions = [function.name for function in self._registry if function.kind is not FunctionKind.QUERY]
         return CronScope(list(self._declared), functions)
 

@@ -86,6 +86,8 @@ class Workpool:
                 ``on_complete``: a mutation ``(ctx, work_id, result, context)``, run exactly once when the work has
                 ended, in the transaction that ends it; ``result`` is a `Success`, `Failed` or `Canceled`.
                 ``on_complete_retry``: a `Retry` for an ``on_complete`` that raises; five attempts by default.
+                ``on_complete_only``: the ends after which ``on_complete`` runs, such as ``("failed",)``: some of
+                ``"success"``, ``"failed"`` and ``"canceled"``; all by default.
                 ``context``: a value for ``on_complete``, which it gets with the result; anything that JSON can say.
                 ``run_at``, ``run_after``: a time or a delay before which it does not start.
                 ``name``: its name in log events; its function's name by default.
@@ -437,7 +439,7 @@ class Workpool:
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
         asked, after, ttl = self._options, self._options.get("on_complete"), self.definition.status_ttl
         context, timeout, key = asked.get("context"), asked.get("timeout"), asked.get("key")
-        start, deadline = asked.get("start_deadline"), asked.get("deadline")
+        start, deadline, only = (asked.get(one) for one in ("start_deadline", "deadline", "on_complete_only"))
         if deadline is not None and function.kind is not FunctionKind.WORKFLOW:
             raise UsageError(
                 f"{function.name} is {function.kind.with_article}, which has no deadline.",
@@ -451,6 +453,7 @@ class Workpool:
             deadline=None if deadline is None else deadline.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.get("on_complete_retry"),
+            on_complete_only=None if only is None else ",".join(sorted(only)),
             context=None
             if after is None or context is None
             else calls.fitting(after.signature.encode_one("context", context, "The context"), "The context"),

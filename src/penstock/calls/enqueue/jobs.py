@@ -16,6 +16,7 @@ from uuid import UUID
 from penstock.calls.enqueue.bulk_enqueue import BulkEnqueue, NotMade
 from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
+from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
@@ -86,8 +87,12 @@ class JobCalls:
 
     def at(self, time: object, word: str) -> datetime:
         """A point in time, or now if it is past."""
+        if isinstance(time, LocalTime):
+            time = time.instant
         if not isinstance(time, datetime) or time.tzinfo is None:
-            raise ValueInvalid(f"{word} takes an aware datetime, not {time!r}.", fix="Attach a time zone.")
+            raise ValueInvalid(
+                f"{word} takes an aware datetime or a LocalTime, not {time!r}.", fix="Attach a time zone."
+            )
         now = self.now()
         if time > now + FARTHEST:
             raise ValueInvalid(f"{time} is more than five years ahead.")
@@ -130,6 +135,8 @@ class JobCalls:
         kind: Kind = function.kind.job_kind
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.with_trace(options)
+        if function.restartable:
+            options = replace(options, restartable=True)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 

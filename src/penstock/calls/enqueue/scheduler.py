@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.tokens import complete, fail
+from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError
 from penstock.functions.function import (
     ActionFunction,
@@ -61,13 +62,16 @@ class Scheduler:
     @track_calls
     async def run_at(
         self,
-        time: datetime,
+        time: datetime | LocalTime,
         function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> JobId[R]:
-        """Run a function at a point in time, or at once if it is past. Raises the errors of `run_after`."""
+        """Run a function at a point in time, or at once if it is past. Raises the errors of `run_after`.
+
+        ``LocalTime(datetime(2030, 3, 31, 9), "Europe/Prague")`` is nine o'clock there.
+        """
         call = self._schedule(self._calls.at(time, "run_at"), function, args, kwargs)
         return await self._calls.sending(DEFAULT_POOL, function, call)
 

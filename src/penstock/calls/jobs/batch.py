@@ -23,7 +23,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.functions.batch import Batch
 from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.jobs.job import Outcome, Settlement
+from penstock.jobs.job import Outcome, Settlement, Work
 from penstock.jobs.states import JobEvent
 from penstock.store.session import Session
 
@@ -56,6 +56,10 @@ class _BatchCall(Call):
 
     for_ever: ClassVar[bool] = True
     takes_token = False
+
+    @property
+    def works(self) -> Sequence[Work]:
+        return [run.work for run in self.runs]
 
     @property
     def cancellation(self) -> Cancellation:

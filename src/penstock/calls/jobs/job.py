@@ -345,7 +345,8 @@ def failure(error: BaseException) -> Outcome:
 
 def outcome_of_interrupt(run: JobRun) -> Outcome:
     """The outcome of a job that was stopped midway. A mutation left no effect; an action that has begun may have."""
-    if run.job.kind != "action" or not run.begun or run.job.ending is not None:
+    restarts = run.job.options.restartable and run.job.options.retry is None
+    if run.job.kind != "action" or not run.begun or run.job.ending is not None or restarts:
         return Outcome(JobEvent.HANDED_BACK)
     return Outcome(JobEvent.LOST, error="WorkerLost: the worker stopped before this job had ended")
 

@@ -25,6 +25,7 @@ from penstock.errors import TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.functions.programs import Known
 from penstock.functions.registry import Registry
+from penstock.functions.scope import EVERYTHING
 from penstock.jobs.job import Job, Outcome, Settlement
 from penstock.jobs.settle import settle_anyhow
 from penstock.observe.logbook import Logbook
@@ -62,6 +63,7 @@ class Engine:
     ) -> None:
         self.store = store
         self.known = Known(registry)
+        self.scope = EVERYTHING  # of the work that this process runs
         self.registry = registry
         self.config = config
         self.keep = timedelta(seconds=config.job_status_ttl)  # for the status of a job that does not say otherwise
@@ -111,9 +113,12 @@ class Engine:
         return threads.place(function.name, lingering, function=function.name, depth=depth)
 
     def functions_held_here(self) -> list[str]:
-        """The functions of tasks that are held in this process only."""
-        held = self.pauses.here(self.clock.now())
-        return [name for name, task in self.reactive.items() if self.tasks[task.name].id in held] if held else []
+        """The functions of tasks that this process does not run, or not now."""
+        held, scope = self.pauses.here(self.clock.now()), self.scope
+        if not held and scope.tasks is None:
+            return []
+        tasks = ((name, task.name) for name, task in self.reactive.items())
+        return [name for name, task in tasks if self.tasks[task].id in held or not scope.runs("tasks", task)]
 
     async def learn_order(self, session: OpenTransaction | None = None) -> None:
         """Read which tables need every change captured, so that changes are written in their order."""

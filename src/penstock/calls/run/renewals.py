@@ -133,7 +133,8 @@ class Renewals:
     async def _renew(self, lease: Renewed) -> bool:
         async with self._turn:
             if self._store is None:
-                store = make_store(replace(self._config, max_connections=1, read_url=""), self._clock)
+                config = replace(self._config, max_connections=1, read_url="")
+                store = make_store(config, self._clock, password=self._registry.password)
                 await store.open(for_leases=True)
                 self._store = store
             return await lease.renew(self._store, self._blocked)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 from penstock.calls.call import Arguments, Call, PythonCall
@@ -42,6 +42,7 @@ from penstock.errors import (
 )
 from penstock.functions.access import Asked
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
+from penstock.functions.registry import AroundJobs
 from penstock.live.entry import Answer, Entry
 from penstock.observe import points
 from penstock.observe.loglines import log_lines
@@ -398,10 +399,12 @@ class FunctionCalls(Attempts):
             if function.is_async:
                 if djangodb.is_loaded():
                     await djangodb.on_loop()
-                result = await run(ctx, **arguments)
+                running = run(ctx, **arguments)
             else:
                 twin = self._contexts[function.kind, False](ctx, Bridge(asyncio.get_running_loop()))
-                result = await self._in_thread(call, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), thread)
+                running = self._in_thread(call, lambda: djangodb.in_thread(lambda: run(twin, **arguments)), thread)
+            around = self.engine.registry.around_jobs
+            result = await (running if around is None or handler or not call.works else _run_in(around, call, running))
             calls.end()
             if watch is not None:
                 watch.check_asked()
@@ -425,6 +428,21 @@ class FunctionCalls(Attempts):
             return await thread.run(work)
         async with self.engine.thread(call.function, call.depth, call.lingering, nested=True) as own:
             return await self._in_thread(call, work, own)
+
+
+async def _run_in(around: AroundJobs, call: Call, running: Coroutine[Any, Any, Any]) -> Any:
+    """Run the handler of a job inside of the program's wrapper, which cannot swallow its error."""
+    raised: BaseException | None = None
+    try:
+        async with around(call.function.name, call.works):
+            try:
+                return await running
+            except BaseException as error:
+                raised = error
+                raise
+    finally:
+        running.close()  # if the wrapper has raised first
+    raise cast("BaseException", raised)
 
 
 def _scope(transaction: Transaction, call: Call) -> Scope:

@@ -12,6 +12,7 @@ from penstock.calls.run.ratelimits import RateStatus
 from penstock.calls.workflows.context import Pool
 from penstock.calls.workflows.events import Event
 from penstock.clock import Random
+from penstock.crons.schedule import LocalTime
 from penstock.errors import Unauthenticated
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, QueryFunction, WorkflowFunction
 from penstock.identity.caller import RequestInfo
@@ -110,7 +111,7 @@ class SyncScheduler(Face):
     ) -> JobId[R]: ...
     def run_at(
         self,
-        time: datetime,
+        time: datetime | LocalTime,
         function: MutationFunction[Any, P, R, Any] | ActionFunction[Any, P, R, Any] | WorkflowFunction[Any, P, R, Any],
         /,
         *args: P.args,

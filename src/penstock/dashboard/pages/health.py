@@ -15,6 +15,7 @@ _PAGES = {  # of the things that findings are about
     "pool": "/work?pool=",
     "task": "/tasks/task?task=",
     "outbox": "/outboxes/outbox?outbox=",
+    "cron": "/crons?cron=",
     "function": "/functions/",
     "table": "/schema#",
 }
@@ -22,7 +23,7 @@ _PAGES = {  # of the things that findings are about
 
 async def _load(view: View) -> Mapping[str, Any]:
     engine, app = view.backend.engine, view.backend.app
-    practices, seen = engine.practices, await look(engine, app.definitions(), app.tasks, app.outboxes)
+    practices, seen = engine.practices, await look(engine, app.definitions(), app.work(), app.outboxes)
     hot = sorted(seen.conflicts.items(), key=lambda one: -one[1][0])
     broken = sorted(() if practices is None else practices.found.values(), key=lambda one: -one.times)
     return {

@@ -8,17 +8,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock.dashboard.page import Page, View
+from penstock.observe.logbook import LEVELS
 
 _LISTED = 100
 _WORDS = ("event", "function", "job", "level")
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 async def _load(view: View) -> Mapping[str, Any]:
     given = {word: text for word in _WORDS if (text := view.word(word))}
     where: dict[str, Any] = {word: given.get(word, "") for word in ("event", "function")}
     if "level" in given:
-        where["level"] = _LEVELS.get(given["level"], logging.DEBUG)
+        where["level"] = LEVELS.get(given["level"], logging.DEBUG)
     found = await view.log(_LISTED + 1, words=[given.get("job", "")], below=view.below("before"), **where)
     older = urlencode(given | {"before": str(found[_LISTED - 1].id)}) if len(found) > _LISTED else None
     return {
@@ -26,7 +26,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "older": older,
         "given": {word: given.get(word, "") for word in _WORDS},
         "filtered": bool(given) or view.word("before") is not None,
-        "levels": list(_LEVELS),
+        "levels": list(LEVELS),
     }
 
 

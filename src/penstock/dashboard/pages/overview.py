@@ -17,6 +17,7 @@ from penstock.dashboard.pages.tasks import tasks_now
 from penstock.dataclass import dataclass
 from penstock.observe.readable import amount, span
 from penstock.observe.timing import percentiles
+from penstock.store.nouns.leases import list_unserved
 
 _WINDOW = timedelta(minutes=5)  # in which the calls behind the latency were made
 _LATE = 60.0  # seconds that a job may wait before somebody should look
@@ -40,7 +41,9 @@ async def _load(view: View) -> Mapping[str, Any]:
     durations = Counter[str]()
     for name, found in (await view.activity.sums(_WINDOW)).items():
         durations.update(found if name.startswith("function ") else {})
-    needs = [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
+    unserved = list_unserved(seen.workers, view.backend.app.work(), seen.now)
+    needs = [Need(f"No worker that is running runs {noun} {name}.", "/health") for noun, name in unserved]
+    needs += [*_of_pools(seen, pools), *_of_outboxes(outboxes)]
     failed = await calls.read(lambda session: store.jobs.count_failed(session, calls.now(), MOST_COUNTED))
     if failed:
         needs.append(Need(f"{_some(failed, 'job')} failed for good and can be retried.", "/work?state=failed"))

@@ -263,8 +263,9 @@ class Worker(LeasedService):
             await self._adopt(lease)
         self._claim_unknown = True  # until the answer has come
         asked = min(free, executor.piece)
-        rooms = [Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL])]
-        rooms += self._slots.rooms(free, executor.busy)
+        rooms = self._slots.rooms(free, executor.busy)
+        if self._engine.scope.runs_pool(DEFAULT_POOL):
+            rooms.insert(0, Room(DEFAULT_POOL, free, running=executor.busy[DEFAULT_POOL]))
         rooms.sort(key=executor.last_turn)
         machine = self._engine.machine
         since = machine.monotonic()

@@ -27,9 +27,11 @@ _TIMES_OF_ENDING = ("finished_at", "started_at", "run_at", "failing_since")
 _OF_ENDING, _OF_ATTEMPT = (tuple(field.name for field in fields(kind)) for kind in (Ending, Attempt))
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
-    **dict.fromkeys(("name", "context", "concurrency_key", "key", "trace", "program", "run"), (str, _NONE)),
+    **dict.fromkeys(
+        ("name", "context", "concurrency_key", "key", "trace", "program", "run", "on_complete_only"), (str, _NONE)
+    ),
     **dict.fromkeys(("timeout", "start_deadline", "deadline"), (int, float, _NONE)),
-    "until_start": (bool, _NONE),
+    **dict.fromkeys(("until_start", "restartable"), (bool, _NONE)),
     "task": (int, _NONE),
 }
 _SHORT = 500

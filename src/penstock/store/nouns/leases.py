@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from penstock.dataclass import dataclass
+from penstock.functions.scope import EVERYTHING, Scope, Work, scope_of
 from penstock.jobs.job import Job
 from penstock.store.nouns.jobs import Jobs, Settle
 from penstock.store.nouns.noun import Access, Noun
@@ -25,11 +27,18 @@ class LeaseRow:
     expires_at: datetime
     running: int  # how many jobs run under it
     blocked: str = ""  # what has blocked the event loop of its process
+    scope: Scope = EVERYTHING  # what its process runs
 
     @property
     def is_worker(self) -> bool:
         """Whether it was taken to run jobs."""
         return not self.holder.startswith(_OTHERS)
+
+
+def list_unserved(leases: Iterable[LeaseRow], work: Work, now: datetime) -> builtins.list[tuple[str, str]]:
+    """The noun and the name of each thing that no live process runs, though some run others."""
+    scopes = {one.scope for one in leases if one.is_worker and one.expires_at > now}
+    return [*work.list_unserved(scopes)] if scopes else []
 
 
 class Leases(Noun, queries=("leases",)):
@@ -39,9 +48,9 @@ class Leases(Noun, queries=("leases",)):
         super().__init__(access)
         self._jobs = jobs
 
-    async def take(self, holder: str, ttl: timedelta, now: datetime) -> int:
-        """A new lease; its number fences everything done under it."""
-        rows = await self._run("take", holder=holder, now=now, expires_at=now + ttl)
+    async def take(self, holder: str, ttl: timedelta, now: datetime, scope: Scope = EVERYTHING) -> int:
+        """A new lease of a process that runs this; its number fences everything done under it."""
+        rows = await self._run("take", holder=holder, now=now, expires_at=now + ttl, scope=scope.text())
         return int(rows[0]["id"])
 
     async def renew(self, lease: int, ttl: timedelta, now: datetime, holder: str | None = None) -> bool:
@@ -59,6 +68,7 @@ class Leases(Noun, queries=("leases",)):
             await self._fetch(session, "list"),
             holder=lambda row: row["holder"].partition("\n")[0],
             blocked=lambda row: row["holder"].partition("\n")[2],
+            scope=lambda row: scope_of(row["scope"]),
         )
 
     async def give_back(self, lease: int) -> None:

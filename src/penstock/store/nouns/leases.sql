@@ -1,5 +1,5 @@
 -- take: a new lease.
-insert into penstock.lease (holder, started_at, expires_at) values (:holder, :now, :expires_at) returning id;
+insert into penstock.lease (holder, started_at, expires_at, scope) values (:holder, :now, :expires_at, :scope) returning id;
 
 -- renew: extend a lease that has not been taken away.
 update penstock.lease set expires_at = :expires_at, holder = coalesce(:holder, holder) where id = :lease returning id;
@@ -42,6 +42,6 @@ delete from penstock.lease where id = :lease;
 
 -- list: all leases, oldest first, and how many jobs run under each.
 -- Unbounded: it counts jobs.
-select l.id as lease, l.holder, l.started_at, l.expires_at,
+select l.id as lease, l.holder, l.started_at, l.expires_at, l.scope,
        (select count(*) from penstock.running_job j where j.lease = l.id) as running
 from penstock.lease l where l.id > 0 order by l.id;

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
+from inspect import isawaitable
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
+from penstock.config import Password
+from penstock.errors import ConfigError, DatabaseUnavailable
+from penstock.observe.errortext import error_text
 from penstock.store.postgres.errors import REFUSALS
 
 Connection = Any  # asyncpg has no type information
@@ -76,9 +81,17 @@ class Route:
     """
 
     def __init__(
-        self, url: str, statement_timeout: float, lease: float, *, pooled: bool = False, same_plans: bool = False
+        self,
+        url: str,
+        statement_timeout: float,
+        lease: float,
+        password: Password | None = None,
+        *,
+        pooled: bool = False,
+        same_plans: bool = False,
     ) -> None:
         self._url = url
+        self._password = password
         self._servers = deque(servers(url))
         self._settings = _SETTINGS | _limits(statement_timeout) | (_SAME_PLANS if same_plans else {})
         self._probes = _probes(lease)
@@ -95,7 +108,9 @@ class Route:
         """
         server = self._servers[0]
         try:
-            limits = {"timeout": wait / len(self._servers), "command_timeout": command_timeout}
+            limits: dict[str, Any] = {"timeout": wait / len(self._servers), "command_timeout": command_timeout}
+            if self._password is not None:
+                limits["password"] = partial(_ask, self._password)
             return await self._open(server | limits)
         except REFUSALS:
             if server is self._servers[0]:
@@ -127,6 +142,23 @@ class Route:
                 return connection
         self._is_known = self.pooled = True
         return None
+
+
+async def _ask(password: Password) -> str:
+    """Ask a program for the password of one connection."""
+    try:
+        found = password()
+        found = await found if isawaitable(found) else found
+    except Exception as error:
+        raise DatabaseUnavailable(
+            f"The app's password= raised for a new connection to the database: {error_text(error)}.",
+            fix="Check that whoever issues the token answers.",
+        ) from error
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"The app's password= gave a {type(found).__name__}.", fix="Let it return the password as str."
+        )
+    return found
 
 
 def servers(url: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.config import Config
+from penstock.config import Config, Password
 from penstock.errors import ConfigError
 from penstock.store.nouns.leases import Leases
 from penstock.store.nouns.pools import Pools
@@ -44,14 +44,14 @@ class PostgresStore(Store):
     catalog: PostgresCatalog
     signals: PostgresSignals
 
-    def __init__(self, url: str, config: Config, clock: Clock) -> None:
+    def __init__(self, url: str, config: Config, clock: Clock, password: Password | None = None) -> None:
         self._clock = clock
         self.dialect: Dialect = POSTGRES.in_schema(config.schema)
         self._queries = load_queries("store", self.dialect)
         self.writers = config.max_connections
         timing: dict[str, Any] = {"wait": config.database_wait, "dialect": self.dialect}
         timing["statement_timeout"] = config.statement_timeout
-        pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease)
+        pooled, limits = bool(config.direct_database), (config.statement_timeout, config.lease, password)
         route = Route(url, *limits, pooled=pooled)
         self._connections = Connections(route, size=config.max_connections, **timing)
         # Services have connections of their own: no number of calls may keep a worker from renewing its lease.
