@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
+from functools import cached_property
 
 from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.renewals import Renewals
 from penstock.calls.run.threads import Place, Threads
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, secret
 from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.functions.function import AnyFunction
@@ -31,7 +32,9 @@ from penstock.observe.meters import Meters
 from penstock.observe.practices import practices_of
 from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
+from penstock.store.nouns.files import Space
 from penstock.store.nouns.tasks import TaskRow
+from penstock.store.objects import Objects
 from penstock.store.session import OpenTransaction
 from penstock.store.sql.statements import Statements
 from penstock.store.store import Store
@@ -79,6 +82,22 @@ class Engine:
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
+        self._space: Space | None = None
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The bytes of files.
+
+        Raises:
+            ConfigError: The packages of the extra ``files`` are not installed, or the setting ``files`` is wrong.
+        """
+        return Objects(self.config.files, self.config.max_file_bytes)
+
+    async def file_space(self) -> Space:
+        """The folder of the database among the bytes of files, and the secret that signs their tokens."""
+        if self._space is None:
+            self._space = await self.store.files.space(Space(f"{self.clock.uuid7():032x}", secret()))
+        return self._space
 
     def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:
         """A place in a thread for a function written with def, to be held with ``async with``; None for any other.

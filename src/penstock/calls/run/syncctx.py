@@ -14,6 +14,7 @@ from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, SyncLockBlock
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.face import FACES, Face, forward
+from penstock.calls.run.storage import OpenFile, Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
@@ -54,6 +55,22 @@ class SyncDatabaseWriter(SyncDatabaseReader, of=DatabaseWriter):
 
 class SyncActionWork(Face, of=ActionWork):
     """`ActionWork` for code that does not await."""
+
+
+class SyncOpenFile(Face, of=OpenFile):
+    """`OpenFile` for code that does not await."""
+
+
+class SyncStorageReader(Face, of=StorageReader):
+    """`StorageReader` for code that does not await."""
+
+
+class SyncStorageWriter(SyncStorageReader, of=StorageWriter):
+    """`StorageWriter` for code that does not await."""
+
+
+class SyncStorage(SyncStorageWriter, of=Storage):
+    """`Storage` for code that does not await."""
 
 
 class SyncAuth(Face, of=Auth):

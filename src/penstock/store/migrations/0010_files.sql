@@ -1,0 +1,38 @@
+-- Files. Their bytes are in a folder or a bucket.
+
+-- A row is a file. `key` is the name of its bytes, `storage_id` the secret part of its permanent URL, and `digest` is in
+-- hexadecimal. `claimed` says that a row of a user has been found to refer to it. Transactions of users insert and delete it,
+-- as uploads and pruners do, and pruners update `claimed`.
+create table penstock.file (
+    id text collate "C" primary key,
+    created_at timestamptz not null,
+    key text not null unique,
+    storage_id uuid not null unique,
+    size bigint not null,
+    digest text not null,
+    content_type text,
+    creator text,
+    claimed boolean not null default false
+);
+create index file_unclaimed on penstock.file (created_at) where not claimed;
+
+-- A row says that the bytes of this name are to be deleted. Transactions that delete a file insert it, and pruners delete it
+-- once the bytes are gone.
+create table penstock.file_removal (
+    key text primary key
+);
+
+-- A row is an upload token that may be used once, and was. Uploads insert it, and pruners delete it.
+create table penstock.file_token (
+    id text primary key,
+    expires_at timestamptz not null
+);
+create index file_token_expires on penstock.file_token (expires_at);
+
+-- The one row names the folder of this database among the bytes, and has the secret that signs tokens. The first process that
+-- needs it inserts it.
+create table penstock.file_space (
+    id integer primary key check (id = 1),
+    name text not null,
+    secret text not null
+);
