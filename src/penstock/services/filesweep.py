@@ -45,16 +45,16 @@ class FileSweep:
     async def delete_owed(self) -> float:
         """Delete the bytes of files that were deleted; seconds until the next look."""
         self._files.owes = False
-        keys = await self._files.list_owed(_AT_ONCE)
-        if not keys:
+        owed = await self._files.list_owed(_AT_ONCE)
+        if not owed:
             return _LATER
         if not self._can_reach():
             return _RARELY
-        await self._engine.objects.delete(keys)
+        await self._engine.objects.delete([key for key in owed.values() if key is not None])
         if points.armed:
-            await points.reach("file.deleted", keys=keys)
-        await self._files.settle(keys)
-        log_event("files.deleted", files=len(keys))
+            await points.reach("file.deleted", files=owed)
+        await self._files.settle(owed)
+        log_event("files.deleted", files=len(owed))
         return _SOON
 
     async def delete_unclaimed(self) -> float:

@@ -1,8 +1,8 @@
 -- Files. Their bytes are in a folder or a bucket.
 
 -- A row is a file. `key` is the name of its bytes, `storage_id` the secret part of its permanent URL, and `digest` is in
--- hexadecimal. `claimed` says that a row of a user has been found to refer to it. Transactions of users insert and delete it,
--- as uploads and pruners do, and pruners update `claimed`.
+-- hexadecimal. `claimed` says that a row of a user has been found to refer to it. Uploads and actions insert it, pruners update
+-- `claimed` and delete it.
 create table penstock.file (
     id text collate "C" primary key,
     created_at timestamptz not null,
@@ -16,10 +16,10 @@ create table penstock.file (
 );
 create index file_unclaimed on penstock.file (created_at) where not claimed;
 
--- A row says that the bytes of this name are to be deleted. Transactions that delete a file insert it, and pruners delete it
--- once the bytes are gone.
+-- A row says that a file is deleted: nobody sees it any more, and its bytes are to go. Transactions of users insert it. Pruners
+-- delete it with the row of the file, once the bytes are gone.
 create table penstock.file_removal (
-    key text primary key
+    file text collate "C" primary key
 );
 
 -- A row is an upload token that may be used once, and was. Uploads insert it, and pruners delete it.

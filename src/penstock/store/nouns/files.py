@@ -89,11 +89,11 @@ class Files(Noun, queries=("files",)):
         return {file_id for (file_id,) in await self._fetch(session, "existing", ids=[*ids])}
 
     async def remove(self, session: OpenTransaction, file_id: str) -> bool:
-        """Delete a file, and have its bytes deleted once this has committed; False if there is none."""
-        rows = await self._fetch(session, "remove", id=file_id)
-        for (key,) in rows:
-            await self._fetch(session, "owe", key=key)
-        return bool(rows)
+        """Delete a file, and have its bytes deleted once this has committed; False if there is none.
+
+        It only inserts, so that no transaction of users conflicts with a pruner.
+        """
+        return bool(await self._fetch(session, "remove", id=file_id))
 
     async def use_token(self, session: OpenTransaction, token_id: str, expires_at: datetime) -> bool:
         """Note that a token that is good for one upload was used; False if it was before."""
@@ -101,13 +101,15 @@ class Files(Noun, queries=("files",)):
 
     # ----- the pruner's
 
-    async def list_owed(self, limit: int) -> builtins.list[str]:
-        """The names of some bytes that are to be deleted."""
-        return [key for (key,) in await self._look("owed", limit=limit)]
+    async def list_owed(self, limit: int) -> dict[str, str | None]:
+        """Some deleted files, with the names of their bytes, which are to go; None if they are gone."""
+        return {file_id: key for file_id, key in await self._look("owed", limit=limit)}  # noqa: C416 - rows have names
 
-    async def settle(self, keys: Collection[str]) -> None:
-        """Forget bytes that are gone."""
-        await self._run("settle", keys=[*keys])
+    async def settle(self, ids: Collection[str]) -> None:
+        """Forget deleted files, whose bytes are gone."""
+        async with self._writing() as session:
+            for query in ("settle", "forget_removals"):
+                await self._execute(session, query, ids=[*ids])
 
     async def find_kept(self, keys: Collection[str]) -> set[str]:
         """The names of bytes, of some, that belong to a file."""

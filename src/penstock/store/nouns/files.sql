@@ -1,3 +1,9 @@
+-- {file}: the columns of a file.
+select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.file f
+
+-- {there}: whether a file is not deleted.
+not exists (select from penstock.file_removal r where r.file = f.id)
+
 -- space: the folder of this database, and its secret.
 select name, secret from penstock.file_space;
 
@@ -10,36 +16,36 @@ values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :cre
 returning id;
 
 -- find: a file.
-select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.file where id = :id;
+{file} where id = :id and {there};
 
 -- find_url: a file by the secret part of its URL.
-select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.file
-where storage_id = :storage_id;
+{file} where storage_id = :storage_id and {there};
 
 -- page: files, newest first, below an id.
-select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.file
-where id < :below order by id desc limit :limit;
+{file} where id < :below and {there} order by id desc limit :limit;
 
 -- existing: which of some files are there.
-select id from penstock.file where id = any(:ids::text[]);
+select id from penstock.file f where id = any(:ids::text[]) and {there};
 
--- remove: delete a file.
-delete from penstock.file where id = :id returning key;
+-- remove: note that a file is deleted; nothing if there is none.
+insert into penstock.file_removal (file)
+select id from penstock.file f where id = :id and {there}
+on conflict (file) do nothing returning file;
 
--- owe: have bytes deleted.
-insert into penstock.file_removal (key) values (:key) on conflict (key) do nothing returning key;
+-- owed: some files that are deleted, whose bytes are to go; no name of bytes for one that was deleted twice at a time.
+select r.file, f.key from penstock.file_removal r left join penstock.file f on f.id = r.file order by r.file limit :limit;
 
--- owed: the names of some bytes that are to be deleted.
-select key from penstock.file_removal order by key limit :limit;
+-- settle: forget files whose bytes are gone.
+delete from penstock.file where id = any(:ids::text[]);
 
--- settle: forget bytes that are gone.
-delete from penstock.file_removal where key = any(:keys::text[]);
+-- forget_removals: forget that they were deleted.
+delete from penstock.file_removal where file = any(:ids::text[]);
 
 -- use_token: note that a token was used; nothing if it was before.
 insert into penstock.file_token (id, expires_at) values (:id, :expires_at) on conflict (id) do nothing returning id;
 
 -- unclaimed: files of before a time that were not found to be claimed, oldest first.
-select id from penstock.file where not claimed and created_at <= :before order by created_at limit :limit;
+select id from penstock.file f where not claimed and created_at <= :before and {there} order by created_at limit :limit;
 
 -- claim: note that files are claimed.
 update penstock.file set claimed = true where id = any(:ids::text[]);
