@@ -266,6 +266,7 @@ async def test_the_url_of_the_program_is_put_before_paths(database_url: str) -> 
 
 
 async def test_secrets_of_urls_are_not_logged(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock")
     async with TestApp(app, database_url) as test:
         url = await stored(test)
         await get(test, url)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from stage.files import bucket, bytes_in, empty, keys_of, make_old, prune, sweep, write_bytes
 from stage.logs import events
 from stage.stories import tell_in
@@ -384,7 +385,7 @@ async def test_a_call_that_nobody_awaits_is_told(database_url: str) -> None:
 async def test_a_live_url_goes_with_its_file(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         file = await keep(test)
-        async with test.watch(url_of, file=file) as watch:
+        async with test.live(url_of, file=file) as watch:
             assert (await anext(watch)).startswith("/api/storage/")
             await test.run_mutation(write, lambda ctx: ctx.storage.delete(file))
             assert await anext(watch) is None
@@ -486,7 +487,7 @@ async def test_encrypted_fields_keep_all(database_url: str, caplog: pytest.LogCa
     class Sealed(Table):
         file: Encrypted[Id[File]]
 
-    hidden = App(tables=[Sealed], codec=FernetCodec([FernetCodec.generate_key()]))
+    hidden = App(tables=[Sealed], codec=FernetCodec(Fernet.generate_key().decode()))
     write_hidden, _, act_hidden = tell_in(hidden)
     async with TestApp(hidden, database_url) as test:
         file = await test.run_action(act_hidden, lambda ctx: ctx.storage.store(b"hello"))

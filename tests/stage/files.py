@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ _KEYS = {
     "AWS_REGION": "us-east-1",
     "AWS_ALLOW_HTTP": "true",
 }
+_numbers = itertools.count()
 _FILE_ROWS = "select key from penstock.file order by key"
 
 
@@ -41,9 +43,10 @@ def bucket() -> Iterator[str]:
     with mock.patch.dict(os.environ, {**_KEYS, "AWS_ENDPOINT_URL": endpoint}):
         import boto3  # noqa: PLC0415 - it takes seconds
 
-        boto3.client("s3").create_bucket(Bucket="files")
+        name = f"files-{port}-{next(_numbers)}"  # all servers of a process share their buckets
+        boto3.client("s3").create_bucket(Bucket=name)
         try:
-            yield "s3://files/of/tests"
+            yield f"s3://{name}/of/tests"
         finally:
             server.stop()
 

@@ -53,7 +53,7 @@ def read_token(text: str, purpose: Purpose, secret: str, now: datetime) -> FileT
         options: Any = {**_LEFT, "require": ["exp", "aud"]}
         claims = jwt.decode(text[:_LONGEST], secret, [_ALGORITHM], audience=purpose, options=options)
         expires_at = datetime.fromtimestamp(claims["exp"], UTC)
-    except (jwt.InvalidTokenError, ValueError, OverflowError) as error:
+    except (jwt.InvalidTokenError, TypeError, ValueError, OverflowError) as error:
         raise TokenInvalid("This is no token of this program.", fix="Ask for another URL.") from error
     if expires_at <= now:
         raise TokenExpired("The time of this token is over.", fix="Ask for another URL.")

@@ -18,7 +18,7 @@ from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.renewals import Renewals
 from penstock.calls.run.threads import Place, Threads
-from penstock.clock import Clock, SystemClock, secret
+from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.functions.function import AnyFunction
@@ -96,7 +96,7 @@ class Engine:
     async def file_space(self) -> Space:
         """The folder of the database among the bytes of files, and the secret that signs their tokens."""
         if self._space is None:
-            self._space = await self.store.files.space(Space(f"{self.clock.uuid7():032x}", secret()))
+            self._space = await self.store.files.space()
         return self._space
 
     def thread(self, function: AnyFunction | None, depth: int, *, nested: bool = False) -> Turn:

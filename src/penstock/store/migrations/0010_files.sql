@@ -29,10 +29,13 @@ create table penstock.file_token (
 );
 create index file_token_expires on penstock.file_token (expires_at);
 
--- The one row names the folder of this database among the bytes, and has the secret that signs tokens. The first process that
--- needs it inserts it.
+-- The one row names the folder of this database among the bytes, and has the secret that signs tokens. Nobody changes it.
 create table penstock.file_space (
     id integer primary key check (id = 1),
     name text not null,
     secret text not null
 );
+insert into penstock.file_space (id, name, secret) select 1, replace(a, '-', ''), replace(b || c, '-', '')  -- PostgreSQL
+from (select gen_random_uuid()::text as a, gen_random_uuid()::text as b, gen_random_uuid()::text as c) chance;  -- PostgreSQL
+insert into penstock.file_space (id, name, secret)  -- SQLite
+values (1, lower(hex(randomblob(16))), lower(hex(randomblob(32))));  -- SQLite

@@ -60,13 +60,9 @@ class Files(Noun, queries=("files",)):
 
     owes = False
 
-    async def space(self, fresh: Space) -> Space:
-        """The space of this database: a fresh one if it had none."""
-        found = self._one(Space, await self._look("space"))
-        if found is None:
-            await self._run("make_space", **asdict(fresh))
-            found = self._one(Space, await self._look("space"))
-        return found or fresh
+    async def space(self) -> Space:
+        """The space of this database."""
+        return self._read(Space, await self._look("space"))[0]
 
     async def add(self, session: OpenTransaction, row: FileRow) -> None:
         """Add a file, whose bytes are there."""

@@ -7,9 +7,6 @@ not exists (select from penstock.file_removal r where r.file = f.id)
 -- space: the folder of this database, and its secret.
 select name, secret from penstock.file_space;
 
--- make_space: choose them, unless they are there.
-insert into penstock.file_space (id, name, secret) values (1, :name, :secret) on conflict (id) do nothing returning id;
-
 -- add: add a file.
 insert into penstock.file (id, created_at, key, storage_id, size, digest, content_type, creator)
 values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator)
