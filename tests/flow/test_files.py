@@ -37,6 +37,7 @@ from penstock import (
     TryAgain,
     ValueInvalid,
     public,
+    sync,
 )
 from penstock.observe import points
 from penstock.testing import TestApp
@@ -522,3 +523,51 @@ async def test_used_tokens_are_forgotten(database_url: str) -> None:
         test.clock.advance(timedelta(hours=2))
         assert await test.engine.store.files.prune(test.clock.now(), 10) == 1
         assert len(await keys_of(test)) == 1
+
+
+# ----- code that does not await
+
+
+def test_a_program_without_await_has_files_too(database_url: str, folder: str) -> None:
+    lines = App()
+
+    @lines.action(access=public)
+    def louder(ctx: sync.ActionCtx, file: Id[File]) -> Id[File]:
+        opened = ctx.storage.open(file)
+        assert opened is not None
+        return ctx.storage.store((part.upper() for part in opened), content_type=opened.file.content_type)
+
+    @lines.mutation(access=public)
+    def forget(ctx: sync.MutationCtx, file: Id[File]) -> None:
+        ctx.storage.delete(file)
+
+    @lines.query(access=public)
+    def where(ctx: sync.QueryCtx, file: Id[File]) -> str | None:
+        return ctx.storage.get_url(file)
+
+    with lines.sync.open(database_url, files=folder) as backend:
+        file = backend.storage.store(io.BytesIO(b"hello"), content_type="text/plain")
+        found = backend.run_action(louder, file)
+        opened = backend.storage.open(found)
+        assert opened is not None
+        assert (opened.read(), opened.file.content_type) == (b"HELLO", "text/plain")
+        assert backend.run_query(where, file) is not None
+        backend.run_mutation(forget, file)
+        assert backend.run_query(where, file) is None
+        assert backend.storage.list(1)[0].id == found
+
+
+async def test_a_job_that_shares_its_transaction_deletes_a_file(database_url: str, folder: str) -> None:
+    async with TestApp(app, database_url, files=folder) as test:
+        files = [await keep(test) for _ in range(3)]
+        for file in files[:2]:
+            await test.scheduler.run_after(timedelta(0), forget_file, file=file)
+        await test.run_until_idle()
+        await prune(test)
+        assert [one.id for one in await test.storage.list()] == files[2:]
+        assert sorted(bytes_in(folder)) == await keys_of(test)
+
+
+@app.internal_mutation
+async def forget_file(ctx: MutationCtx, file: Id[File]) -> None:
+    await ctx.storage.delete(file)

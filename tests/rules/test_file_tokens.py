@@ -7,7 +7,6 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import jwt
 import pytest
 
 from penstock import TokenExpired, TokenInvalid, ValueInvalid
@@ -29,29 +28,18 @@ def test_a_token_comes_back_until_its_time_is_over() -> None:
 
 def test_what_was_not_signed_here_is_refused() -> None:
     text = sign(TOKEN, SECRET)
-    head, body, seal = text.split(".")
-    free = jwt.encode({"aud": "upload", "exp": 2**40}, "", algorithm="none")
-    wrong = [
-        "",
-        ".",
-        "..",
-        "a.b.c",
-        text[:-1],
-        text[1:],
-        f"{head}.{body}.",
-        f"{head}.{body[:-4]}.{seal}",
-        f"{free.split('.')[0]}.{body}.",
-        free,
+    body, seal = text.split(".")
+    more = sign(replace(TOKEN, max_bytes=10**9), SECRET).split(".")[0]
+    wrong = ["", ".", "..", "a.b", text[:-1], text[1:], f"{body}.", f".{seal}", f"{body}.{seal}x", f"{more}.{seal}"]
+    wrong += [
+        f"{body}=.{seal}",
+        f"{body[:-1]}.{seal}",
         sign(TOKEN, SECRET[1:]),
-        sign(replace(TOKEN, purpose="read"), SECRET),
-        jwt.encode({"aud": "upload"}, SECRET),
-        jwt.encode({"exp": 2**40}, SECRET),
-        jwt.encode({"aud": "upload", "exp": 10**30}, SECRET),
-        jwt.encode({"aud": "upload", "exp": "x"}, SECRET),
-        jwt.encode({"aud": "upload", "exp": 2**40}, SECRET, "HS512"),
+        sign(TOKEN, ""),
         "x" * 100_000,
-        "\0ä",
+        "\0ä\ud800",
     ]
+    wrong += [sign(replace(TOKEN, purpose="read"), SECRET)]
     for given in wrong:
         with pytest.raises(TokenInvalid):
             read_token(given, "upload", SECRET, NOW)

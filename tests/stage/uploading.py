@@ -36,7 +36,7 @@ class Uploading:
         self.known: list[str] = []
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._step = step
-        self._until = self.dice.randint(1, 12)
+        self._until = self.dice.randint(1, 40)
         if step in points.POINTS:
             points.arm(step, self.come_closer)
 

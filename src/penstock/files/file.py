@@ -1,4 +1,4 @@
-"""Files: what is known of each, and which of them a browser may show.
+"""Files: the facts of each, and which of them a browser may show.
 
 Owns the rules about types and digests. Leaves the rows to `store.nouns.files`, and the bytes to `store.objects`.
 """

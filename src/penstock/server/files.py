@@ -7,6 +7,7 @@ to `calls/run/storage`. Requests and answers are those of Convex, with ETags in 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -37,6 +38,7 @@ _FOR_EVER = 30 * 86_400  # seconds for which a browser keeps a file; its URL nev
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _NOT_FOUND = "There is no such file."
+_LOOK = "Look whether the setting files is right."
 
 
 class FileDoor:
@@ -99,7 +101,7 @@ class FileDoor:
             return Response(status_code=status, headers=headers)
         parts = await read_file(backend.engine.objects, row, start, end)
         if parts is None:
-            event("file.missing", file=row.id, key=row.key, fix="Look whether the setting files is right.")
+            event("file.missing", logging.WARNING, file=row.id, key=row.key, fix=_LOOK)
             raise Refused(404, "FileNotFound", _NOT_FOUND)
         return _Sent(parts, status, headers)
 

@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.errors import ConfigError, TryAgain, of_extra
 
@@ -171,11 +171,8 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
-def read_in_pieces(read: Callable[[int], Any]) -> AsyncIterator[bytes]:
-    """What a file object has, which is read in a thread."""
-
-    async def pieces() -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(read, PIECE):
-            yield piece
-
-    return pieces()
+async def in_thread(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Iterate in a thread, as that may read a file, or wait for the event loop."""
+    rest, ended = iter(parts), object()
+    while (part := await asyncio.to_thread(next, rest, ended)) is not ended:
+        yield cast("bytes", part)

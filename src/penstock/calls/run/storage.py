@@ -21,7 +21,7 @@ from penstock.identity.caller import Caller
 from penstock.observe import points
 from penstock.schema.ids import FILE_PREFIX, Id, format_id, is_id
 from penstock.store.nouns.files import FileRow
-from penstock.store.objects import Objects, read_in_pieces
+from penstock.store.objects import PIECE, Objects, in_thread
 from penstock.transaction.tracking import track_calls
 from penstock.transaction.transaction import Transaction
 
@@ -100,7 +100,7 @@ class StorageReader:
 
     @track_calls
     async def get_metadata(self, file_id: Id[File] | str) -> File | None:
-        """What is known of a file; None if there is none.
+        """The facts of a file; None if there is none.
 
         Raises:
             IdInvalid: It is no id of a file.
@@ -255,7 +255,7 @@ async def store_file(
     space, limit = await engine.file_space(), engine.config.max_file_bytes
     key = f"{space.name}/{now:%Y-%m-%d}/{engine.clock.uuid7():032x}"
     limit = limit if token.max_bytes is None else min(limit, token.max_bytes)
-    stored = await engine.objects.put(key, _limited(parts, limit))
+    stored = await engine.objects.put(key, _limit(parts, limit))
     if points.armed:
         await points.reach("file.stored", key=key)
     if digest is not None and digest != stored.sha256:
@@ -328,7 +328,7 @@ def _storage_id(file_id: object) -> UUID | None:
         return None
 
 
-async def _limited(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+async def _limit(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
     size = 0
     async for part in parts:
         given: object = part
@@ -343,19 +343,14 @@ async def _limited(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[byt
 def _parts_of(content: object) -> AsyncIterator[bytes]:
     """What is to be stored, in parts."""
     if isinstance(content, bytes | bytearray | memoryview):
-        return _of_iterable([bytes(content)])
+        return in_thread([bytes(content)])
     if isinstance(content, AsyncIterable):
         return aiter(content)
     if isinstance(content, Readable):
-        return read_in_pieces(content.read)
+        return in_thread(iter(lambda: content.read(PIECE), b""))
     if isinstance(content, Iterable) and not isinstance(content, str):
-        return _of_iterable(content)
+        return in_thread(content)
     raise ValueInvalid(f"storage.store takes bytes, not {type(content).__name__}.", fix="Encode text first.")
-
-
-async def _of_iterable(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
 
 
 async def _nothing() -> AsyncIterator[bytes]:

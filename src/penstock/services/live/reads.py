@@ -171,7 +171,7 @@ class Reads:
         return [*((entry, "its time has come") for entry in timed), *said]
 
     async def _find_changed_files(self, session: Session) -> list[Entry]:
-        """The entries that looked for files of which one came or went since. Nothing else of a file changes."""
+        """The entries that looked for files, if one of these came or went since. Nothing else of a file changes."""
         read = {entry: entry.answer.reads.files for entry in self.with_files if entry.answer is not None}
         wanted = {file_id for files in read.values() for file_id in files}
         found = await self._store.files.find_existing(session, wanted) if wanted else set()
