@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from penstock.calls.run.runner import FunctionCalls
 from penstock.errors import ConfigError
@@ -90,7 +91,7 @@ class FileSweep:
             return _FIRST_WALK
         space = (await self._engine.file_space()).name
         if self._walk is None:
-            if not self._can_reach():
+            if not await self._is_used() or not self._can_reach():
                 return _RARELY
             before = self._engine.machine.machine_time() - _LEFT_OVER
             await self._engine.objects.sweep_parts(space, before)
@@ -106,6 +107,11 @@ class FileSweep:
         return _SOON
 
     # ----- steps
+
+    async def _is_used(self) -> bool:
+        """Whether there may be bytes, so that a program without files makes no folder."""
+        place = self._engine.config.files
+        return Path(place).exists() if "://" not in place else await self._files.find_any()
 
     def _can_reach(self) -> bool:
         try:

@@ -45,15 +45,16 @@ Content = bytes | bytearray | memoryview | AsyncIterable[bytes] | Iterable[bytes
 
 
 class OpenFile:
-    """The bytes of a file: ``async for part in opened``, or ``await opened.read()`` for all of them.
-
-    Attributes:
-        file: What is known of it.
-    """
+    """The bytes of a file: ``async for part in opened``, or ``await opened.read()`` for all of them."""
 
     def __init__(self, file: File, parts: AsyncIterator[bytes]) -> None:
-        self.file = file
+        self._file = file
         self._parts = parts
+
+    @property
+    def file(self) -> File:
+        """The facts of the file."""
+        return self._file
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._parts

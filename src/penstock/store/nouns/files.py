@@ -107,6 +107,10 @@ class Files(Noun, queries=("files",)):
             for query in ("settle", "forget_removals"):
                 await self._execute(session, query, ids=[*ids])
 
+    async def find_any(self) -> bool:
+        """Whether there are files, or were lately."""
+        return bool(await self._look("any_file"))
+
     async def find_kept(self, keys: Collection[str]) -> set[str]:
         """The names of bytes, of some, that belong to a file."""
         return {key for (key,) in await self._look("kept", keys=[*keys])}

@@ -47,6 +47,9 @@ select id from penstock.file f where not claimed and created_at <= :before and {
 -- claim: note that files are claimed.
 update penstock.file set claimed = true where id = any(:ids::text[]);
 
+-- any_file: whether there are files.
+select id from penstock.file limit 1;
+
 -- kept: which of some names of bytes belong to a file.
 select key from penstock.file where key = any(:keys::text[]);
 
