@@ -6,6 +6,7 @@ within seconds.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
@@ -111,7 +112,7 @@ class FileSweep:
     async def _is_used(self) -> bool:
         """Whether there may be bytes, so that a program without files makes no folder."""
         place = self._engine.config.files
-        return Path(place).exists() if "://" not in place else await self._files.find_any()
+        return await self._files.find_any() if "://" in place else await asyncio.to_thread(Path(place).exists)
 
     def _can_reach(self) -> bool:
         try:
