@@ -99,6 +99,7 @@ async def test_large_files_take_little_memory(database_url: str, place: str) -> 
         client("http", server.url) as page,
         httpx.AsyncClient(timeout=300) as http,
     ):
+        assert isinstance(server, AlbumServer)
         post_url = await page.mutation("messages:generateUploadUrl")
         small = await http.post(post_url, content=b"x" * MIB)  # what it loads for the first file
         before = server.memory["VmRSS"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256 as sha256_of
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
@@ -341,12 +341,12 @@ async def _limit(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes
         yield bytes(part)
 
 
-def _parts_of(content: object) -> AsyncIterator[bytes]:
+def _parts_of(content: Any) -> AsyncIterator[bytes]:
     """What is to be stored, in parts."""
     if isinstance(content, bytes | bytearray | memoryview):
         return in_thread([bytes(content)])
     if isinstance(content, AsyncIterable):
-        return aiter(content)
+        return cast("AsyncIterator[bytes]", aiter(content))
     if isinstance(content, Readable):
         return in_thread(iter(lambda: content.read(PIECE), b""))
     if isinstance(content, Iterable) and not isinstance(content, str):
