@@ -342,7 +342,7 @@ async def _limit(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes
 
 
 def _parts_of(content: Any) -> AsyncIterator[bytes]:
-    """What is to be stored, in parts."""
+    """Content that is to be stored, in parts."""
     if isinstance(content, bytes | bytearray | memoryview):
         return in_thread([bytes(content)])
     if isinstance(content, AsyncIterable):
