@@ -62,7 +62,8 @@ class FileDoor:
         limit = backend.config.max_file_bytes if token.max_bytes is None else token.max_bytes
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
-            await _drain(request.receive)
+            if "expect" not in request.headers:  # its client waits for leave to send
+                await _drain(request.receive)
             raise body_too_large(limit)
         if self._uploads >= _MOST_UPLOADS:
             raise Overloaded("This server takes as many uploads as it may.", fix="Try again in a moment.")
