@@ -275,13 +275,13 @@ class Transaction:
     async def add_file(self, row: FileRow) -> None:
         """Add a file now. It counts as a written row."""
         self._note_file()
-        await self._remembering(self.store.files.add(self.session, row))
+        await self.remembering(self.store.files.add(self.session, row))
 
     async def remove_file(self, file_id: str) -> bool:
         """Delete a file now, and its bytes after the commit; False if there is none. It counts as a written row."""
         self._note_file()
         self.wakes = self.owes_bytes = True
-        return await self._remembering(self.store.files.remove(self.session, file_id))
+        return await self.remembering(self.store.files.remove(self.session, file_id))
 
     def _note_file(self) -> None:
         self.wrote.add(FILES)
