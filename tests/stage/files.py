@@ -27,7 +27,7 @@ _KEYS = {
     "AWS_ALLOW_HTTP": "true",
 }
 _numbers = itertools.count()
-_FILE_ROWS = "select key from penstock.file order by key"
+_FILE_ROWS = "select key from penstock.stored_file order by key"
 
 
 @contextmanager

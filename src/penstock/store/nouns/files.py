@@ -13,7 +13,7 @@ from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction
 from penstock.store.sql.queries import parse_queries
 
-FILES = "penstock.file"  # as the tables that live queries read are named
+FILES = "penstock.stored_file"  # as the tables that live queries read are named
 
 # The files, of some, that rows of a table refer to.
 _CLAIMED = """
