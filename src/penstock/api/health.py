@@ -414,6 +414,6 @@ def _clocks(seen: Health) -> Iterator[HealthFinding]:
 
 
 _RULES = (
-    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema, _tables,
-    _database, _clocks,
+    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema,
+    _tables, _database, _clocks,
 )  # fmt: skip

@@ -49,6 +49,7 @@ from penstock.server.answers import (
     with_lines,
 )
 from penstock.server.callers import Credentials, credentials_of
+from penstock.server.files import FileDoor
 from penstock.server.opening import Opening
 from penstock.server.requests import (
     Call,
@@ -81,6 +82,7 @@ class Api:
         self._opening = opening
         self._config = opening.config
         self._written = written
+        self._files = FileDoor()
 
     def routes(self) -> list[Route]:
         return [
@@ -95,6 +97,8 @@ class Api:
             self._route("/run/{function:path}", partial(self._call, None)),
             self._route("/work/{token}", self._end_work),
             self._route("/event/{token}", self._send_event),
+            self._route("/storage/upload", self._upload),
+            self._route("/storage/{name}", self._download, "GET"),
         ]
 
     def rest_routes(self) -> list[Route]:
@@ -215,6 +219,12 @@ class Api:
         except (ValidationError, ValueInvalid) as error:
             raise Refused(400, "EventInvalid", str(error)) from error
         return send_json(to_json({"accepted": accepted}))
+
+    async def _upload(self, request: Request) -> Response:
+        return send_json(await self._files.upload(request, await open_backend(self._opening)))
+
+    async def _download(self, request: Request) -> Response:
+        return await self._files.download(request, await open_backend(self._opening))
 
     # ----- steps
 

@@ -26,6 +26,7 @@ from penstock.jobs.job import NewJob
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.store.nouns.files import FILES, FileRow
 from penstock.store.session import Change, Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
 from penstock.store.store import Store
@@ -56,8 +57,8 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
-        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "spelled",
-        "statements", "store", "wakes", "writes", "wrote",
+        "given_ends", "jobs", "now", "owes_bytes", "page_ends", "read_set", "rows", "rules", "session", "shared",
+        "spelled", "statements", "store", "wakes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,7 @@ class Transaction:
         self.assumes = False  # whether it has told a row as it was before a change of another one, or as it was written
         self.failure: Exception | None = None
         self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
+        self.owes_bytes = False  # whether bytes of files are to be deleted after the commit
         self.wakes = False  # whether workers are to be woken after the commit
         self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
@@ -274,6 +276,21 @@ class Transaction:
         self._count_written(text_bytes(payload))
         self.wakes = True
         return await self.remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
+
+    async def add_file(self, row: FileRow) -> None:
+        """Add a file now. It counts as a written row."""
+        self._note_file()
+        await self.remembering(self.store.files.add(self.session, row))
+
+    async def remove_file(self, file_id: str) -> bool:
+        """Delete a file now, and its bytes after the commit; False if there is none. It counts as a written row."""
+        self._note_file()
+        self.wakes = self.owes_bytes = True
+        return await self.remembering(self.store.files.remove(self.session, file_id))
+
+    def _note_file(self) -> None:
+        self.wrote.add(FILES)
+        self._count_written(0)
 
     def _count_written(self, size: int) -> None:
         self._bytes_written += size

@@ -14,6 +14,7 @@ from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, SyncLockBlock
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.face import FACES, Face, forward
+from penstock.calls.run.storage import OpenFile, Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.events import Event
@@ -56,6 +57,22 @@ class SyncDatabaseWriter(SyncDatabaseReader, of=DatabaseWriter):
 
 class SyncActionWork(Face, of=ActionWork):
     """`ActionWork` for code that does not await."""
+
+
+class SyncOpenFile(Face, of=OpenFile):
+    """`OpenFile` for code that does not await."""
+
+
+class SyncStorageReader(Face, of=StorageReader):
+    """`StorageReader` for code that does not await."""
+
+
+class SyncStorageWriter(SyncStorageReader, of=StorageWriter):
+    """`StorageWriter` for code that does not await."""
+
+
+class SyncStorage(SyncStorageWriter, of=Storage):
+    """`Storage` for code that does not await."""
 
 
 class SyncAuth(Face, of=Auth):
