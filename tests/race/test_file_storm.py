@@ -43,6 +43,7 @@ async def test_rows_and_bytes_agree_after_kills_at_every_step(database_url: str,
         for word in ("stored", "deleting", "deleted")
     }
     assert len(told["stored"]) >= 4 * ROUNDS
+    print(f"{len(told['stored'])} uploads and {len(told['deleted'])} deletions were answered")  # noqa: T201 - a figure
     place = str(tmp_path / "files")
     async with TestApp(App(), database_url, files=place) as test:
         make_old(place)
