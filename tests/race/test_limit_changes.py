@@ -42,6 +42,7 @@ async def work(ctx: ActionCtx) -> None:
 
 
 app.workpool("single", max_parallelism=1)
+brief = app.workpool("brief", max_parallelism=100)
 started: list[str] = []
 thread_is_free = threading.Event()
 may_end: list[asyncio.Event] = []
@@ -51,6 +52,11 @@ may_end: list[asyncio.Event] = []
 async def wait_for_the_end(ctx: ActionCtx) -> None:
     may_end.append(asyncio.Event())
     await may_end[-1].wait()
+
+
+@app.internal_action
+async def end_at_once(ctx: ActionCtx) -> None:
+    """Make no tick of its worker find it running."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +103,34 @@ async def test_a_change_waits_for_claims_that_began_before_it(postgres_url: str,
             await asyncio.gather(claiming, changing)
             assert (await backend.job_counts())["running"] == 5, "it came first"
             await worker.tick()
+        await worker.kill()
+
+
+async def test_a_worker_that_drains_short_jobs_does_not_look_at_its_slots_before_each_claim(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as busy as one whose jobs run on, and the look would be a third of its statements."""
+    async with TestApp(app, database_url, worker_jobs=100) as backend:
+        await brief.enqueue_batch(backend, end_at_once, [{}] * 600)
+        worker, pools, looks = make_worker(backend), backend.engine.store.pools, list[float]()
+        look = pools.look
+
+        async def count_and_look(lease: int, names: list[str], most: int) -> Any:
+            looks.append(backend.clock.monotonic())
+            return await look(lease, names, most)
+
+        monkeypatch.setattr(pools, "look", count_and_look)
+        claims = 0
+        while (await backend.job_counts()).get("finished", 0) < 600:
+            await worker.tick()
+            await worker.wait_for_jobs()
+            claims += 1
+            assert claims < 40, "all jobs are done by now"
+        assert claims >= 12, "it claims 50 jobs at once"
+        assert len(looks) <= 4, "at first, once its places were full, and when it found no more"
+        backend.clock.advance(timedelta(seconds=1))
+        await worker.tick()
+        assert looks[-1] == backend.clock.monotonic(), "time has passed"
         await worker.kill()
 
 
