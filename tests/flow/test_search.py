@@ -695,7 +695,7 @@ async def test_keys_of_any_length_are_indexed(database_url: str) -> None:
     long = App(tables=[Long])
     write, read, _ = tell_in(long)
     async with TestApp(long, database_url) as test:
-        rows = [Long(key=key, text="word") for key in keys]
+        rows = [Long(key=key, text="word") for key in (*keys, keys[0])]  # nothing keeps them unique
         await test.run_mutation(write, lambda ctx: ctx.db.insert_many(rows))
         await test.indexer.tick()
         await run_sql(database_url, f"update long set text = 'words more' where key = '{keys[0]}'")

@@ -153,8 +153,8 @@ async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list
 
 
 def _make(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
-    made = []
+    made = {}  # by keys: a table without a unique index may have one twice
     for key, after, *_ in rows:
         values = decode_captures(store.dialect, search.definition, read_values(after), search.source_columns)
-        made.append(Indexed(key, values.get("creation_time"), search.tokens(values)))
-    return made
+        made[key] = Indexed(key, values.get("creation_time"), search.tokens(values))
+    return [*made.values()]
