@@ -12,11 +12,20 @@ import pytest
 from pydantic import BaseModel
 from stage.guests import sqlite_file
 
-from penstock import App, DataError, JobId, LimitExceeded, MutationCtx, TokenExpired, TokenInvalid, ValueInvalid
+from penstock import (
+    App,
+    DataError,
+    JobId,
+    LimitExceeded,
+    MutationCtx,
+    TokenExpired,
+    TokenInvalid,
+    ValueInvalid,
+    asgi_app,
+)
 from penstock.calls.workflows import events
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import EventTimeout
-from penstock.server.http import asgi_app
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
