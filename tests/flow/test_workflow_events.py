@@ -12,11 +12,21 @@ import pytest
 from pydantic import BaseModel
 from stage.guests import sqlite_file
 
-from penstock import App, DataError, JobId, LimitExceeded, MutationCtx, TokenExpired, TokenInvalid, ValueInvalid
+from penstock import (
+    App,
+    DataError,
+    JobId,
+    LimitExceeded,
+    MutationCtx,
+    TokenExpired,
+    TokenInvalid,
+    ValueInvalid,
+    asgi_app,
+)
 from penstock.calls.workflows import events
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import EventTimeout
-from penstock.server.http import asgi_app
+from penstock.jobs.job import job_uuid
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
@@ -210,4 +220,4 @@ async def test_events_of_runs_that_never_began_are_deleted(database_url: str) ->
         for _ in range(10):
             backend.clock.advance(DAY)
             await pruner.tick()
-        assert await backend.engine.store.workflows.read_inbox(events.job_uuid(run)) == []
+        assert await backend.engine.store.workflows.read_inbox(job_uuid(run)) == []

@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.app import Backend
+from penstock.calls.workflows.manage import end_now, look_back, retry_from
+from penstock.calls.workflows.manage import fork as begin_fork
 from penstock.errors import DataError, ValueInvalid
 from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, JobState
 from penstock.operations import jobs
-from penstock.operations.operation import Given, Noun, Parameter, Refusal, Refusals
+from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
 from penstock.workflows.waterfall import Reveal, RunStep, steps_of
 
 noun = Noun("workflows")
+_EFFECTS = frozenset({RecordKind.MUTATION, RecordKind.ACTION, RecordKind.JOB})
 PARKED, _WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
 STATES = {
     "waiting": {"state": "pending", "error": _WAITS},
@@ -174,8 +177,52 @@ async def send(backend: Backend, given: Given) -> dict[str, Any]:
     return {"run": given["run"], "event": event.name, "sent": True}
 
 
-@noun.changes(_RUN, tells=lambda _given, found: jobs.cancel.tell({}, found), answers=jobs.cancel.answers)
+@noun.changes(
+    _RUN,
+    Parameter("now", "flag", "End it without its code: nothing is cleaned up or undone."),
+    tells=lambda _given, found: jobs.cancel.tell({}, found),
+    answers=jobs.cancel.answers,
+)
 async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
     """Ask for RUN to be canceled. Its body may clean up in steps, and its compensations run."""
     run = await find_run(backend, given["run"])
+    if given.get("now"):
+        await end_now(backend.job_calls, run.job.id)
     return await jobs.cancel.run(backend, {"job": [run.job.id]})
+
+
+async def _ask_to_go_back(backend: Backend, given: Given) -> Question:
+    """Name the effects that may repeat if a run goes on from a step."""
+    run = await find_run(backend, given["run"])
+    _, others = await look_back(backend.job_calls, run.job.id, given.get("step"))
+    effects = [one for one in others if one.outcome is not None and one.kind in _EFFECTS]
+    listed = "; ".join(f"{one.number}: {one}" for one in sorted(effects, key=lambda one: one.number))
+    text = f"Go on with {run.job.id} from an earlier step?"
+    return Question(text, f"These steps have ended, and run again: {listed}." if effects else "No effect repeats.")
+
+
+@noun.changes(
+    _RUN,
+    Parameter("step", "number", "The number of the step; by default the last one that failed.", least=1),
+    asks=_ask_to_go_back,
+    tells="{run} goes on; {deleted} records of it are deleted.",
+    refusals={**_REFUSALS, DataError: Refusal(409, "RunNotRetriable")},
+)
+async def retry(backend: Backend, given: Given) -> dict[str, Any]:
+    """Let RUN, which failed or was canceled, go on from a step: what came after that is forgotten."""
+    run = await find_run(backend, given["run"])
+    deleted = await retry_from(backend.job_calls, run.job.id, given.get("step"))
+    return {"run": run.job.id, "deleted": len(deleted)}
+
+
+@noun.changes(
+    _RUN,
+    Parameter("step", "number", "The number of the step that it makes again first.", needed=True, least=1),
+    asks=_ask_to_go_back,
+    tells="{run} begins with the history of {of}.",
+    refusals=_REFUSALS,
+)
+async def fork(backend: Backend, given: Given) -> dict[str, Any]:
+    """Begin a new run with the history of RUN up to a step. RUN stays as it is."""
+    run = await find_run(backend, given["run"])
+    return {"run": await begin_fork(backend.job_calls, run.job.id, given["step"]), "of": run.job.id}

@@ -78,3 +78,20 @@ class History:
         """
         if record.kind in IS_CALL and record.number not in open_calls:
             raise Mismatch(f"call {record.number} was {record}, and the code now does not make it")
+
+
+def split_at(records: Iterable[Record], step: int) -> tuple[list[Record], list[Record]]:
+    """The records that stay if a run goes on from a step, and the others.
+
+    What the body learned before the end of that step stays, and so do the other calls that it had made by then: the
+    order in which they ended is one that might have been.
+    """
+    known = {record.number: record for record in records}
+    place = known[step].place
+    before = [one for one in known.values() if one.place is not None and (place is None or one.place < place)]
+    last = max([step, *(one.number for one in before)])
+    kept = {one.number for one in before} | {number for number in known if 0 < number <= last}
+    kept.discard(step)
+    return [one for one in known.values() if one.number in kept], [
+        one for one in known.values() if one.number not in kept
+    ]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from pydantic import ValidationError
 
@@ -31,7 +33,7 @@ from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival, Write
+from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, NOW, Arrival, Write
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
@@ -58,6 +60,9 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
             return Outcome(JobEvent.RAISED, error="expired", retryable=False)
         return await _Run(runner, run, function, history).drive()
     except Mismatch as error:
+        if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(run.job.id), for_ever=True))):
+            jobs = [one.job for one in records if one.job is not None and one.place is None]
+            return await _end_by_force(runner, run, jobs)
         await _park(runner, run, function, error)
         return None
     except TryAgain as error:
@@ -76,6 +81,24 @@ async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error
     store = engine.store.workflows
     await runner.attempt(lambda: store.suspend(job.id, run.lease, write, settlement, now), for_ever=True)
     run.asleep = True
+
+
+def _is_force(arrival: Arrival) -> bool:
+    return (arrival.kind, arrival.name) == (CANCEL_EVENT, NOW)
+
+
+async def _end_by_force(runner: FunctionCalls, run: JobRun, jobs: Sequence[UUID]) -> Outcome:
+    """End a run without its code, and cancel its children."""
+    if jobs:
+        engine, write = runner.engine, Write(cancels=jobs)
+        store, now = engine.store.workflows, engine.clock.now()
+        await runner.attempt(lambda: store.write(run.job.id, run.lease, write, now), for_ever=True)
+        engine.store.signals.notify()
+    return Outcome(JobEvent.CANCELED, error="The run was ended by force.")
+
+
+class _Forced(Exception):
+    """The run is to end now."""
 
 
 class _CleanUpOver(Exception):
@@ -126,6 +149,11 @@ class _Run:
             self._take_up()
             await self._steps.flush_published()
             return await self._end()
+        except _Forced:
+            calls = self._body.open.values()
+            return await _end_by_force(
+                self._runner, self._run, [one.record.job for one in calls if one.record and one.record.job]
+            )
         except _CleanUpOver:
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
@@ -346,6 +374,8 @@ class _Run:
         """Read the inbox. What comes from now on wakes the run again."""
         self._looks, self._run.woken, self._looked_at = False, False, self._engine.clock.now()
         self._inbox = await self._runner.attempt(lambda: self._store.read_inbox(self._job.id), for_ever=True)
+        if any(map(_is_force, self._inbox)):
+            raise _Forced
         if any(one.kind == CANCEL_EVENT for one in self._inbox):
             self._run.cancelled.set()
 

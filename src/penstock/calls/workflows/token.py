@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.errors import IdInvalid, TokenInvalid
 from penstock.jobs.job import job_id, job_uuid
 

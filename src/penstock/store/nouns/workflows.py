@@ -23,6 +23,9 @@ from penstock.workflows.record import Record
 __all__ = ["CANCEL_EVENT", "JOB_EVENT", "Arrival", "Workflows", "Write"]
 
 
+NOW = "now"  # the name of a cancel that runs no code
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """An event for a run."""
@@ -151,6 +154,22 @@ class Workflows(Noun, queries=("workflows",)):
         rows = [{"run": run} for run in runs]
         await self._fetch_each(transaction, "send", rows, name=name, key=key, payload=payload, now=now)
         await self._fetch_each(transaction, "wake", rows)
+
+    async def end_now(self, transaction: OpenTransaction, run: UUID, now: datetime) -> None:
+        """Ask in a transaction that a run be ended without its code."""
+        values = {"kind": CANCEL_EVENT, "name": NOW, "payload": "null"}
+        await self._execute(transaction, "post", run=run, now=now, **values)
+        await self._fetch_each(transaction, "wake", [{"run": run}])
+
+    async def take_back(self, run: UUID, numbers: Sequence[int], events: Sequence[int]) -> None:
+        """Delete records of a run that has failed or was canceled, and let it receive events again."""
+        async with self._writing() as session:
+            await self._execute(session, "delete_records", run=run, numbers=list(numbers))
+            await self._execute(session, "unreceive", run=run, ids=list(events))
+
+    async def copy(self, transaction: OpenTransaction, run: UUID, records: Sequence[Record]) -> None:
+        """Give a new run records of another."""
+        await self._fetch_each(transaction, "record", [self._row(record) for record in records], run=run)
 
     async def wake(self, now: datetime) -> tuple[int, list[UUID]]:
         """Let runs go on that sleep and have something new; the number of these, and the running ones that have."""

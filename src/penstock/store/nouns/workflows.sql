@@ -66,6 +66,14 @@ update penstock.scheduled_job set args = :args where id = :run;
 -- receive: mark events as received.
 update penstock.workflow_event set received = true where run = :run and id = any(:ids::bigint[]);
 
+-- delete_records: delete records of a run that has failed or was canceled.
+delete from penstock.workflow_record
+where run = :run and number = any(:numbers::bigint[])
+  and exists (select from penstock.finished_job j where j.id = :run and j.state in ('failed', 'canceled'));
+
+-- unreceive: let a run receive events again.
+update penstock.workflow_event set received = false where run = :run and id = any(:ids::bigint[]);
+
 -- forget_wakes: forget that there may be something new for a run.
 delete from penstock.workflow_wake where run = :run;
 

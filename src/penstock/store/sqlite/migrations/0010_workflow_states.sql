@@ -19,6 +19,9 @@ create trigger penstock_send_event_insert instead of insert on penstock_send_eve
     select raise(abort, 'penstock: key is no text of 1 to 200 characters. Leave it away for none.')
     where new.key is not null
       and not (typeof(new.key) = 'text' and length(new.key) between 1 and 200 and instr(new.key, char(0)) = 0);
+    select raise(abort, 'penstock: there is no such run. Write the id of a job, as in job_01jd….')
+    where not (typeof(new.run) = 'text' and length(new.run) = 30 and new.run glob 'job_[0-7]*'
+               and substr(new.run, 5) not glob '*[^0-9a-hjkmnp-tv-z]*');
     insert or replace into penstock_workflow_sent (one, run)
     select 1, cast(group_concat(substr(b.bytes, 1 + (((
         ((instr('0123456789abcdefghjkmnpqrstvwxyz', substr(new.run, 5 + (8 * p.value + 2) / 5, 1)) - 1) << 10)
@@ -27,8 +30,7 @@ create trigger penstock_send_event_insert instead of insert on penstock_send_eve
     ) >> (7 - (8 * p.value + 2) % 5)) & 255), 1), '') as blob)
     from json_each('[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]') p, penstock_byte b;
     select raise(abort, 'penstock: there is no such run, or it has ended. Write the id of a job, as in job_01jd….')
-    where typeof(new.run) <> 'text' or new.run not glob 'job_[0-7]*' or length(new.run) <> 30
-       or new.run glob 'job_*[^0-9a-hjkmnp-tv-z]*' or not exists (
+    where not exists (
         select 1 from penstock_workflow_sent s where
             exists (select 1 from penstock_ready_job j where j.id = s.run and j.ending is null)
             or exists (select 1 from penstock_scheduled_job j where j.id = s.run and j.ending is null)

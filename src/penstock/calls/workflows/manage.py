@@ -1,0 +1,135 @@
+"""What administrators do with runs: retry one from a step, fork it, and end it by force.
+
+`workflows/history` says which records stay. A worker runs the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.calls.enqueue.jobs import JobCalls
+from penstock.clock import secret
+from penstock.errors import DataError, ValueInvalid
+from penstock.functions.function import AnyFunction, FunctionKind
+from penstock.jobs.job import JobId, JobStatus, Options, job_id, job_uuid
+from penstock.jobs.states import RETRIABLE
+from penstock.transaction.transaction import Transaction
+from penstock.values import decode_json, encode_json
+from penstock.workflows.history import split_at
+from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind
+
+
+async def look_back(calls: JobCalls, run: JobId, step: int | None) -> tuple[Sequence[Record], Sequence[Record]]:
+    """The records of a run that stay if it goes on from a step, and the others, whose effects may repeat.
+
+    Args:
+        calls: The jobs of a backend.
+        run: The id of the run's job.
+        step: The number of the step; None for the last one that failed.
+
+    Raises:
+        ValueInvalid: The run has no such step, or none has failed.
+    """
+    records = await calls.engine.store.workflows.read_history(job_uuid(run))
+    decrypt = calls.engine.store.encryption.decrypt
+    if step is None:
+        failed = [one for one in records if one.outcome and decrypt(one.outcome).startswith('{"error":')]
+        if not failed:
+            raise ValueInvalid(f"No step of {run} has failed.", fix="Say from which step it is to go on.")
+        step = max(failed, key=lambda one: one.place or 0).number
+    if step < 1 or all(one.number != step for one in records):
+        raise ValueInvalid(f"{run} has no step {step}.", fix="See penstock workflows show.")
+    return split_at(records, step)
+
+
+async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Sequence[Record]:
+    """Let a run that has failed or was canceled go on from a step, without what came after it; the deleted records.
+
+    Events that these had received are received again.
+
+    Args:
+        calls: The jobs of a backend.
+        run: The id of the run's job.
+        step: The number of the step; None for the last one that failed.
+
+    Raises:
+        DataError: The run has not failed, or is unknown.
+        ValueInvalid: It has no such step, or none has failed.
+    """
+    calls.check_outside("Runs are retried")
+    status, _ = await _find(calls, run)
+    if status.state not in RETRIABLE:
+        raise DataError(f"{run} is {status.state.value}; only runs that failed or were canceled are retried.")
+    _, deleted = await look_back(calls, run, step)
+    store, decrypt = calls.engine.store.workflows, calls.engine.store.encryption.decrypt
+    waits = [one for one in deleted if one.kind is RecordKind.EVENT and one.outcome]
+    results = [decode_json(decrypt(one.outcome or "")).get("result") or {} for one in waits]
+    events = [result["id"] for result in results if "id" in result]
+    numbers = [one.number for one in deleted]
+    await calls.runner.attempt(lambda: store.take_back(job_uuid(run), numbers, events))
+    if not await calls.retry([job_uuid(run)]):
+        raise DataError(f"{run} was retried by somebody else.")
+    return deleted
+
+
+async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
+    """Begin a new run with the history of another up to a step, which it makes again; its id.
+
+    It has the pool, the priority, the limits of time and the concurrency key of the other. Children that have not ended
+    are begun again.
+
+    Args:
+        calls: The jobs of a backend.
+        run: The id of the other run's job.
+        step: The number of the step.
+
+    Raises:
+        DataError: The run is unknown.
+        ValueInvalid: It has no such step.
+    """
+    calls.check_outside("Runs are forked")
+    status, function = await _find(calls, run)
+    kept, _ = await look_back(calls, run, step)
+    asked, encryption = status.options, calls.engine.store.encryption
+    options = Options(
+        timeout=asked.timeout, deadline=asked.deadline, keep=asked.keep, concurrency_key=asked.concurrency_key
+    )
+    given = {"pool": status.pool, "priority": status.priority, "options": options}
+    args = function.signature.check_json(encode_json(status.args, "Arguments"))
+    job = calls.maker(function, calls.now(), **given)(args)
+    copies = [one for one in kept if one.place is not None or one.kind is RecordKind.PATCH]
+    begun = encryption.encrypt(Beginning(secret=secret()).write())
+    copies = [replace(one, outcome=begun) if one.number == BEGINNING else one for one in copies]
+
+    async def send(transaction: Transaction) -> None:
+        transaction.add_job(job)
+        await calls.engine.store.workflows.copy(transaction, job.id, copies)
+
+    await calls.runner.write(send)
+    return job_id(job.id)
+
+
+async def end_now(calls: JobCalls, run: JobId) -> None:
+    """End a run without its code: nothing is cleaned up or undone. Its children are canceled.
+
+    Args:
+        calls: The jobs of a backend.
+        run: The id of the run's job.
+    """
+    uuid, store = job_uuid(run), calls.engine.store.workflows
+
+    async def ask(transaction: Transaction) -> None:
+        transaction.add_cancel(uuid)
+        await store.end_now(transaction, uuid, transaction.now)
+        transaction.wakes = True
+
+    await calls.write(ask)
+
+
+async def _find(calls: JobCalls, run: JobId) -> tuple[JobStatus, AnyFunction]:
+    status = await calls.find(job_uuid(run))
+    function = None if status is None else calls.engine.registry.find(status.function)
+    if status is None or function is None or function.kind is not FunctionKind.WORKFLOW:
+        raise DataError(f"{run} is no run of a workflow of this program, or its status has expired.")
+    return status, function
