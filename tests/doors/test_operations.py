@@ -76,7 +76,8 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("jobs cancel", {"state": "pending", "pool": "texts"}, "Asked for 1 job to be canceled.",
      "Asked for 1 job to be canceled."),
     ("workflows send", {"run": "RUN", "event": "paid", "payload": "7"}, "paid is sent to RUN.", "paid is sent."),
-    ("workflows cancel", {"run": "RUN"}, "Asked for RUN to be canceled; it was pending.", "Asked for it to be canceled."),
+    ("workflows cancel", {"run": "RUN"}, "Asked for RUN to be canceled; it was pending.",
+     "Asked for it to be canceled."),
     ("locks release", {"key": "account:ada", "fence": "FENCE"}, "account:ada is free.", None),
     ("keys revoke", {"name": "billing"}, "billing is revoked.", None),
 )  # fmt: skip

@@ -57,7 +57,7 @@ Reveal = Callable[
 def steps_of(records: Iterable[Record], reveal: Reveal) -> list[RunStep]:
     """Make the steps of a run from its records, in the order in which they began."""
     known = [record for record in records if record.kind is not RecordKind.BEGIN]
-    return sorted(_steps(known, reveal), key=lambda one: (one.began_at, one.number))
+    return sorted(_steps(known, reveal), key=lambda one: (one.began_at, one.number < 0, one.number))
 
 
 def _steps(records: list[Record], reveal: Reveal) -> Iterator[RunStep]:
