@@ -238,3 +238,39 @@ async def test_patches_tell_when_an_old_branch_may_go(database_url: str) -> None
             assert await seen(new) == [("second", "release:flow", 1, 0)]
             await new.run_until_idle()
             assert await seen(new) == [("second", "release:flow", 0, 0)]
+
+
+async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None:
+    """Parked runs at once; runs that wait for an event without a timeout after thirty days."""
+    before, after = release(patched=False), App()
+
+    @after.workflow(name="release:flow")
+    async def flow(ctx: WorkflowCtx) -> None:
+        await ctx.run_mutation(told, "other")
+
+    @after.internal_mutation
+    async def told(ctx: MutationCtx, text: str) -> None:
+        await ctx.db.insert(Note(text=text))
+
+    said = after.event("said", str)
+
+    @after.workflow
+    async def listen(ctx: WorkflowCtx) -> str:
+        return await ctx.wait_for(said)
+
+    async def seen(backend: TestApp) -> list[tuple[str, str]]:
+        return [(one.code, one.where) for one in await backend.health() if one.code.startswith("run-")]
+
+    async with TestApp(before, database_url) as old:
+        (flow_before,) = [one for one in before.registry if one.name == "release:flow"]
+        await old.scheduler.run_after(NOW, flow_before)  # type: ignore[arg-type]
+        await old.run_until_idle(advance=False)
+        assert await seen(old) == []
+        old.clock.advance(timedelta(days=1))
+        async with TestApp(after, database_url, clock=old.clock) as new:
+            await new.scheduler.run_after(NOW, listen)
+            await new.run_until_idle(advance=False)
+            assert await seen(new) == [("run-parked", "workflow release:flow")]
+            new.clock.advance(timedelta(days=31))
+            unheard = ("run-unheard", f"workflow {listen.name}")
+            assert await seen(new) == [("run-parked", "workflow release:flow"), unheard]
