@@ -16,7 +16,7 @@ import httpx
 import pytest
 from doors.cli_fixtures import Console, Result
 from stage.admin import SECRET, TOKEN
-from stage.everynoun import app, failing, mail, put, send, texts
+from stage.everynoun import app, failing, mail, order, put, send, texts
 
 from penstock import asgi_app
 from penstock.clock import SystemClock
@@ -75,6 +75,9 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
      "1 job retried."),
     ("jobs cancel", {"state": "pending", "pool": "texts"}, "Asked for 1 job to be canceled.",
      "Asked for 1 job to be canceled."),
+    ("workflows send", {"run": "RUN", "event": "paid", "payload": "7"}, "paid is sent to RUN.", "paid is sent."),
+    ("workflows cancel", {"run": "RUN"}, "Asked for RUN to be canceled; it was pending.",
+     "Asked for it to be canceled."),
     ("locks release", {"key": "account:ada", "fence": "FENCE"}, "account:ada is free.", None),
     ("keys revoke", {"name": "billing"}, "billing is revoked.", None),
 )  # fmt: skip
@@ -128,6 +131,7 @@ class World:
             await test.relay.drain()
             rows = await test.run_mutation(put, NAMES)
             jobs = [await mail.enqueue(test, send, to=to) for to in ("bad", "good")]
+            run = await test.scheduler.run_after(timedelta(0), order)
             await test.run_until_idle(advance=False, raise_errors=False)
             await test.run_mutation(put, ["late"])
             await test.plan()
@@ -140,7 +144,14 @@ class World:
             await store.api_keys.create("billing", hash_of("secret"), ["read"], test.clock.now(), None)
             lock = await store.locks.take("account:ada", UUID(int=1), "ada", timedelta(hours=1), test.clock.now())
             (number,) = [one.number for one in (await app.outboxes.messages(test, "files")).messages]
-        self.names = {"JOB": jobs[0], "LATER": waiting, "ROW": rows[1], "NUMBER": number, "FENCE": lock.fence}
+        self.names = {
+            "JOB": jobs[0],
+            "LATER": waiting,
+            "RUN": run,
+            "ROW": rows[1],
+            "NUMBER": number,
+            "FENCE": lock.fence,
+        }
 
 
 async def seen(test: TestApp) -> dict[str, Any]:
@@ -217,7 +228,7 @@ def ways(operation: Operation, given: Mapping[str, Any]) -> Iterator[tuple[Page,
     of_forms = {one.name for one in operation.takes if one.kind not in {"flag", "part"}}
     for page in PAGES:
         for name, act in page.acts.items():
-            has_path = all(f"{{{word}}}" in page.path for word in ("job",) if word in given)
+            has_path = all(f"{{{word}}}" in page.path for word in ("job", "run") if word in given)
             by_path = "{job}" not in page.path or "job" in given
             if act.operation is operation and of_forms >= given.keys() and has_path and by_path and name != "recall":
                 yield page, name

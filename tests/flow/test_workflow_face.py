@@ -122,7 +122,7 @@ async def test_an_event_is_sent_by_name_and_a_run_is_canceled(database_url: str)
         runs = [await see(backend, workflows.show, run=one) for one in (job, other)]
         assert [one.doing for one in runs] == ["success", "canceled"]
         event = next(one for one in runs[0].steps if one.kind == "event")
-        assert event.result == {"name": "card_added", "payload": {"name": "Ada", "number": MASKED}}
+        assert event.result["payload"] == {"name": "Ada", "number": MASKED}
         assert "4242" not in repr(runs)
 
 
@@ -208,6 +208,7 @@ def release(*, patched: bool) -> App:
         await ctx.run_mutation(write, "first")
         if patched and ctx.patched("second"):
             await ctx.run_mutation(write, "second")
+        await ctx.run_mutation(write, "middle")
         await ctx.sleep(timedelta(days=1))
         await ctx.run_mutation(write, "third")
 
@@ -232,8 +233,44 @@ async def test_patches_tell_when_an_old_branch_may_go(database_url: str) -> None
             await new.scheduler.run_after(NOW, flow)  # type: ignore[arg-type]
             await new.run_until_idle(advance=False)
             assert await seen(new) == [("second", "release:flow", 1, 1)]
-            new.clock.advance(timedelta(hours=23))
+            new.clock.advance(timedelta(hours=23, minutes=30))
             await new.run_until_idle(advance=False)
             assert await seen(new) == [("second", "release:flow", 1, 0)]
             await new.run_until_idle()
             assert await seen(new) == [("second", "release:flow", 0, 0)]
+
+
+async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None:
+    """Parked runs at once; runs that wait for an event without a timeout after thirty days."""
+    before, after = release(patched=False), App()
+
+    @after.workflow(name="release:flow")
+    async def flow(ctx: WorkflowCtx) -> None:
+        await ctx.run_mutation(told, "other")
+
+    @after.internal_mutation
+    async def told(ctx: MutationCtx, text: str) -> None:
+        await ctx.db.insert(Note(text=text))
+
+    said = after.event("said", str)
+
+    @after.workflow
+    async def listen(ctx: WorkflowCtx) -> str:
+        return await ctx.wait_for(said)
+
+    async def seen(backend: TestApp) -> list[tuple[str, str]]:
+        return [(one.code, one.where) for one in await backend.health() if one.code.startswith("run-")]
+
+    async with TestApp(before, database_url) as old:
+        (flow_before,) = [one for one in before.registry if one.name == "release:flow"]
+        await old.scheduler.run_after(NOW, flow_before)  # type: ignore[arg-type]
+        await old.run_until_idle(advance=False)
+        assert await seen(old) == []
+        old.clock.advance(timedelta(days=1))
+        async with TestApp(after, database_url, clock=old.clock) as new:
+            await new.scheduler.run_after(NOW, listen)
+            await new.run_until_idle(advance=False)
+            assert await seen(new) == [("run-parked", "workflow release:flow")]
+            new.clock.advance(timedelta(days=31))
+            unheard = ("run-unheard", f"workflow {listen.name}")
+            assert await seen(new) == [("run-parked", "workflow release:flow"), unheard]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock import ActionCtx, App, MutationCtx, Retry, Table, TaskCtx, TokenBucket
+from penstock import ActionCtx, App, MutationCtx, Retry, Table, TaskCtx, TokenBucket, WorkflowCtx
 
 ONCE = Retry(max_attempts=1)
 
@@ -53,6 +53,14 @@ async def clear(ctx: MutationCtx) -> None:
 @app.outbox(Parcel, name="counts", reset=clear)
 async def count(ctx: MutationCtx, parcel: Parcel) -> None:
     """Only its place matters."""
+
+
+paid = app.event("paid", int)
+
+
+@app.workflow
+async def order(ctx: WorkflowCtx) -> int:
+    return await ctx.wait_for(paid)
 
 
 @app.cron("0 9 * * MON-FRI", timezone="Europe/Prague", name="remind")

@@ -34,6 +34,7 @@ from penstock.store.nouns.logbook import KEPT
 from penstock.store.nouns.pools import Backlog
 from penstock.store.nouns.records import TaskBacklog
 from penstock.store.nouns.statistics import Statistics
+from penstock.store.nouns.workflows import Stuck
 from penstock.store.push.migrate import Plan, push
 from penstock.store.session import reading
 from penstock.transaction.search import MOST_UNREAD
@@ -48,6 +49,7 @@ _SERVICES = 7  # connections of a process in addition to its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
 _PRUNED_WITHIN = timedelta(hours=1)
 _WAITS_LONG = timedelta(minutes=10)
+_UNHEARD = timedelta(days=30)
 _OPEN_LONG = timedelta(minutes=15)
 _SPAN = timedelta(minutes=10)  # in which failures are compared with those of the span before
 _SPANS = (_SPAN, timedelta(hours=1), timedelta(days=1), KEPT)  # the first with enough attempts gives the share
@@ -83,6 +85,16 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
         "warning",
         "Read the errors; retry once their cause is gone.",
         "penstock tasks records {name} --state failed",
+    ),
+    "run-parked": (
+        "critical",
+        "Read the reasons. Deploy code that fits: the runs then go on by themselves.",
+        "penstock workflows --state parked --function {name}",
+    ),
+    "run-unheard": (
+        "notice",
+        "See that somebody sends the event, give the wait a timeout, or cancel them.",
+        "penstock workflows --state waiting --function {name}",
     ),
     "row-contended": ("warning", "Run it in a pool with max_parallelism=1, or give each call a row of its own.", ""),
     "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
@@ -155,6 +167,7 @@ class Health:
     pools: Sequence[Backlog]
     sums: Sequence[Numbers]  # what processes have counted: in each of the spans, and in twice the first
     tasks: Sequence[TaskBacklog]
+    runs: Sequence[Stuck]  # of workflows
     feed: FeedSeen
     interests: Sequence[InterestRow]
     declared: Collection[str]  # the names of this program's interests
@@ -197,6 +210,7 @@ async def look(engine: Engine, definitions: Sequence[TableDefinition], work: Wor
         pools=await store.pools.backlog(_MOST),
         sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
         tasks=await store.records.backlog(_MOST),
+        runs=await store.workflows.list_stuck(now - _UNHEARD, _MOST),
         feed=await see_feed(store.changes, _MOST),
         interests=await store.interests.list(),
         declared=declared,
@@ -288,6 +302,13 @@ def _failures(seen: Health) -> Iterator[HealthFinding]:
         if task.failed:
             what = f"Rows whose last run failed: {_most(task.failed)}."
             yield _of("task-failed", f"task {task.name}", what, name=task.name)
+
+
+def _runs(seen: Health) -> Iterator[HealthFinding]:
+    for one in seen.runs:
+        code = "run-parked" if one.parked else "run-unheard"
+        why = "do not fit the code" if one.parked else f"have waited over {span(_UNHEARD)} for an event"
+        yield _of(code, f"workflow {one.function}", f"Runs that {why}: {_most(one.number)}.", name=one.function)
 
 
 def _conflicts(seen: Health) -> Iterator[HealthFinding]:
@@ -414,6 +435,6 @@ def _clocks(seen: Health) -> Iterator[HealthFinding]:
 
 
 _RULES = (
-    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema,
-    _tables, _database, _clocks,
+    _leases, _workers, _work, _failures, _runs, _conflicts, _retention, _feed, _interests, _outboxes, _searches,
+    _schema, _tables, _database, _clocks,
 )  # fmt: skip

@@ -67,7 +67,7 @@ def _row(step: RunStep) -> tuple[str, ...]:
     took = "" if step.ended_at is None else f"{(step.ended_at - step.began_at).total_seconds():,.3g} s"
     result = "" if step.result is None else f"gave {json.dumps(step.result, default=str)}"
     due = "" if step.due_at is None else f"next attempt {readable_time(step.due_at)}"
-    outcome = step.error or due or result or (step.args or "").replace("{}", "")
+    outcome = step.error or due or result or (json.dumps(step.args, default=str) if step.args else "")
     number, tries = (str(one) if one > 0 else "" for one in (step.number, step.attempts))
     return (
         number,

@@ -46,7 +46,9 @@ def read_records(history: Mapping[str, Any]) -> list[Record]:
 
 
 def _read(form: Mapping[str, Any]) -> Record:
-    given = {name: form.get(name) for name in _FIELDS if name in form} | {"kind": RecordKind(form["kind"])}
+    given: dict[str, Any] = {name: form.get(name) for name in _FIELDS if name in form} | {
+        "kind": RecordKind(form["kind"])
+    }
     given |= {name: datetime.fromisoformat(form[name]) for name in _TIMES if name in form}
     if "outcome" in form:
         given["outcome"] = encode_json(form["outcome"], "An outcome")

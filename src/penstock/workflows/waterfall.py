@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.values import decode_json
 from penstock.workflows.record import Record, RecordKind
 
 _WHAT = {RecordKind.TIMER: "sleep", RecordKind.CANCEL: "told to cancel"}
@@ -26,7 +27,7 @@ class RunStep:
         state: ``done``, ``failed``, ``retries`` while it waits for its next attempt, or ``runs``.
         began_at: When the body made the call.
         ended_at: When its outcome was known; None if it is not.
-        args: Its arguments, without secrets, and shortened if they are long.
+        args: Its arguments without secrets; the beginning of their text, if they are long.
         result: Its result as JSON has it.
         error: Type and message of its error.
         attempts: Attempts at it that have failed or begun, if they are counted.
@@ -40,7 +41,7 @@ class RunStep:
     state: str
     began_at: datetime
     ended_at: datetime | None
-    args: str | None = None
+    args: Any = None
     result: Any = None
     error: str | None = None
     attempts: int = 0
@@ -56,7 +57,7 @@ Reveal = Callable[
 def steps_of(records: Iterable[Record], reveal: Reveal) -> list[RunStep]:
     """Make the steps of a run from its records, in the order in which they began."""
     known = [record for record in records if record.kind is not RecordKind.BEGIN]
-    return sorted(_steps(known, reveal), key=lambda one: (one.began_at, one.number))
+    return sorted(_steps(known, reveal), key=lambda one: (one.began_at, one.number < 0, one.number))
 
 
 def _steps(records: list[Record], reveal: Reveal) -> Iterator[RunStep]:
@@ -71,7 +72,7 @@ def _steps(records: list[Record], reveal: Reveal) -> Iterator[RunStep]:
             "failed" if error else "done" if not is_open else "retries" if record.due_at else "runs",
             record.made_at or (last if record.kind is RecordKind.TIMER and last else record.at),
             None if is_open else record.at,
-            record.args,
+            _arguments(record.args),
             outcome.get("result"),
             None if error is None else f"{_short(error['types'])}: {error['text']}",
             record.attempts,
@@ -79,6 +80,13 @@ def _steps(records: list[Record], reveal: Reveal) -> Iterator[RunStep]:
             None if record.job is None else str(record.job),
         )
         last = record.at
+
+
+def _arguments(text: str | None) -> Any:
+    try:
+        return None if text is None else decode_json(text)
+    except ValueError:
+        return text  # it was shortened
 
 
 def _short(types: list[str]) -> str:

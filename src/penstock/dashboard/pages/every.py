@@ -17,7 +17,23 @@ from penstock.dashboard.pages import (
     tasks,
     timeline,
     work,
+    workflows,
 )  # fmt: skip
 
-_IN_ORDER = (overview, functions, data, live, work, tasks, outboxes, crons, timeline, logs, schema, health, audit)
+_IN_ORDER = (
+    overview,
+    functions,
+    data,
+    live,
+    work,
+    workflows,
+    tasks,
+    outboxes,
+    crons,
+    timeline,
+    logs,
+    schema,
+    health,
+    audit,
+)
 PAGES: tuple[Page, ...] = tuple(page for module in _IN_ORDER for page in module.PAGES)

@@ -152,6 +152,7 @@ async def _load_job(view: View) -> Mapping[str, Any]:
         task = next((one.plan.name for one in await calls.store.tasks.list() if one.id == options.task), None)
     return {
         "job": job,
+        "is_run": job.function in view.backend.app.registry.workflows,
         "entries": await view.log(_EVENTS, words=[f" {job.id} "]),
         "waits": waits,
         "task": task,

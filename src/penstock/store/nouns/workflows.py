@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock.dataclass import dataclass
 from penstock.errors import LeaseLost
 from penstock.jobs.job import NewJob, Settlement
+from penstock.jobs.order import FARTHEST
 from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.session import OpenTransaction, Row, Session
@@ -35,6 +36,15 @@ class Arrival:
     name: str  # the name of the event, or the id of the job that has ended
     payload: str  # JSON
     sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Runs of one workflow that stand still."""
+
+    function: str
+    parked: bool  # whether they wait for code that fits, and not for an event
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,10 @@ class Workflows(Noun, queries=("workflows",)):
     async def list_events(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received, for people."""
         return self._read(Arrival, [row for row in await self._look("inbox", run=run) if row["kind"] == "event"])
+
+    async def list_stuck(self, before: datetime, limit: int) -> list[Stuck]:
+        """Workflows whose runs are parked, or have waited since before a time for events, without a limit."""
+        return self._read(Stuck, await self._look("stuck", until=before + FARTHEST, limit=limit))
 
     async def list_patches(self) -> list[Patch]:
         """The changes of code that runs have taken up, the newest first."""
