@@ -96,9 +96,7 @@ class Workflows(Noun, queries=("workflows",)):
 
     async def read_inbox(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received. It is woken again for what comes from now on."""
-        async with self._writing() as session:
-            await self._execute(session, "forget_wakes", run=run)
-            return self._read(Arrival, await self._fetch(session, "inbox", run=run))
+        return self._read(Arrival, await self._run("open_inbox", run=run))
 
     async def list_events(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received, for people."""

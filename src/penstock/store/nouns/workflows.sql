@@ -74,10 +74,15 @@ where run = :run and number = any(:numbers::bigint[])
 -- unreceive: let a run receive events again.
 update penstock.workflow_event set received = false where run = :run and id = any(:ids::bigint[]);
 
--- forget_wakes: forget that there may be something new for a run.
-delete from penstock.workflow_wake where run = :run;
-
 -- inbox: the events that a run has not received yet, in their order.
+select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
+
+-- open_inbox: these, for the run itself; what it was woken for is forgotten.
+-- SQLite: forgets first.
+delete from penstock.workflow_wake where run = :run;
+select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
+-- PostgreSQL: one statement, so what it forgets is of events that it sees.
+with heard as (delete from penstock.workflow_wake where run = :run)
 select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
 
 -- {open_runs}: runs that have not ended, with their workflows.
